@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a call runs on: identity (must match for a stored choice to be used) and environment.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ejk/value.h>
+
+namespace ejk {
+
+enum class Platform : uint8_t { cpu, opencl, cuda };
+
+std::string_view platform_name(Platform platform);  // "cpu", "opencl", "cuda": the hook suffixes
+
+// One device. Immutable once made; the devices that this library lists live as long as the process.
+struct Device {
+  Platform platform = Platform::cpu;
+  int index = 0;
+  // What the device is: kind, vendor, model, ISA, cache sizes. Two devices with equal identity
+  // may use each other's stored choices; any difference means another device.
+  Value identity;
+  // What surrounds it: cores and CPU quota visible to this process, compiler, library version.
+  // Kept with every entry; a difference is tolerated (loose) or a miss (strict).
+  Value environment;
+  // Readable text that is equal exactly if `identity` is: "cpu|MODEL|16 hex digits".
+  std::string fingerprint;
+};
+
+// The CPU this process runs on, looked at once, at the first call.
+const Device& cpu_device();
+
+// Reads a CPU's identity and environment from the proc and sys trees under `root` ("/" for this
+// machine; a prepared folder in tests). Files that are missing leave their members out.
+Device probe_cpu(const std::string& root);
+
+// Every device found on this machine, the CPU first.
+std::vector<const Device*> devices();
+
+// "cpu" or "gpu".
+std::string_view device_kind(const Device& device = cpu_device());
+// The suffix of the hooks that run there: "cpu", "opencl", "cuda".
+std::string_view get_device_platform(const Device& device = cpu_device());
+const std::string& device_fingerprint(const Device& device = cpu_device());
+
+// How many threads can really run at once here: affinity mask and cgroup quota considered.
+int visible_cores();
+
+// This library's version, as in CMakeLists.txt.
+std::string_view library_version();
+
+}  // namespace ejk

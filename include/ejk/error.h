@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one exception type of the library and its few kinds.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace ejk {
+
+enum class ErrorKind {
+  invalid_argument,  // a wrong shape, dtype, device, name or value was given
+  no_configuration,  // every tier was asked and none had a configuration
+  parse,             // text that should be JSON, a config or an entry is not
+  io,                // a file could not be read or written
+};
+
+// Messages begin with "[op]" where an op is involved and say what was given, what was expected
+// and what to do about it. A failing candidate, a sick store or a corrupt file is never thrown:
+// those are data or events. Only misuse and "nothing left" throw.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  ErrorKind kind() const noexcept { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+}  // namespace ejk

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// The persistent tier: entries with their evidence, stores that keep them, and layers of stores.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ejk/value.h>
+
+namespace ejk {
+
+// Which call an entry is for. `spec` is the canonical text of the abstract arguments and `key` its
+// first 16 hash digits; a store compares the whole text, so two calls never share an entry by
+// accident. An empty spec (an imported entry, a put by key alone) matches any call with that key.
+struct EntryId {
+  std::string device;  // fingerprint
+  std::string op;      // "name@vVERSION"
+  std::string key;
+  std::string spec;
+};
+
+// How one candidate did.
+struct Measurement {
+  Value config;
+  std::string status = "ok";  // "ok", "slower" (dropped out early), "rejected"
+  std::string why;            // of a rejection
+  double seconds = 0;         // median of its samples
+  double ratio = 0;           // median of its per-round ratios to the incumbent, < 1 is faster
+  double ratio_low = 0, ratio_high = 0;  // 95 % interval of that median
+  int samples = 0;
+};
+
+// Why the chosen config is believed to be the best one.
+struct Evidence {
+  double seconds = 0, seconds_low = 0, seconds_high = 0;  // of the chosen config, with interval
+  double heuristic_seconds = 0;  // in the same race; 0: the kernel has no heuristic
+  double speedup = 0, speedup_low = 0, speedup_high = 0;  // heuristic over chosen, paired
+  double noise = 0;       // half-width of the A/A control's interval around ratio 1
+  int samples = 0;        // rounds the chosen config took part in
+  bool complete = true;   // false: cut by the budget
+  std::string strategy;   // "race"
+  std::string clock;      // "thread_cpu" or "wall"
+  std::string data;       // what was measured on: "call" (the caller's own data)
+  std::string library;    // version that measured
+  std::string time;       // UTC, ISO 8601
+};
+
+// What a tuning came to. Only `tuned` carries a better config than the incumbent's with evidence;
+// the others are kept so that a hopeless tuning is not repeated at every call.
+enum class Outcome {
+  tuned,       // config is the winner
+  unresolved,  // the machine was too noisy to tell: config is the incumbent
+  failed,      // every candidate was rejected: config is null
+};
+std::string_view outcome_name(Outcome outcome);
+
+struct Entry {
+  EntryId id;
+  Outcome outcome = Outcome::tuned;
+  Value config;
+  std::string provenance = "measured";  // "measured", "transferred", "imported"
+  Value device;       // identity
+  Value environment;
+  Evidence evidence;
+  std::vector<Measurement> candidates;
+  Value extra;        // members this version does not know; written back as they were
+};
+
+// The JSON document of an entry, as specified in docs/store_format.md, and back.
+// from_document throws Error(parse) for anything that is not an entry of a known schema.
+Value entry_to_document(const Entry& entry);
+Entry entry_from_document(const Value& document);
+
+// True if `candidate` should take the place of `present` in a process whose environment is
+// `environment`: first the entry measured in that environment, then a complete one before one cut
+// short, then more samples before fewer; between equals the newer one.
+bool better_evidence(const Entry& candidate, const Entry& present, const Value& environment);
+
+// Held while one process tunes a key. Released by the destructor, and by the operating system if
+// the holder dies.
+class TuningLease {
+ public:
+  virtual ~TuningLease() = default;
+};
+
+// A place where entries are kept. Implementations are safe to use from several threads; a failure
+// is a miss or a `false`, never an exception, and is reported to `on_warning` (each problem once).
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual std::optional<Entry> get(const EntryId& id) = 0;
+  // Keeps the entry if nothing better is there (better_evidence) or if `replace`. Returns false
+  // only if it could not be kept although it should have been.
+  virtual bool put(const Entry& entry, bool replace = false) = 0;
+  virtual bool erase(const EntryId& id) = 0;
+  // Visits every readable entry of that op ("" for all) until `visit` returns false.
+  virtual void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) = 0;
+  // The right to tune this key: at once, or after another holder is done or dead. nullptr if
+  // another one still holds it after `patience`, or if this store cannot lock.
+  virtual std::unique_ptr<TuningLease> lease(const EntryId& id, std::chrono::milliseconds patience) = 0;
+  // Where it is, for people.
+  virtual std::string where() const = 0;
+  virtual bool writable() const = 0;
+};
+
+using WarningSink = std::function<void(const std::string& message)>;
+// Writes "ejk: MESSAGE" to stderr unless EJKERNEL_LOG=0 was set when first used.
+WarningSink stderr_warnings();
+
+// A directory with one small JSON file per entry: safe between threads, processes and machines
+// that share the file system. Nothing is read or created until it is needed.
+class DirectoryStore final : public Store {
+ public:
+  struct Options {
+    bool read_only = false;
+    WarningSink on_warning;  // default: stderr_warnings()
+    Value environment;       // of this process, for better_evidence; default: cpu_device()'s
+  };
+  explicit DirectoryStore(std::string path) : DirectoryStore(std::move(path), Options{}) {}
+  DirectoryStore(std::string path, Options options);
+  ~DirectoryStore() override;
+
+  std::optional<Entry> get(const EntryId& id) override;
+  bool put(const Entry& entry, bool replace = false) override;
+  bool erase(const EntryId& id) override;
+  void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) override;
+  std::unique_ptr<TuningLease> lease(const EntryId& id, std::chrono::milliseconds patience) override;
+  std::string where() const override;
+  bool writable() const override;
+
+  // The file an entry is or would be kept in.
+  std::string file_of(const EntryId& id) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// $EJKERNEL_PERSISTENT_CACHE_DIR, else $XDG_CACHE_HOME/ejkernel, else ~/.cache/ejkernel; "" if
+// none of these is set.
+std::string default_store_path();
+
+// Layers of stores: the user's own first, then read-only ones (a site's, an application's).
+// Reads ask each layer in turn; writes go to the first writable layer.
+class PersistentCache {
+ public:
+  struct Found {
+    Entry entry;
+    std::string where;  // of the layer that had it
+  };
+
+  // The default place, with the read-only layers of $EJKERNEL_PERSISTENT_CACHE_LAYERS (paths
+  // separated by ':') behind it.
+  PersistentCache();
+  // One directory; a leading "~" is the home directory.
+  explicit PersistentCache(const std::string& path);
+  explicit PersistentCache(std::vector<std::shared_ptr<Store>> layers);
+
+  std::optional<Found> get(const EntryId& id);
+  bool put(const Entry& entry, bool replace = false);
+  bool erase(const EntryId& id);
+  void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit);
+  std::unique_ptr<TuningLease> lease(const EntryId& id, std::chrono::milliseconds patience);
+  const std::vector<std::shared_ptr<Store>>& layers() const noexcept { return layers_; }
+
+ private:
+  std::vector<std::shared_ptr<Store>> layers_;
+};
+
+}  // namespace ejk

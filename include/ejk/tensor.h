@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element types, views of arrays that others own, and an owning tensor.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include <ejk/device.h>
+
+namespace ejk {
+
+enum class DType : uint8_t {
+  boolean, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
+  float16, bfloat16, float32, float64, complex64, complex128,
+  float8_e4m3fn, float8_e5m2, float8_e4m3, float8_e3m4, float8_e8m0fnu,
+  float8_e4m3fnuz, float8_e5m2fnuz, float8_e4m3b11fnuz,
+  int4, uint4, int2, uint2,
+};
+
+std::string_view dtype_name(DType dtype);  // as NumPy and JAX spell it: "float32", "bool", ...
+// Throws Error(invalid_argument) that lists the known names.
+DType dtype_from_name(std::string_view name);
+size_t dtype_bits(DType dtype);
+
+// IEEE half precision and bfloat16: storage types that convert to and from float, rounding to
+// nearest even.
+struct Half {
+  uint16_t bits = 0;
+  Half() = default;
+  explicit Half(float value);
+  explicit operator float() const;
+  bool operator==(const Half&) const = default;
+};
+struct BFloat16 {
+  uint16_t bits = 0;
+  BFloat16() = default;
+  explicit BFloat16(float value);
+  explicit operator float() const;
+  bool operator==(const BFloat16&) const = default;
+};
+
+namespace detail {
+template <class T>
+consteval int dtype_index_of() {
+  using U = std::remove_cv_t<T>;
+  if constexpr (std::same_as<U, bool>) return static_cast<int>(DType::boolean);
+  else if constexpr (std::same_as<U, Half>) return static_cast<int>(DType::float16);
+  else if constexpr (std::same_as<U, BFloat16>) return static_cast<int>(DType::bfloat16);
+  else if constexpr (std::same_as<U, float>) return static_cast<int>(DType::float32);
+  else if constexpr (std::same_as<U, double>) return static_cast<int>(DType::float64);
+  else if constexpr (std::integral<U> && sizeof(U) <= 8) {
+    constexpr int first = static_cast<int>(std::is_signed_v<U> ? DType::int8 : DType::uint8);
+    return first + std::countr_zero(sizeof(U));
+  } else return -1;
+}
+}  // namespace detail
+
+// The types that can be elements of views and tensors.
+template <class T>
+concept Element = detail::dtype_index_of<T>() >= 0;
+
+template <Element T>
+inline constexpr DType dtype_of = static_cast<DType>(detail::dtype_index_of<T>());
+
+// A packed row-major array of fixed rank that someone else owns. `const T` marks an input.
+template <Element T, int Rank>
+struct View {
+  using element_type = T;
+  static constexpr int rank = Rank;
+  T* data = nullptr;
+  std::array<int64_t, Rank> shape{};
+
+  int64_t size() const {
+    int64_t n = 1;
+    for (int64_t d : shape) n *= d;
+    return n;
+  }
+  template <std::integral... I>
+    requires(sizeof...(I) == Rank)
+  T& operator()(I... index) const {
+    int64_t at = 0, d = 0;
+    ((at = at * shape[static_cast<size_t>(d++)] + static_cast<int64_t>(index)), ...);
+    return data[at];
+  }
+  std::span<T> span() const { return {data, static_cast<size_t>(size())}; }
+  operator View<const T, Rank>() const
+    requires(!std::is_const_v<T>)
+  {
+    return {data, shape};
+  }
+};
+
+// The same with strides, counted in elements.
+template <Element T, int Rank>
+struct StridedView {
+  using element_type = T;
+  static constexpr int rank = Rank;
+  T* data = nullptr;
+  std::array<int64_t, Rank> shape{};
+  std::array<int64_t, Rank> strides{};
+
+  StridedView() = default;
+  StridedView(T* data, std::array<int64_t, Rank> shape, std::array<int64_t, Rank> strides)
+      : data(data), shape(shape), strides(strides) {}
+  StridedView(const View<T, Rank>& packed) : data(packed.data), shape(packed.shape) {
+    int64_t step = 1;
+    for (size_t d = Rank; d-- > 0; step *= shape[d]) strides[d] = step;
+  }
+
+  int64_t size() const { return View<T, Rank>{data, shape}.size(); }
+  template <std::integral... I>
+    requires(sizeof...(I) == Rank)
+  T& operator()(I... index) const {
+    int64_t at = 0;
+    size_t d = 0;
+    ((at += static_cast<int64_t>(index) * strides[d++]), ...);
+    return data[at];
+  }
+  operator StridedView<const T, Rank>() const
+    requires(!std::is_const_v<T>)
+  {
+    return {data, shape, strides};
+  }
+};
+
+// An array of any element type and rank that someone else owns, shape and strides included (they
+// must outlive the view). No strides means packed.
+struct AnyView {
+  void* data = nullptr;
+  DType dtype = DType::float32;
+  Platform platform = Platform::cpu;
+  std::span<const int64_t> shape;
+  std::span<const int64_t> strides;  // in elements
+  bool writable = true;
+
+  int64_t size() const;
+  bool packed() const;  // row-major without gaps; dimensions of size 1 may have any stride
+  size_t bytes() const { return (static_cast<size_t>(size()) * dtype_bits(dtype) + 7) / 8; }
+};
+
+// Copies the elements of `from` into `to` (same dtype and shape, else Error(invalid_argument)).
+void copy_elements(const AnyView& from, const AnyView& to);
+
+std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"
+
+// An owning array in CPU memory, aligned to 64 bytes, zeroed when made. Copies share the elements
+// (as arrays do in Python); clone() copies them.
+class Tensor {
+ public:
+  Tensor() = default;
+  // Throws Error(invalid_argument) for negative sizes or more bytes than can exist.
+  Tensor(DType dtype, std::vector<int64_t> shape);
+
+  template <Element T>
+  static Tensor of(std::vector<int64_t> shape) {
+    return Tensor(dtype_of<T>, std::move(shape));
+  }
+  // Throws Error(invalid_argument) if the number of values is not the shape's size.
+  template <Element T>
+  static Tensor of(std::vector<int64_t> shape, std::span<const T> values) {
+    Tensor t = of<T>(std::move(shape));
+    t.assign(values.data(), values.size(), dtype_of<T>);
+    return t;
+  }
+
+  DType dtype() const noexcept { return dtype_; }
+  int rank() const noexcept { return static_cast<int>(shape_.size()); }
+  const std::vector<int64_t>& shape() const noexcept { return shape_; }
+  const std::vector<int64_t>& strides() const noexcept { return strides_; }  // in elements
+  int64_t size() const { return any().size(); }
+  bool packed() const { return any().packed(); }
+  AnyView any() const;
+
+  // The elements as T. Throws Error(invalid_argument) if they are of another type.
+  template <Element T>
+  T* data() const {
+    return static_cast<T*>(checked_data(dtype_of<T>, -1, false));
+  }
+  // Throws Error(invalid_argument) if type or rank differ or, for view, the tensor is not packed.
+  template <Element T, int Rank>
+  View<T, Rank> view() const {
+    View<T, Rank> v{static_cast<T*>(checked_data(dtype_of<T>, Rank, true)), {}};
+    for (size_t d = 0; d < Rank; ++d) v.shape[d] = shape_[d];
+    return v;
+  }
+  template <Element T, int Rank>
+  StridedView<T, Rank> strided() const {
+    StridedView<T, Rank> v;
+    v.data = static_cast<T*>(checked_data(dtype_of<T>, Rank, false));
+    for (size_t d = 0; d < Rank; ++d) v.shape[d] = shape_[d], v.strides[d] = strides_[d];
+    return v;
+  }
+
+  // Tensors that share these elements.
+  Tensor transposed(std::vector<int> order) const;               // order[i]: old axis of new axis i
+  Tensor sliced(int axis, int64_t begin, int64_t end, int64_t step = 1) const;
+  Tensor selected(int axis, int64_t index) const;                // one rank less
+  Tensor reshaped(std::vector<int64_t> shape) const;             // packed only
+  Tensor clone() const;                                          // packed, its own elements
+
+ private:
+  void assign(const void* values, size_t count, DType dtype);
+  void* checked_data(DType dtype, int rank, bool must_be_packed) const;
+
+  std::shared_ptr<std::byte> storage_;
+  std::byte* data_ = nullptr;
+  DType dtype_ = DType::float32;
+  std::vector<int64_t> shape_, strides_;
+};
+
+}  // namespace ejk

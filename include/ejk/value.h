@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// JSON-like values and their canonical text, from which keys and files are made.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace ejk {
+
+// A tree of null, bool, integers, floats, strings, arrays and objects. Value semantics; not
+// synchronised. Integers beyond 64 bits are kept as their digits, so nothing read from a file is
+// changed by writing it back.
+class Value {
+ public:
+  struct BigInt {
+    std::string digits;
+    bool operator==(const BigInt&) const = default;
+  };
+  using Array = std::vector<Value>;
+  using Member = std::pair<std::string, Value>;
+  // Members in insertion order. `ordered` objects keep that order in the canonical text (maps with
+  // integer keys sort by number before the numbers become text); all others sort by name.
+  struct Object {
+    std::vector<Member> members;
+    bool ordered = false;
+  };
+  enum class Kind { null, boolean, integer, unsigned_integer, big_integer, floating, string, array, object };
+
+  Value() = default;
+  Value(std::nullptr_t) {}
+  template <std::same_as<bool> T>
+  Value(T v) : data_(v) {}
+  template <std::signed_integral T>
+    requires(!std::same_as<T, bool>)
+  Value(T v) : data_(static_cast<int64_t>(v)) {}
+  // An unsigned value that fits is kept as a signed one, so that equal numbers compare equal.
+  template <std::unsigned_integral T>
+    requires(!std::same_as<T, bool>)
+  Value(T v) {
+    if (static_cast<uint64_t>(v) <= static_cast<uint64_t>(INT64_MAX)) data_ = static_cast<int64_t>(v);
+    else data_ = static_cast<uint64_t>(v);
+  }
+  template <std::floating_point T>
+  Value(T v) : data_(static_cast<double>(v)) {}
+  Value(const char* v) : data_(std::string(v)) {}
+  Value(std::string_view v) : data_(std::string(v)) {}
+  Value(std::string v) : data_(std::move(v)) {}
+  Value(BigInt v) : data_(std::move(v)) {}
+  Value(Array v) : data_(std::move(v)) {}
+  Value(Object v) : data_(std::move(v)) {}
+
+  static Value array() { return Value(Array{}); }
+  static Value object() { return Value(Object{}); }
+  static Value object(std::vector<Member> members) { return Value(Object{std::move(members)}); }
+
+  Kind kind() const noexcept { return static_cast<Kind>(data_.index()); }
+  bool is_null() const noexcept { return kind() == Kind::null; }
+  bool is_bool() const noexcept { return kind() == Kind::boolean; }
+  bool is_int() const noexcept { return kind() == Kind::integer || kind() == Kind::unsigned_integer; }
+  bool is_float() const noexcept { return kind() == Kind::floating; }
+  bool is_number() const noexcept { return is_int() || is_float(); }
+  bool is_string() const noexcept { return kind() == Kind::string; }
+  bool is_array() const noexcept { return kind() == Kind::array; }
+  bool is_object() const noexcept { return kind() == Kind::object; }
+
+  // The content as that type. Throws Error(parse) that names both kinds if it is another one.
+  // as_double also takes integers; as_int takes unsigned values that fit.
+  bool as_bool() const;
+  int64_t as_int() const;
+  uint64_t as_uint() const;
+  double as_double() const;
+  const std::string& as_string() const;
+  const Array& as_array() const;
+  Array& as_array();
+  const Object& as_object() const;
+  Object& as_object();
+
+  // Objects: the member of that name, nullptr if there is none or this is not an object.
+  const Value* find(std::string_view name) const noexcept;
+  Value* find(std::string_view name) noexcept;
+  // Objects (null becomes one): the member of that name, added as null if missing.
+  Value& operator[](std::string_view name);
+  // Objects: removes the member if it is there.
+  void erase(std::string_view name);
+  // Arrays (null becomes one): appends.
+  void push_back(Value v);
+
+  // Members of objects may stand in any order; floats compare by bits, so NaN equals itself.
+  bool operator==(const Value& other) const;
+
+ private:
+  std::variant<std::monostate, bool, int64_t, uint64_t, BigInt, double, std::string, Array, Object> data_;
+};
+
+std::string_view kind_name(Value::Kind kind);
+
+// The canonical text: members sorted, no white space, ASCII only, floats as the shortest text that
+// reads back (as Python's json.dumps(sort_keys=True, separators=(",", ":")) writes it, NaN and
+// Infinity included). Bytes that are not UTF-8 become the escapes \udc80..\udcff, so that
+// different strings stay different.
+std::string stable_json(const Value& value);
+
+// For people: members in their own order, indented by `indent` spaces; one line if negative.
+std::string to_json(const Value& value, int indent = -1);
+
+// Throws Error(parse) with the position for anything that is not one JSON value, is nested deeper
+// than 100, or repeats a member name. Reads NaN and Infinity as stable_json writes them.
+Value parse_json(std::string_view text);
+
+// A float as Python's repr writes it: 1e-06, 1e+16, -0.0, nan, inf (json: NaN, Infinity).
+std::string float_text(double value);
+
+// The first 16 hex digits of SHA-256 over the text.
+std::string short_hash(std::string_view text);
+// The same over stable_json(value).
+std::string short_hash(const Value& value);
+
+}  // namespace ejk
