@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# What ./run and ./test share: Debian packages, the Python environment, building a preset.
+# Sourced from the project's directory. Every step looks first and does nothing that is done already.
+
+started=$(date +%s)
+
+stage() {
+  printf '== [%4d s] %s\n' "$(($(date +%s) - started))" "$*"
+}
+
+fail() {
+  printf '%s\n' "$*" >&2
+  exit 1
+}
+
+wanted_packages() {
+  sed 's/#.*//' apt.txt | tr -s ' \t\n' '\n' | sed '/^$/d'
+}
+
+missing_packages() {
+  for package in $(wanted_packages); do
+    status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || status=absent
+    [ "$status" = installed ] || printf '%s ' "$package"
+  done
+}
+
+install_packages() {
+  if ! command -v dpkg-query >/dev/null; then
+    stage "no dpkg here: going on as if all of apt.txt were installed"
+    return
+  fi
+  missing=$(missing_packages)
+  missing=${missing% }
+  [ -n "$missing" ] || return 0
+  if [ "$(id -u)" != 0 ]; then
+    fail "Debian packages are missing and only root can install them. Run this, then try again:
+  sudo apt-get install -y --no-install-recommends $missing"
+  fi
+  stage "installing $missing"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -q >/dev/null </dev/null || fail "apt-get update failed"
+  # shellcheck disable=SC2086  # one word per package
+  apt-get install -y -q --no-install-recommends $missing >/dev/null </dev/null ||
+    fail "apt-get could not install: $missing"
+}
+
+make_venv() {
+  # Made again when the requirements, the place or Python itself changed, or when it was cut short.
+  stamp=$( (cat requirements.txt && pwd && /usr/bin/python3 --version) | sha256sum | cut -d ' ' -f 1)
+  [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ] || return 0
+  stage "making .venv"
+  /usr/bin/python3 -m venv --clear .venv || fail "could not make .venv"
+  .venv/bin/pip install -q --disable-pip-version-check -r requirements.txt </dev/null ||
+    fail "pip could not install requirements.txt"
+  printf '%s\n' "$stamp" >.venv/stamp
+}
+
+set_up() {
+  install_packages
+  make_venv
+}
+
+# build PRESET [TARGET...]: the whole preset if no target is named.
+build() {
+  preset=$1
+  shift
+  stage "building $preset${*:+: $*}"
+  mkdir -p build
+  log=build/$preset.log
+  if ! cmake --preset "$preset" >"$log" 2>&1 </dev/null; then
+    cat "$log" >&2
+    fail "could not configure $preset"
+  fi
+  # Quiet when all is well; after an error, what went wrong is the end of the log.
+  if ! cmake --build --preset "$preset" --parallel "$(nproc)" ${*:+--target "$@"} >"$log" 2>&1 </dev/null; then
+    grep -vE '^\[[0-9]+/[0-9]+\] (Building|Linking)' "$log" | tail -n 60 >&2
+    fail "could not build $preset (all of it: $log)"
+  fi
+}

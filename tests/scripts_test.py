@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two commands as a person meets them: help, wrong arguments, missing packages."""
+
+import os
+import pathlib
+import re
+import stat
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+COMMANDS = ["run", "test"]
+
+
+def call(command, *arguments, path_first=None):
+    env = dict(os.environ)
+    if path_first:
+        env["PATH"] = f"{path_first}:{env['PATH']}"
+    return subprocess.run(
+        [str(ROOT / command), *arguments],
+        env=env,
+        cwd="/",  # they must work from anywhere
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def fake_tools(tmp_path):
+    """A folder for PATH; add(name, body) puts a shell script there."""
+
+    def add(name, body):
+        script = tmp_path / name
+        script.write_text(f"#!/bin/sh\n{body}\n")
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        return tmp_path
+
+    return add
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_how_to_use_it_and_does_nothing_else(command):
+    result = call(command, "--help")
+    assert result.returncode == 0
+    assert result.stdout.startswith(f"usage: ./{command}")
+    assert "==" not in result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_unknown_argument_is_refused_by_name(command):
+    result = call(command, "sideways")
+    assert result.returncode == 2
+    assert "sideways" in result.stderr and "--help" in result.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_root_the_exact_apt_line_is_printed(command, fake_tools):
+    fake_tools("id", "echo 1000")
+    fake_tools("apt-get", "echo apt-get must not run >&2; exit 99")
+    path = fake_tools(
+        "dpkg-query",
+        'for p; do :; done; case $p in ninja-build|cmake) exit 1;; *) printf installed;; esac',
+    )
+    result = call(command, path_first=path)
+    assert result.returncode == 1
+    line = result.stderr.splitlines()[-1].strip()
+    assert line == "sudo apt-get install -y --no-install-recommends cmake ninja-build"
+
+
+def test_a_package_that_was_removed_but_not_purged_counts_as_missing(fake_tools):
+    fake_tools("id", "echo 1000")
+    path = fake_tools(
+        "dpkg-query", "for p; do :; done; case $p in make) printf config-files;; *) printf installed;; esac"
+    )
+    assert call("run", path_first=path).stderr.splitlines()[-1].endswith("recommends make")
+
+
+def test_every_command_the_documents_show_exists():
+    shown = set()
+    for document in ROOT.glob("*.md"):
+        shown |= set(re.findall(r"(?m)(?:^|[\s`])(\./[\w./-]+|make [\w-]+)", document.read_text()))
+    assert {"./run", "./test"} <= shown
+    makefile = (ROOT / "Makefile").read_text()
+    for command in shown:
+        if command.startswith("./"):
+            assert (ROOT / command).exists() or command.startswith("./build/"), command
+        elif bench := re.fullmatch(r"make bench-(\w+)", command):
+            stem = ROOT / "bench" / bench[1]
+            assert stem.with_suffix(".cpp").exists() or stem.with_suffix(".py").exists() or bench[1] == "NAME"
+        elif target := re.fullmatch(r"make ([\w-]+)", command):
+            if target[1] != "bench-":
+                assert re.search(rf"(?m)^{target[1]}:", makefile), command
+
+
+def test_every_preset_that_the_commands_name_exists():
+    import json
+
+    presets = json.loads((ROOT / "CMakePresets.json").read_text())
+    names = {p["name"] for p in presets["configurePresets"]}
+    used = set(re.findall(r"(?:--preset|build) (\w+)", (ROOT / "test").read_text() + (ROOT / "run").read_text()))
+    assert {"dev", "asan", "tsan", "release"} <= names and used & names
