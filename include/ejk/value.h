@@ -75,6 +75,7 @@ class Value {
   int64_t as_int() const;
   uint64_t as_uint() const;
   double as_double() const;
+  const BigInt& as_big_int() const;
   const std::string& as_string() const;
   const Array& as_array() const;
   Array& as_array();
@@ -110,15 +111,18 @@ std::string stable_json(const Value& value);
 std::string to_json(const Value& value, int indent = -1);
 
 // Throws Error(parse) with the position for anything that is not one JSON value, is nested deeper
-// than 100, or repeats a member name. Reads NaN and Infinity as stable_json writes them.
-Value parse_json(std::string_view text);
+// than `max_depth`, or repeats a member name. Reads NaN and Infinity as stable_json writes them.
+Value parse_json(std::string_view text, int max_depth = 100);
 
 // A float as Python's repr writes it: 1e-06, 1e+16, -0.0, nan, inf (json: NaN, Infinity).
 std::string float_text(double value);
 
 // The first 16 hex digits of SHA-256 over the text.
 std::string short_hash(std::string_view text);
-// The same over stable_json(value).
-std::string short_hash(const Value& value);
+// The same over stable_json(value). Takes Value itself only: a string is hashed as the text it is.
+template <std::same_as<Value> T>
+std::string short_hash(const T& value) {
+  return short_hash(std::string_view(stable_json(value)));
+}
 
 }  // namespace ejk

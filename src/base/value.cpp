@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Access to JSON-like values; their texts are in json.cpp.
+#include <ejk/value.h>
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include <ejk/error.h>
+
+#include "base/sha256.h"
+
+namespace ejk {
+namespace {
+
+[[noreturn]] void wrong_kind(std::string_view wanted, const Value& value) {
+  throw Error(ErrorKind::parse, "expected a value of kind " + std::string(wanted) + ", found " +
+                                    std::string(kind_name(value.kind())));
+}
+
+template <typename Members>
+auto find_member(Members& members, std::string_view name) {
+  return std::find_if(members.begin(), members.end(),
+                      [&](const Value::Member& member) { return member.first == name; });
+}
+
+std::vector<const Value::Member*> by_name(const std::vector<Value::Member>& members) {
+  std::vector<const Value::Member*> sorted;
+  sorted.reserve(members.size());
+  for (const auto& member : members) sorted.push_back(&member);
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto* a, const auto* b) { return a->first < b->first; });
+  return sorted;
+}
+
+// Sorted first: comparing each with each would take minutes on a file with a million members.
+bool same_members(const Value::Object& a, const Value::Object& b) {
+  if (a.members.size() != b.members.size()) return false;
+  const auto left = by_name(a.members), right = by_name(b.members);
+  return std::equal(left.begin(), left.end(), right.begin(), [](const auto* x, const auto* y) {
+    return x->first == y->first && x->second == y->second;
+  });
+}
+
+}  // namespace
+
+std::string_view kind_name(Value::Kind kind) {
+  switch (kind) {
+    case Value::Kind::null: return "null";
+    case Value::Kind::boolean: return "bool";
+    case Value::Kind::integer: return "integer";
+    case Value::Kind::unsigned_integer: return "unsigned integer";
+    case Value::Kind::big_integer: return "big integer";
+    case Value::Kind::floating: return "float";
+    case Value::Kind::string: return "string";
+    case Value::Kind::array: return "array";
+    case Value::Kind::object: return "object";
+  }
+  return "unknown";
+}
+
+bool Value::as_bool() const {
+  if (const auto* v = std::get_if<bool>(&data_)) return *v;
+  wrong_kind("bool", *this);
+}
+
+int64_t Value::as_int() const {
+  if (const auto* v = std::get_if<int64_t>(&data_)) return *v;
+  wrong_kind("integer", *this);
+}
+
+uint64_t Value::as_uint() const {
+  if (const auto* v = std::get_if<uint64_t>(&data_)) return *v;
+  if (const auto* v = std::get_if<int64_t>(&data_); v && *v >= 0) return static_cast<uint64_t>(*v);
+  wrong_kind("unsigned integer", *this);
+}
+
+double Value::as_double() const {
+  if (const auto* v = std::get_if<double>(&data_)) return *v;
+  if (const auto* v = std::get_if<int64_t>(&data_)) return static_cast<double>(*v);
+  if (const auto* v = std::get_if<uint64_t>(&data_)) return static_cast<double>(*v);
+  wrong_kind("float", *this);
+}
+
+const Value::BigInt& Value::as_big_int() const {
+  if (const auto* v = std::get_if<BigInt>(&data_)) return *v;
+  wrong_kind("big integer", *this);
+}
+
+const std::string& Value::as_string() const {
+  if (const auto* v = std::get_if<std::string>(&data_)) return *v;
+  wrong_kind("string", *this);
+}
+
+const Value::Array& Value::as_array() const {
+  if (const auto* v = std::get_if<Array>(&data_)) return *v;
+  wrong_kind("array", *this);
+}
+
+Value::Array& Value::as_array() {
+  if (auto* v = std::get_if<Array>(&data_)) return *v;
+  wrong_kind("array", *this);
+}
+
+const Value::Object& Value::as_object() const {
+  if (const auto* v = std::get_if<Object>(&data_)) return *v;
+  wrong_kind("object", *this);
+}
+
+Value::Object& Value::as_object() {
+  if (auto* v = std::get_if<Object>(&data_)) return *v;
+  wrong_kind("object", *this);
+}
+
+const Value* Value::find(std::string_view name) const noexcept {
+  const auto* object = std::get_if<Object>(&data_);
+  if (object == nullptr) return nullptr;
+  const auto it = find_member(object->members, name);
+  return it == object->members.end() ? nullptr : &it->second;
+}
+
+Value* Value::find(std::string_view name) noexcept {
+  return const_cast<Value*>(static_cast<const Value&>(*this).find(name));
+}
+
+Value& Value::operator[](std::string_view name) {
+  if (is_null()) data_ = Object{};
+  auto& members = as_object().members;
+  const auto it = find_member(members, name);
+  if (it != members.end()) return it->second;
+  return members.emplace_back(std::string(name), Value()).second;
+}
+
+void Value::erase(std::string_view name) {
+  auto& members = as_object().members;
+  const auto it = find_member(members, name);
+  if (it != members.end()) members.erase(it);
+}
+
+void Value::push_back(Value v) {
+  if (is_null()) data_ = Array{};
+  as_array().push_back(std::move(v));
+}
+
+bool Value::operator==(const Value& other) const {
+  if (kind() != other.kind()) return false;
+  if (const auto* v = std::get_if<double>(&data_)) {
+    return std::bit_cast<uint64_t>(*v) == std::bit_cast<uint64_t>(std::get<double>(other.data_));
+  }
+  switch (kind()) {
+    case Kind::null: return true;
+    case Kind::boolean: return as_bool() == other.as_bool();
+    case Kind::integer: return as_int() == other.as_int();
+    case Kind::unsigned_integer: return as_uint() == other.as_uint();
+    case Kind::big_integer: return as_big_int() == other.as_big_int();
+    case Kind::string: return as_string() == other.as_string();
+    case Kind::array: return as_array() == other.as_array();
+    default: return same_members(as_object(), other.as_object());
+  }
+}
+
+std::string short_hash(std::string_view text) { return base::sha256_hex(text, 16); }
+
+}  // namespace ejk
