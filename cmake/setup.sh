@@ -13,6 +13,17 @@ fail() {
   exit 1
 }
 
+# logged NAME COMMAND...: says nothing if all goes well, else shows the end of the log and stops.
+logged() {
+  log=build/$1.log
+  shift
+  mkdir -p build
+  if ! "$@" >"$log" 2>&1 </dev/null; then
+    grep -vE '^\[[0-9]+/[0-9]+\] (Building|Linking)' "$log" | tail -n 60 >&2
+    fail "failed: $* (all of its output: $log)"
+  fi
+}
+
 wanted_packages() {
   sed 's/#.*//' apt.txt | tr -s ' \t\n' '\n' | sed '/^$/d'
 }
@@ -38,10 +49,9 @@ install_packages() {
   fi
   stage "installing $missing"
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -q >/dev/null </dev/null || fail "apt-get update failed"
+  logged apt apt-get update
   # shellcheck disable=SC2086  # one word per package
-  apt-get install -y -q --no-install-recommends $missing >/dev/null </dev/null ||
-    fail "apt-get could not install: $missing"
+  logged apt apt-get install -y --no-install-recommends $missing
 }
 
 make_venv() {
@@ -49,9 +59,8 @@ make_venv() {
   stamp=$( (cat requirements.txt && pwd && /usr/bin/python3 --version) | sha256sum | cut -d ' ' -f 1)
   [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ] || return 0
   stage "making .venv"
-  /usr/bin/python3 -m venv --clear .venv || fail "could not make .venv"
-  .venv/bin/pip install -q --disable-pip-version-check -r requirements.txt </dev/null ||
-    fail "pip could not install requirements.txt"
+  logged venv /usr/bin/python3 -m venv --clear .venv
+  logged venv .venv/bin/pip install --disable-pip-version-check -r requirements.txt
   printf '%s\n' "$stamp" >.venv/stamp
 }
 
@@ -65,15 +74,6 @@ build() {
   preset=$1
   shift
   stage "building $preset${*:+: $*}"
-  mkdir -p build
-  log=build/$preset.log
-  if ! cmake --preset "$preset" >"$log" 2>&1 </dev/null; then
-    cat "$log" >&2
-    fail "could not configure $preset"
-  fi
-  # Quiet when all is well; after an error, what went wrong is the end of the log.
-  if ! cmake --build --preset "$preset" --parallel "$(nproc)" ${*:+--target "$@"} >"$log" 2>&1 </dev/null; then
-    grep -vE '^\[[0-9]+/[0-9]+\] (Building|Linking)' "$log" | tail -n 60 >&2
-    fail "could not build $preset (all of it: $log)"
-  fi
+  logged "$preset" cmake --preset "$preset"
+  logged "$preset" cmake --build --preset "$preset" --parallel "$(nproc)" ${*:+--target "$@"}
 }
