@@ -75,5 +75,6 @@ build() {
   shift
   stage "building $preset${*:+: $*}"
   logged "$preset" cmake --preset "$preset"
-  logged "$preset" cmake --build --preset "$preset" --parallel "$(nproc)" ${*:+--target "$@"}
+  [ $# = 0 ] || set -- --target "$@"
+  logged "$preset" cmake --build --preset "$preset" --parallel "$(nproc)" "$@"
 }
