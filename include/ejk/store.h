@@ -17,7 +17,8 @@ namespace ejk {
 
 // Which call an entry is for. `spec` is the canonical text of the abstract arguments and `key` its
 // first 16 hash digits; a store compares the whole text, so two calls never share an entry by
-// accident. An empty spec (an imported entry, a put by key alone) matches any call with that key.
+// accident. An entry with an empty spec (imported, put by key alone) answers any call with that
+// key, and a question with an empty spec is answered by any entry with that key.
 struct EntryId {
   std::string device;  // fingerprint
   std::string op;      // "name@vVERSION"
@@ -60,6 +61,9 @@ enum class Outcome {
 };
 std::string_view outcome_name(Outcome outcome);
 
+// The format of entries that this version reads and writes.
+inline constexpr int entry_schema = 1;
+
 struct Entry {
   EntryId id;
   Outcome outcome = Outcome::tuned;
@@ -69,7 +73,9 @@ struct Entry {
   Value environment;
   Evidence evidence;
   std::vector<Measurement> candidates;
-  Value extra;        // members this version does not know; written back as they were
+  // Members this version does not know; written back as they were. Those inside "device",
+  // "evidence" and "candidates" stand under these names.
+  Value extra;
 };
 
 // The JSON document of an entry, as specified in docs/store_format.md, and back.
@@ -78,8 +84,9 @@ Value entry_to_document(const Entry& entry);
 Entry entry_from_document(const Value& document);
 
 // True if `candidate` should take the place of `present` in a process whose environment is
-// `environment`: first the entry measured in that environment, then a complete one before one cut
-// short, then more samples before fewer; between equals the newer one.
+// `environment`: first the entry measured in that environment, then one with an answer before a
+// failed tuning, then a complete one before one cut short, then more samples before fewer; between
+// equals the newer one.
 bool better_evidence(const Entry& candidate, const Entry& present, const Value& environment);
 
 // Held while one process tunes a key. Released by the destructor, and by the operating system if
@@ -98,6 +105,7 @@ class Store {
   // Keeps the entry if nothing better is there (better_evidence) or if `replace`. Returns false
   // only if it could not be kept although it should have been.
   virtual bool put(const Entry& entry, bool replace = false) = 0;
+  // Removes what `get` would find. True if something was removed.
   virtual bool erase(const EntryId& id) = 0;
   // Visits every readable entry of that op ("" for all) until `visit` returns false.
   virtual void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) = 0;
@@ -147,7 +155,8 @@ class DirectoryStore final : public Store {
 std::string default_store_path();
 
 // Layers of stores: the user's own first, then read-only ones (a site's, an application's).
-// Reads ask each layer in turn; writes go to the first writable layer.
+// Reads ask each layer in turn; writes go to the first writable layer. Visits pass over entries
+// that a layer in front hides. Thread-safe if its layers are.
 class PersistentCache {
  public:
   struct Found {
@@ -170,6 +179,8 @@ class PersistentCache {
   const std::vector<std::shared_ptr<Store>>& layers() const noexcept { return layers_; }
 
  private:
+  Store* writable_layer() const;
+
   std::vector<std::shared_ptr<Store>> layers_;
 };
 

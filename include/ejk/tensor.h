@@ -110,8 +110,8 @@ struct StridedView {
   std::array<int64_t, Rank> strides{};
 
   StridedView() = default;
-  StridedView(T* data, std::array<int64_t, Rank> shape, std::array<int64_t, Rank> strides)
-      : data(data), shape(shape), strides(strides) {}
+  StridedView(T* first, std::array<int64_t, Rank> sizes, std::array<int64_t, Rank> steps)
+      : data(first), shape(sizes), strides(steps) {}
   StridedView(const View<T, Rank>& packed) : data(packed.data), shape(packed.shape) {
     int64_t step = 1;
     for (size_t d = Rank; d-- > 0; step *= shape[d]) strides[d] = step;
@@ -148,7 +148,8 @@ struct AnyView {
   size_t bytes() const { return (static_cast<size_t>(size()) * dtype_bits(dtype) + 7) / 8; }
 };
 
-// Copies the elements of `from` into `to` (same dtype and shape, else Error(invalid_argument)).
+// Copies the elements of `from` into `to` (same dtype and shape, both in CPU memory, else
+// Error(invalid_argument)). Where the two overlap, both must be packed.
 void copy_elements(const AnyView& from, const AnyView& to);
 
 std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"
@@ -157,7 +158,7 @@ std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"
 // (as arrays do in Python); clone() copies them.
 class Tensor {
  public:
-  Tensor() = default;
+  Tensor() = default;  // no elements: float32 of shape [0]
   // Throws Error(invalid_argument) for negative sizes or more bytes than can exist.
   Tensor(DType dtype, std::vector<int64_t> shape);
 
@@ -201,7 +202,8 @@ class Tensor {
     return v;
   }
 
-  // Tensors that share these elements.
+  // Tensors that share these elements. Axes and indices count from 0 and must lie inside, else
+  // Error(invalid_argument); so must elements smaller than a byte begin one.
   Tensor transposed(std::vector<int> order) const;               // order[i]: old axis of new axis i
   Tensor sliced(int axis, int64_t begin, int64_t end, int64_t step = 1) const;
   Tensor selected(int axis, int64_t index) const;                // one rank less
@@ -212,10 +214,9 @@ class Tensor {
   void assign(const void* values, size_t count, DType dtype);
   void* checked_data(DType dtype, int rank, bool must_be_packed) const;
 
-  std::shared_ptr<std::byte> storage_;
-  std::byte* data_ = nullptr;
+  std::shared_ptr<std::byte> storage_;  // points at the first element, owns the whole block
   DType dtype_ = DType::float32;
-  std::vector<int64_t> shape_, strides_;
+  std::vector<int64_t> shape_{0}, strides_{1};
 };
 
 }  // namespace ejk

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// What can be an argument of a kernel, and how each kind counts in the key.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <ejk/detail/argument_traits.h>
+#include <ejk/invocation.h>
+#include <ejk/tensor.h>
+
+namespace ejk {
+
+// Parameter types of `run` and how they count in the key:
+//   View, StridedView, AnyView, Tensor,           element type, shape and non-packed strides
+//   std::span<T>, std::vector<T>, DLPack tensors
+//   integers, bools, enums, strings               by value
+//   floating-point numbers                        by type: Keyed<float> makes the value count
+//   optional, tuple, pair, array, map, vector     by structure and what they hold
+//   plain structs                                 by the values of their fields
+//   Out<...>, Unkeyed<...>                        not at all
+// `const` elements are inputs; others are in-out arguments, which tuning saves and restores.
+
+// The value counts, also for floating-point numbers and vectors of numbers.
+template <class T>
+struct Keyed {
+  T value{};
+  Keyed() = default;
+  template <std::convertible_to<T> U>
+  Keyed(U&& v) : value(static_cast<T>(std::forward<U>(v))) {}
+  operator const T&() const noexcept { return value; }
+  const T* operator->() const noexcept { return &value; }
+};
+
+// Neither value nor presence counts.
+template <class T>
+struct Unkeyed {
+  T value{};
+  Unkeyed() = default;
+  template <std::convertible_to<T> U>
+  Unkeyed(U&& v) : value(static_cast<T>(std::forward<U>(v))) {}
+  operator const T&() const noexcept { return value; }
+  const T* operator->() const noexcept { return &value; }
+};
+
+// A view that the kernel promises to overwrite completely. Not part of the key.
+template <class V>
+struct Out {
+  V view{};
+  Out() = default;
+  Out(V v) : view(std::move(v)) {}
+  operator const V&() const noexcept { return view; }
+  const V* operator->() const noexcept { return &view; }
+  const V& operator*() const noexcept { return view; }
+};
+
+// A parameter that callers pass by name, ejk::kw("causal", true), in any order behind the
+// positional ones. Without a default it must be given; std::optional defaults to empty.
+//   void run(const Config&, View<...> q, ejk::Named<"causal", bool, false> causal) const;
+template <detail::FixedString Name, class T, auto... Default>
+  requires(sizeof...(Default) <= 1)
+struct Named {
+  static constexpr std::string_view name = Name;
+  T value{};
+  Named() = default;
+  template <std::convertible_to<T> U>
+  Named(U&& v) : value(static_cast<T>(std::forward<U>(v))) {}
+  operator const T&() const noexcept { return value; }
+  const T* operator->() const noexcept { return &value; }
+};
+
+template <class T>
+struct KeywordArgument {
+  std::string_view name;
+  T value;
+};
+// A named argument. The name must outlive the call (a literal does).
+template <class T>
+KeywordArgument<T> kw(std::string_view name, T&& value) {
+  return {name, std::forward<T>(value)};
+}
+
+// Types of your own become parameters with one free function beside them, found by ADL:
+//   void ejk_key(ejk::KeySink& key, const MyType& m) { key("rows", m.rows)("kind", m.kind); }
+// It names what counts; copies are made by the copy constructor. Tensor types of your own become
+// arguments for any view parameter with
+//   ejk::AnyView ejk_view(const MyTensor& t);
+class KeySink {
+ public:
+  template <class T>
+  KeySink& operator()(std::string_view name, const T& part) {
+    if (words_) detail::ArgTraits<T>::emit(part, *words_);
+    else {
+      arg_->names.emplace_back(name);
+      arg_->items.push_back(detail::ArgTraits<T>::describe(part));
+    }
+    return *this;
+  }
+
+  explicit KeySink(detail::WordSink& words) : words_(&words) {}
+  explicit KeySink(Arg& arg) : arg_(&arg) {}
+
+ private:
+  detail::WordSink* words_ = nullptr;
+  Arg* arg_ = nullptr;
+};
+
+// Names the parameter types of a kernel whose `run` is overloaded or a template:
+//   using Arguments = ejk::list<std::span<const float>, std::span<float>>;
+template <class... T>
+struct list {};
+
+}  // namespace ejk
+
+#include <ejk/detail/argument_traits_impl.h>

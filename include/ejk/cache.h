@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory tier: configurations by device, op and call key.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <ejk/any_config.h>
+#include <ejk/config.h>
+#include <ejk/store.h>
+
+namespace ejk {
+
+// Which tier a configuration came from.
+enum class Origin : uint8_t { override_, overlay, memory, persistent, autotune, heuristics };
+std::string_view origin_name(Origin origin);
+
+// Configurations of this process. Thread-safe. Any number of selectors may share one; each keeps
+// its own warm table in front of it, which a put from outside, an erase or a clear makes void.
+// Derive from it to bring your own: override find, insert and clear, and call changed() whenever
+// what they hold changes other than through insert.
+class ConfigCache {
+ public:
+  struct Record {
+    AnyConfig config;
+    Origin origin = Origin::memory;  // heuristics: may be passed over once tuning is possible
+    std::string spec;                // "": matches any call with that key
+  };
+
+  virtual ~ConfigCache() = default;
+
+  // The record for exactly that call: a record with another spec than id's is not found.
+  virtual std::optional<Record> find(const EntryId& id) const;
+  virtual void insert(const EntryId& id, Record record);
+  virtual void clear();
+  virtual size_t size() const;
+
+  // For people: by text, any config type. A kernel whose Config is of another type reads the same
+  // fields from it, or does not find it.
+  template <class C>
+  void put(std::string device, std::string op, std::string key, C config) {
+    put_any({std::move(device), std::move(op), std::move(key), {}}, make_config(std::move(config)));
+  }
+  void put_any(const EntryId& id, AnyConfig config) {
+    insert(id, {std::move(config), Origin::memory, id.spec});
+    changed();
+  }
+  std::optional<AnyConfig> get(std::string device, std::string op, std::string key) const;
+  bool contains(std::string device, std::string op, std::string key) const {
+    return get(std::move(device), std::move(op), std::move(key)).has_value();
+  }
+  void erase(const EntryId& id);
+
+  // Counts the changes that came from outside; warm tables compare it.
+  uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
+
+ protected:
+  void changed() noexcept { generation_.fetch_add(1, std::memory_order_acq_rel); }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, Record, std::less<>> records_;  // by device, op and key
+  std::atomic<uint64_t> generation_{0};
+};
+
+}  // namespace ejk

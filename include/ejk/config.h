@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// Configurations: plain structs that become JSON and come back, and spaces of them.
+#pragma once
+
+#include <array>
+#include <charconv>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ejk/any_config.h>
+#include <ejk/detail/reflect.h>
+#include <ejk/error.h>
+#include <ejk/value.h>
+
+// A config is a plain aggregate of bools, numbers, enums, strings, optionals, vectors, arrays,
+// tuples, maps and other such structs; its fields are found without help. A struct with a base or
+// C arrays, or with more than 24 fields, names its fields inside itself:
+//   struct Config : Base { int own = 1;  EJK_CONFIG(Config, inherited, own) };
+#define EJK_CONFIG(Type, ...)                                        \
+  auto ejk_fields() { return std::tie(__VA_ARGS__); }                \
+  auto ejk_fields() const { return std::tie(__VA_ARGS__); }          \
+  static constexpr std::string_view ejk_field_names = #__VA_ARGS__;  \
+  using ejk_config_self = Type
+
+namespace ejk {
+
+namespace detail {
+
+template <class T, template <class...> class Template>
+inline constexpr bool is_a = false;
+template <template <class...> class Template, class... A>
+inline constexpr bool is_a<Template<A...>, Template> = true;
+template <class T>
+inline constexpr bool is_std_array = false;
+template <class T, size_t N>
+inline constexpr bool is_std_array<std::array<T, N>> = true;
+template <class T>
+inline constexpr bool is_string_like = std::is_convertible_v<const T&, std::string_view>;
+
+template <class E>
+Value enum_to_value(E e) {
+  using I = std::underlying_type_t<E>;
+  const auto i = static_cast<I>(e);
+  if (std::cmp_greater_equal(i, first_enumerator) && std::cmp_less(i, enumerator_limit)) {
+    const auto name = enumerator_names<E>[static_cast<size_t>(static_cast<int>(i) - first_enumerator)];
+    if (!name.empty()) return name;
+  }
+  return i;
+}
+
+template <class T>
+Value value_of(const T& v) {
+  if constexpr (std::same_as<T, Value>) return v;
+  else if constexpr (std::is_arithmetic_v<T>) return v;
+  else if constexpr (std::is_enum_v<T>) return enum_to_value(v);
+  else if constexpr (is_string_like<T>) return std::string_view(v);
+  else if constexpr (std::same_as<T, std::nullopt_t> || std::same_as<T, std::nullptr_t>) return {};
+  else if constexpr (is_a<T, std::optional>) return v ? value_of(*v) : Value();
+  else if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>) {
+    Value out = Value::array();
+    std::apply([&](const auto&... item) { (out.push_back(value_of(item)), ...); }, v);
+    return out;
+  } else if constexpr (is_a<T, std::vector> || is_std_array<T>) {
+    Value out = Value::array();
+    for (const auto& item : v) out.push_back(value_of(item));
+    return out;
+  } else if constexpr (is_a<T, std::map>) {
+    Value::Object out;
+    for (const auto& [name, item] : v) {
+      if constexpr (std::integral<std::remove_cvref_t<decltype(name)>>) {
+        out.ordered = true;  // numbers sort as numbers before they become text
+        out.members.emplace_back(std::to_string(name), value_of(item));
+      } else out.members.emplace_back(std::string(name), value_of(item));
+    }
+    return out;
+  } else if constexpr (Reflected<T>) {
+    Value out = Value::object();
+    for_each_field(v, [&](std::string_view name, const auto& field) { out[name] = value_of(field); });
+    return out;
+  } else {
+    static_assert(Reflected<T>,
+                  "ejk: this type cannot be written as JSON; use bools, numbers, enums, strings, "
+                  "optionals, vectors, arrays, tuples, maps and plain structs (EJK_CONFIG for others)");
+  }
+}
+
+[[noreturn]] inline void mismatch(const std::string& path, const std::string& problem) {
+  throw Error(ErrorKind::parse, (path.empty() ? std::string("config") : path) + ": " + problem);
+}
+
+enum class Missing { error, keep_default };
+
+template <class T>
+void read_value(const Value& v, T& out, const std::string& path, Missing missing) {
+  auto expect = [&](bool ok, std::string_view what) {
+    if (!ok) mismatch(path, "expected " + std::string(what) + ", found " + std::string(kind_name(v.kind())));
+  };
+  if constexpr (std::same_as<T, Value>) out = v;
+  else if constexpr (std::same_as<T, bool>) expect(v.is_bool(), "a bool"), out = v.as_bool();
+  else if constexpr (std::integral<T>) {
+    expect(v.is_int(), "an integer");
+    const bool fits = v.kind() == Value::Kind::unsigned_integer ? std::in_range<T>(v.as_uint())
+                                                                : std::in_range<T>(v.as_int());
+    if (!fits) mismatch(path, stable_json(v) + " does not fit " + std::string(type_name<T>()));
+    out = v.kind() == Value::Kind::unsigned_integer ? static_cast<T>(v.as_uint()) : static_cast<T>(v.as_int());
+  } else if constexpr (std::floating_point<T>) {
+    expect(v.is_number(), "a number");
+    out = static_cast<T>(v.as_double());
+  } else if constexpr (std::is_enum_v<T>) {
+    if (v.is_int()) {
+      out = static_cast<T>(v.as_int());
+      return;
+    }
+    expect(v.is_string(), "an enumerator");
+    const auto& names = enumerator_names<T>;
+    for (size_t i = 0; i < names.size(); ++i)
+      if (!names[i].empty() && names[i] == v.as_string()) {
+        out = static_cast<T>(static_cast<int>(i) + first_enumerator);
+        return;
+      }
+    mismatch(path, "unknown enumerator " + stable_json(v));
+  } else if constexpr (std::same_as<T, std::string>) expect(v.is_string(), "a string"), out = v.as_string();
+  else if constexpr (is_a<T, std::optional>) {
+    if (v.is_null()) out.reset();
+    else read_value(v, out.emplace(), path, missing);
+  } else if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>) {
+    expect(v.is_array() && v.as_array().size() == std::tuple_size_v<T>, "an array of that length");
+    [&]<size_t... I>(std::index_sequence<I...>) {
+      (read_value(v.as_array()[I], std::get<I>(out), path + "[" + std::to_string(I) + "]", missing), ...);
+    }(std::make_index_sequence<std::tuple_size_v<T>>{});
+  } else if constexpr (is_a<T, std::vector> || is_std_array<T>) {
+    expect(v.is_array(), "an array");
+    const auto& items = v.as_array();
+    if constexpr (is_a<T, std::vector>) out.resize(items.size());
+    else expect(items.size() == out.size(), "an array of that length");
+    for (size_t i = 0; i < items.size(); ++i) {
+      typename T::value_type item{};
+      read_value(items[i], item, path + "[" + std::to_string(i) + "]", missing);
+      out[i] = std::move(item);
+    }
+  } else if constexpr (is_a<T, std::map>) {
+    expect(v.is_object(), "an object");
+    out.clear();
+    for (const auto& [name, item] : v.as_object().members) {
+      typename T::key_type key{};
+      if constexpr (std::integral<typename T::key_type>) {
+        const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), key);
+        if (error != std::errc() || end != name.data() + name.size())
+          mismatch(path, "\"" + name + "\" is not an integer key");
+      } else key = name;
+      read_value(item, out[key], path + "." + name, missing);
+    }
+  } else if constexpr (Reflected<T>) {
+    expect(v.is_object(), "an object");
+    size_t known = 0;
+    for_each_field(out, [&](std::string_view name, auto& field) {
+      const std::string here = path.empty() ? std::string(name) : path + "." + std::string(name);
+      if (const Value* found = v.find(name)) ++known, read_value(*found, field, here, missing);
+      else if (missing == Missing::error) mismatch(here, "is missing");
+    });
+    if (known == v.as_object().members.size()) return;
+    for (const auto& member : v.as_object().members) {
+      bool found = false;
+      for_each_field(out, [&](std::string_view name, auto&) { found = found || name == member.first; });
+      if (!found) mismatch(path, "unknown field \"" + member.first + "\" for " + std::string(type_name<T>()));
+    }
+  } else {
+    static_assert(Reflected<T>, "ejk: this type cannot be read from JSON");
+  }
+}
+
+template <class C>
+std::shared_ptr<const void> config_from_value(const Value& value, std::string& why) {
+  auto config = std::make_shared<C>();
+  try {
+    read_value(value, *config, {}, Missing::error);
+  } catch (const Error& e) {
+    why = e.what();
+    return nullptr;
+  }
+  return config;
+}
+
+template <class C>
+inline constexpr ConfigType config_type_of = {
+    type_name<C>(), [](const void* c) { return value_of(*static_cast<const C*>(c)); },
+    &config_from_value<C>};
+
+}  // namespace detail
+
+// What the core knows of the config type C.
+template <class C>
+constexpr const ConfigType& config_type() {
+  return detail::config_type_of<C>;
+}
+
+template <class C>
+AnyConfig make_config(C config) {
+  return {std::make_shared<const C>(std::move(config)), &config_type<C>()};
+}
+
+// A config (or any value made of the types above) as Value, as JSON text and back.
+// `from_json` keeps the default of a field that the text does not name, and throws Error(parse)
+// that names the field for anything else that does not fit.
+template <class T>
+  requires(!std::same_as<T, Value>)
+Value to_value(const T& config) {
+  return detail::value_of(config);
+}
+template <class T>
+T from_value(const Value& value) {
+  T config{};
+  detail::read_value(value, config, {}, detail::Missing::keep_default);
+  return config;
+}
+template <class T>
+  requires(!std::convertible_to<const T&, Value>)
+std::string to_json(const T& config) {
+  return stable_json(detail::value_of(config));
+}
+template <class T>
+T from_json(std::string_view text) {
+  return from_value<T>(parse_json(text));
+}
+template <class T>
+  requires(!std::convertible_to<const T&, Value>)
+std::string stable_json(const T& config) {
+  return stable_json(detail::value_of(config));
+}
+template <class T>
+  requires(!std::convertible_to<const T&, Value> && !std::convertible_to<const T&, std::string_view>)
+std::string short_hash(const T& config) {
+  return short_hash(detail::value_of(config));
+}
+
+// The configurations a kernel may run with: every combination of the parameters' values that the
+// constraints accept, in the order the values were given (the last parameter varies fastest).
+//   ejk::space<Config>().param(&Config::block, {256, 1024}).where([](const Config& c) { ... })
+template <class Config>
+class Space {
+ public:
+  template <class T>
+  Space&& param(T Config::*field, std::initializer_list<std::type_identity_t<T>> values) && {
+    return std::move(*this).param(field, std::vector<T>(values));
+  }
+  template <class T>
+  Space&& param(T Config::*field, std::vector<T> values) && {
+    setters_.push_back({values.size(), [field, values = std::move(values)](Config& c, size_t i) {
+                          c.*field = values[i];
+                        }});
+    return std::move(*this);
+  }
+  Space&& where(std::function<bool(const Config&)> accept) && {
+    constraints_.push_back(std::move(accept));
+    return std::move(*this);
+  }
+
+  std::vector<Config> configs() const {
+    std::vector<Config> found;
+    Config config{};
+    visit(0, config, found);
+    return found;
+  }
+
+ private:
+  struct Setter {
+    size_t count;
+    std::function<void(Config&, size_t)> set;
+  };
+  void visit(size_t depth, Config& config, std::vector<Config>& found) const {
+    if (depth == setters_.size()) {
+      for (const auto& accept : constraints_)
+        if (!accept(config)) return;
+      found.push_back(config);
+      return;
+    }
+    for (size_t i = 0; i < setters_[depth].count; ++i) {
+      setters_[depth].set(config, i);
+      visit(depth + 1, config, found);
+    }
+  }
+
+  std::vector<Setter> setters_;
+  std::vector<std::function<bool(const Config&)>> constraints_;
+};
+
+template <class Config>
+Space<Config> space() {
+  return {};
+}
+
+// Standard parameter containers of attention-like kernels. An unset field leaves the choice to
+// the kernel.
+struct FwdParams {
+  std::optional<int> blocksize_m, blocksize_k, blocksize_n, q_blocksize, kv_blocksize,
+      blocksize_heads, blocksize_keys, num_key_splits, num_warps, num_stages;
+  bool operator==(const FwdParams&) const = default;
+};
+struct BwdParams {
+  std::optional<int> blocksize_m, blocksize_k, blocksize_n, q_blocksize, kv_blocksize, num_warps,
+      num_stages;
+  bool operator==(const BwdParams&) const = default;
+};
+
+}  // namespace ejk

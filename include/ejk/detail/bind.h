@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns what a caller passes into what `run` takes.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include <ejk/argument.h>
+#include <ejk/error.h>
+
+namespace ejk::detail {
+
+// Where an argument is bound, for messages: "[op] argument 2".
+struct Place {
+  std::string_view op;
+  int argument;  // counted from 0 among run's parameters after the config
+};
+
+[[noreturn]] void wrong_array(const Place& place, const AnyView& given, DType dtype, int rank,
+                              std::string_view problem);
+[[noreturn]] void wrong_keyword(std::string_view op, std::string_view name, std::string_view known);
+[[noreturn]] void missing_keyword(std::string_view op, std::string_view name);
+
+inline void check_array(const Place& place, const AnyView& v, DType dtype, int rank, bool packed, bool writes) {
+  if (v.platform != Platform::cpu) wrong_array(place, v, dtype, rank, "it does not live in CPU memory");
+  if (v.dtype != dtype) wrong_array(place, v, dtype, rank, "its element type differs");
+  if (static_cast<int>(v.shape.size()) != rank) wrong_array(place, v, dtype, rank, "its rank differs");
+  if (packed && !v.strides.empty() && !v.packed())
+    wrong_array(place, v, dtype, rank, "it is not packed (take an ejk::StridedView, or clone() it)");
+  if (writes && !v.writable) wrong_array(place, v, dtype, rank, "it is read-only and the kernel writes it");
+}
+
+// The platform an argument or parameter type belongs to: types of other platforms say so with
+// `static constexpr ejk::Platform ejk_platform`.
+template <class T>
+consteval Platform platform_of() {
+  if constexpr (requires { T::ejk_platform; }) return T::ejk_platform;
+  else return Platform::cpu;
+}
+template <class... A>
+consteval Platform call_platform() {
+  Platform found = Platform::cpu;
+  ((found = platform_of<std::remove_cvref_t<A>>() == Platform::cpu ? found
+                                                                   : platform_of<std::remove_cvref_t<A>>()),
+   ...);
+  return found;
+}
+
+namespace mistake {
+template <class Kernel, int Argument, class Given, class Wanted>
+struct argument_does_not_fit {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: an argument (its number, counted from 0, and both types are in the line above: "
+                "<Kernel, number, given, wanted>) does not convert to the parameter of the kernel's run");
+};
+template <class Kernel, int Argument, class Given, class Wanted>
+struct argument_would_lose_its_fraction {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: a floating-point argument is passed for an integer parameter of the kernel's run; "
+                "convert it yourself (<Kernel, number, given, wanted>)");
+};
+template <class Kernel, int Argument, class Given, class Wanted>
+struct argument_lives_on_another_platform {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel's run for this platform takes an argument of another platform; add "
+                "run_{platform} for it (<Kernel, number, given, wanted>)");
+};
+template <class Kernel, int Argument, class Given, class Wanted>
+struct argument_is_const_but_run_writes_it {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel's run takes this argument by non-const reference, so it must not be "
+                "const or a temporary (<Kernel, number, given, wanted>)");
+};
+}  // namespace mistake
+
+template <class P>
+struct ArrayTarget {
+  static constexpr bool is_array = false;
+};
+template <class T, int R>
+struct ArrayTarget<View<T, R>> {
+  static constexpr bool is_array = true;
+  static View<T, R> make(const Place& place, const AnyView& v) {
+    check_array(place, v, dtype_of<T>, R, true, !std::is_const_v<T>);
+    View<T, R> out{static_cast<T*>(v.data), {}};
+    for (size_t d = 0; d < R; ++d) out.shape[d] = v.shape[d];
+    return out;
+  }
+};
+template <class T, int R>
+struct ArrayTarget<StridedView<T, R>> {
+  static constexpr bool is_array = true;
+  static StridedView<T, R> make(const Place& place, const AnyView& v) {
+    check_array(place, v, dtype_of<T>, R, false, !std::is_const_v<T>);
+    View<T, R> packed{static_cast<T*>(v.data), {}};
+    for (size_t d = 0; d < R; ++d) packed.shape[d] = v.shape[d];
+    StridedView<T, R> out(packed);
+    if (!v.strides.empty())
+      for (size_t d = 0; d < R; ++d) out.strides[d] = v.strides[d];
+    return out;
+  }
+};
+template <Element T>
+struct ArrayTarget<std::span<T>> {
+  static constexpr bool is_array = true;
+  static std::span<T> make(const Place& place, const AnyView& v) {
+    check_array(place, v, dtype_of<T>, 1, true, !std::is_const_v<T>);
+    return {static_cast<T*>(v.data), static_cast<size_t>(v.shape[0])};
+  }
+};
+template <>
+struct ArrayTarget<AnyView> {
+  static constexpr bool is_array = true;
+  static AnyView make(const Place& place, const AnyView& v) {
+    check_array(place, v, v.dtype, static_cast<int>(v.shape.size()), false, false);
+    return v;
+  }
+};
+
+template <class T>
+inline constexpr bool is_wrapper = false;
+template <class T>
+inline constexpr bool is_wrapper<Keyed<T>> = true;
+template <class T>
+inline constexpr bool is_wrapper<Unkeyed<T>> = true;
+template <class V>
+inline constexpr bool is_wrapper<Out<V>> = true;
+template <class T>
+inline constexpr bool is_named = false;
+template <FixedString N, class T, auto... D>
+inline constexpr bool is_named<Named<N, T, D...>> = true;
+
+template <class T>
+struct Wrapped;
+template <template <class> class W, class T>
+struct Wrapped<W<T>> {
+  using type = T;
+};
+template <FixedString N, class T, auto... D>
+struct Wrapped<Named<N, T, D...>> {
+  using type = T;
+};
+
+// Stands in for a value after a mistake was reported, so that only the mistake is.
+template <class P>
+P& no_value() {
+  __builtin_unreachable();
+}
+
+// Contiguous storage of a matching element type (std::vector, std::array, View, std::span) as a
+// rank-1 view.
+template <class A, class T>
+concept LineOf = requires(A& a) {
+  { std::data(a) } -> std::convertible_to<T*>;
+  { std::size(a) } -> std::convertible_to<size_t>;
+};
+
+// What `run` gets for its parameter Raw when the caller passes `arg`: a reference to the argument
+// itself if the types agree, else a new P.
+template <class K, int I, class Raw, class A>
+decltype(auto) bind(const Place& place, A&& arg) {
+  using P = std::remove_cvref_t<Raw>;
+  using U = std::remove_cvref_t<A>;
+  constexpr bool writes = std::is_lvalue_reference_v<Raw> && !std::is_const_v<std::remove_reference_t<Raw>>;
+  if constexpr (platform_of<P>() != platform_of<U>()) {
+    static_cast<void>(mistake::argument_lives_on_another_platform<K, I, U, P>{});
+    return no_value<P>();
+  } else if constexpr (std::same_as<U, P>) {
+    if constexpr (writes && (std::is_const_v<std::remove_reference_t<A>> || !std::is_lvalue_reference_v<A>))
+      static_cast<void>(mistake::argument_is_const_but_run_writes_it<K, I, U, P>{});
+    if constexpr (std::same_as<P, AnyView>) static_cast<void>(ArrayTarget<P>::make(place, arg));
+    else if constexpr (DlpackTensor<P>) static_cast<void>(ArrayTarget<AnyView>::make(place, any_view_of(arg)));
+    return static_cast<std::remove_reference_t<A>&>(arg);
+  } else if constexpr (writes) {
+    static_cast<void>(mistake::argument_does_not_fit<K, I, U, P>{});
+    return no_value<P>();
+  } else if constexpr (is_wrapper<P> || is_named<P>) {
+    using T = typename Wrapped<P>::type;
+    return P(bind<K, I, T>(place, std::forward<A>(arg)));
+  } else if constexpr (ArrayTarget<P>::is_array && DynamicTensor<U>) {
+    return ArrayTarget<P>::make(place, any_view_of(arg));
+  } else if constexpr (std::floating_point<U> && std::integral<P>) {
+    static_cast<void>(mistake::argument_would_lose_its_fraction<K, I, U, P>{});
+    return no_value<P>();
+  } else if constexpr (std::is_convertible_v<A, P>) {
+    return static_cast<P>(std::forward<A>(arg));
+  } else if constexpr (requires { typename P::element_type; requires P::rank == 1; requires LineOf<A, typename P::element_type>; }) {
+    const View<typename P::element_type, 1> line{std::data(arg), {static_cast<int64_t>(std::size(arg))}};
+    return P(line);
+  } else {
+    static_cast<void>(mistake::argument_does_not_fit<K, I, U, P>{});
+    return no_value<P>();
+  }
+}
+
+template <class A>
+inline constexpr bool is_keyword = false;
+template <class T>
+inline constexpr bool is_keyword<KeywordArgument<T>> = true;
+
+}  // namespace ejk::detail

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything that is known of a kernel at compile time: its hooks, its parameters, its key.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ejk/argument.h>
+#include <ejk/config.h>
+#include <ejk/detail/bind.h>
+#include <ejk/detail/hooks.h>
+#include <ejk/kernel.h>
+
+namespace ejk::detail {
+
+// One struct per mistake: the compiler's first line names the kernel, the assertion what to do.
+namespace mistake {
+template <class Kernel>
+struct kernel_has_no_config {
+  static_assert(sizeof(Kernel) == 0, "ejk: the kernel needs a nested type `Config` (an empty struct will do)");
+};
+template <class Kernel>
+struct kernel_has_no_op_id {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel needs `static constexpr std::string_view op_id = \"name\";`");
+};
+template <class Kernel>
+struct kernel_has_no_run_for_this_platform {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel needs `R run(const Config&, arguments...) const` (or run_{platform} for the "
+                "platform its arguments live on)");
+};
+template <class Kernel>
+struct run_is_overloaded_or_a_template {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel's run is overloaded or a template, so its parameters are unknown; make the "
+                "struct the template, or name them: using Arguments = ejk::list<...>;");
+};
+template <class Kernel>
+struct run_is_not_const {
+  static_assert(sizeof(Kernel) == 0, "ejk: the kernel's run must be const (or static)");
+};
+template <class Kernel>
+struct run_does_not_take_the_config_first {
+  static_assert(sizeof(Kernel) == 0, "ejk: the first parameter of the kernel's run must be `const Config&`");
+};
+template <class Kernel, int Number, class Parameter>
+struct parameter_cannot_be_keyed {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: a parameter of the kernel's run (<Kernel, number, type>) is of a type the library does "
+                "not know; add `void ejk_key(ejk::KeySink&, const Type&)` beside it, or take an ejk::View");
+};
+template <class Kernel>
+struct data_members_cannot_be_keyed {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel has data members that cannot be found; make it an aggregate of plain "
+                "values, or add a `key` hook that says what counts");
+};
+template <class Kernel>
+struct heuristic_cfg_has_another_signature {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel's heuristic_cfg must be `Config heuristic_cfg(const ejk::Invocation&) const`");
+};
+template <class Kernel>
+struct candidate_cfgs_has_another_signature {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel's candidate_cfgs must be `std::vector<Config> (or ejk::Space<Config>) "
+                "candidate_cfgs(const ejk::Invocation&) const`");
+};
+template <class Kernel>
+struct is_valid_has_another_signature {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel's is_valid must be `bool is_valid(const Config&, const ejk::Invocation&) const`");
+};
+template <class Kernel>
+struct reference_has_another_signature {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel's reference must take run's parameters without the config, be const and "
+                "return what run returns");
+};
+template <class Kernel>
+struct key_has_another_signature {
+  static_assert(sizeof(Kernel) == 0, "ejk: the kernel's key must take run's parameters without the config and be const");
+};
+template <class Kernel, size_t Given, size_t Wanted>
+struct wrong_number_of_arguments {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the call has another number of arguments than the kernel's run has parameters after "
+                "the config (<Kernel, given, wanted>)");
+};
+template <class Kernel>
+struct prepare_does_not_return_a_tuple {
+  static_assert(sizeof(Kernel) == 0, "ejk: the kernel's prepare must return a std::tuple of run's arguments");
+};
+}  // namespace mistake
+
+template <class K>
+concept HasVersion = requires { { K::version } -> std::convertible_to<std::string_view>; };
+template <class K>
+concept HasConfig = requires { typename K::Config; };
+template <class K>
+concept HasOpId = requires { { K::op_id } -> std::convertible_to<std::string_view>; };
+template <class K>
+concept NamesArguments = requires { typename K::Arguments; };
+
+template <class K>
+constexpr std::string_view version_of() {
+  if constexpr (HasVersion<K>) return K::version;
+  else return "0";
+}
+
+template <class T>
+struct ListToTuple;
+template <class... T>
+struct ListToTuple<list<T...>> {
+  using type = std::tuple<T...>;
+};
+template <class T>
+struct DropFirst;
+template <class A, class... T>
+struct DropFirst<std::tuple<A, T...>> {
+  using First = A;
+  using type = std::tuple<T...>;
+};
+template <>
+struct DropFirst<std::tuple<>> {
+  using First = void;
+  using type = std::tuple<>;
+};
+
+// run's parameters after the config, as written.
+template <class K, class Run>
+consteval auto find_parameters() {
+  if constexpr (NamesArguments<K>) return std::type_identity<typename ListToTuple<typename K::Arguments>::type>{};
+  else if constexpr (!Run::template unique<K>) {
+    static_cast<void>(mistake::run_is_overloaded_or_a_template<K>{});
+    return std::type_identity<std::tuple<>>{};
+  } else {
+    using S = Signature<decltype(Run::template pointer<K>())>;
+    if constexpr (!S::is_const) {
+      static_cast<void>(mistake::run_is_not_const<K>{});
+      return std::type_identity<std::tuple<>>{};
+    } else {
+      using Split = DropFirst<typename S::Parameters>;
+      if constexpr (!std::same_as<std::remove_cvref_t<typename Split::First>, typename K::Config>)
+        static_cast<void>(mistake::run_does_not_take_the_config_first<K>{});
+      return std::type_identity<typename Split::type>{};
+    }
+  }
+}
+
+template <class K, int I, class P>
+consteval bool check_parameter() {
+  if constexpr (!Argument<P>) static_cast<void>(mistake::parameter_cannot_be_keyed<K, I, P>{});
+  return true;
+}
+
+template <class Raw>
+consteval Role role_of_raw() {
+  using P = std::remove_cvref_t<Raw>;
+  if constexpr (is_a<P, Out>) return Role::output;
+  else if constexpr (std::is_lvalue_reference_v<Raw> && !std::is_const_v<std::remove_reference_t<Raw>>)
+    return Role::in_out;
+  else return Role::input;
+}
+
+// A view's own constness says more than the reference it is passed by.
+inline Arg with_role(Arg arg, Role role) {
+  if (role != Role::input && arg.kind == Arg::Kind::tensor) arg.role = role;
+  return arg;
+}
+
+inline uint64_t multiply_fold(uint64_t a, uint64_t b) {
+  const auto product = static_cast<unsigned __int128>(a) * b;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+// Words are taken in pairs whose products do not wait for each other. Any odd random-looking
+// constants do: a table probe compares the words themselves.
+inline uint64_t hash_words(const uint64_t* words, size_t count) {
+  constexpr uint64_t a = 0x9E3779B97F4A7C15, b = 0xD6E8FEB86659FD93;
+  uint64_t h = count * b;
+  uint64_t salt = a;
+  size_t i = 0;
+  for (; i + 1 < count; i += 2, salt += 0xA0761D6478BD642F)
+    h ^= multiply_fold(words[i] ^ salt, words[i + 1] ^ (salt * 5));
+  if (i < count) h ^= multiply_fold(words[i] ^ salt, b);
+  return h ^ (h >> 32);
+}
+
+// A distinct address for every kernel type, context and platform in the process.
+template <class K, Context C, Platform P>
+inline constexpr char kernel_tag = 0;
+
+template <class K, Context C, Platform P>
+struct Plan {
+  static constexpr Context context = C;
+  static constexpr Platform platform = P;
+  using Kernel = K;
+
+  static consteval bool check_kernel() {
+    if constexpr (!HasConfig<K>) static_cast<void>(mistake::kernel_has_no_config<K>{});
+    else if constexpr (!HasOpId<K>) static_cast<void>(mistake::kernel_has_no_op_id<K>{});
+    else if constexpr (!hook_t<K, run_family, C, P>::found)
+      static_cast<void>(mistake::kernel_has_no_run_for_this_platform<K>{});
+    return true;
+  }
+  static_assert(check_kernel());
+
+  using Config = typename K::Config;
+  using Run = hook_t<K, run_family, C, P>;
+  using Heuristic = hook_t<K, heuristic_cfg_family, C, P>;
+  using Candidates = hook_t<K, candidate_cfgs_family, C, P>;
+  using Forward = hook_t<K, fwd_with_residuals_family, C, P>;
+  using Vjp = hook_t<K, vjp_family, C, P>;
+  using Raws = typename decltype(find_parameters<K, Run>())::type;
+  static constexpr size_t arity = std::tuple_size_v<Raws>;
+  template <size_t I>
+  using Raw = std::tuple_element_t<I, Raws>;
+  template <size_t I>
+  using Param = std::remove_cvref_t<Raw<I>>;
+  using Indices = std::make_index_sequence<arity>;
+
+  static constexpr bool has_key = has<K, hook_key>;
+  static constexpr bool has_is_valid = has<K, hook_is_valid>;
+  static constexpr bool has_prepare = has<K, hook_prepare>;
+
+  template <size_t... I>
+  static consteval bool check_parameters(std::index_sequence<I...>) {
+    return (check_parameter<K, static_cast<int>(I), Param<I>>() && ...);
+  }
+  static_assert(check_parameters(Indices{}));
+
+  static consteval bool check_members() {
+    if constexpr (!std::is_empty_v<K> && !has_key && !Reflected<K>)
+      static_cast<void>(mistake::data_members_cannot_be_keyed<K>{});
+    return true;
+  }
+  static_assert(check_members());
+
+  // -- key words -----------------------------------------------------------------------------
+
+  template <size_t... I>
+  static consteval int words_of_parameters(std::index_sequence<I...>) {
+    return total_words<Param<I>...>();
+  }
+  static constexpr int parameter_words = words_of_parameters(Indices{});
+  static constexpr bool fixed = parameter_words != any_number_of_words && std::is_empty_v<K> && !has_key;
+  static constexpr size_t fixed_words = fixed ? static_cast<size_t>(parameter_words) + 1 : 1;
+
+  template <class Params, size_t... I>
+  static void emit(const K& kernel, const Params& params, uint64_t salt, auto& sink, std::index_sequence<I...>) {
+    sink.push(reinterpret_cast<uintptr_t>(&kernel_tag<K, C, P>) ^ salt);
+    if constexpr (has_key) {
+      emit_by_value(hook_key::call(kernel, std::get<I>(params)...), sink);
+      // is_valid is asked once for every exact shape that shares the key.
+      if constexpr (has_is_valid) (emit_shape<I>(std::get<I>(params), sink), ...);
+    } else {
+      if constexpr (!std::is_empty_v<K>) emit_by_value(kernel, sink);
+      (ArgTraits<Param<I>>::emit(std::get<I>(params), sink), ...);
+    }
+  }
+  template <size_t I>
+  static void emit_shape(const Param<I>& param, auto& sink) {
+    if constexpr (!std::is_arithmetic_v<Param<I>> && !is_wrapper<Param<I>>) ArgTraits<Param<I>>::emit(param, sink);
+  }
+
+  // -- the abstract call ----------------------------------------------------------------------
+
+  template <class Params, size_t... I>
+  static Invocation invocation(const K& kernel, const Params& params, std::index_sequence<I...>) {
+    Invocation inv;
+    inv.op_id = K::op_id;
+    inv.version = version_of<K>();
+    inv.device = &cpu_device();
+    inv.platform = P;
+    inv.context = C;
+    (add_argument<I>(inv, std::get<I>(params)), ...);
+    if constexpr (has_key) {
+      inv.key_args = describe_key(hook_key::call(kernel, std::get<I>(params)...));
+    } else if constexpr (!std::is_empty_v<K>) {
+      inv.members = value_of(kernel);
+    }
+    return inv;
+  }
+  template <size_t I>
+  static void add_argument(Invocation& inv, const Param<I>& param) {
+    Arg arg = with_role(ArgTraits<Param<I>>::describe(param), role_of_raw<Raw<I>>());
+    if constexpr (is_named<Param<I>>) inv.kwargs.emplace_back(std::string(Param<I>::name), std::move(arg));
+    else inv.args.push_back(std::move(arg));
+  }
+  template <class T>
+  static std::vector<Arg> describe_key(const T& key) {
+    std::vector<Arg> args;
+    if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>)
+      std::apply([&](const auto&... part) { (args.push_back(describe_value(value_of(part))), ...); }, key);
+    else args.push_back(describe_value(value_of(key)));
+    return args;
+  }
+
+  // -- running --------------------------------------------------------------------------------
+
+  template <class Params>
+  static decltype(auto) run(const K& kernel, const Config& config, Params&& params) {
+    return std::apply(
+        [&](auto&&... p) -> decltype(auto) { return Run::call(kernel, config, static_cast<decltype(p)>(p)...); },
+        std::forward<Params>(params));
+  }
+
+  // -- from a caller's arguments to run's parameters -------------------------------------------
+
+  template <class... A>
+  static constexpr size_t positional = (size_t{0} + ... + (is_keyword<std::remove_cvref_t<A>> ? 0 : 1));
+
+  template <class... A>
+  static auto bind_all(A&&... args) {
+    if constexpr (positional<A...> > arity) {
+      static_cast<void>(mistake::wrong_number_of_arguments<K, positional<A...>, arity>{});
+      return std::tuple<>{};
+    } else {
+      auto passed = std::forward_as_tuple(std::forward<A>(args)...);
+      return [&]<size_t... I>(std::index_sequence<I...>) {
+        if constexpr (positional<A...> < sizeof...(A)) check_names(passed);
+        return std::tuple<decltype(bind_one<I, A...>(passed))...>(bind_one<I, A...>(passed)...);
+      }(Indices{});
+    }
+  }
+
+  template <size_t I, class... A>
+  static decltype(auto) bind_one(std::tuple<A&&...>& passed) {
+    if constexpr (I < positional<A...>)
+      return bind<K, static_cast<int>(I), Raw<I>>(Place{K::op_id, static_cast<int>(I)},
+                                                  std::get<I>(std::move(passed)));
+    else if constexpr (is_named<Param<I>>) return find_named<Param<I>>(passed);
+    else {
+      static_cast<void>(mistake::wrong_number_of_arguments<K, positional<A...>, arity>{});
+      return no_value<Param<I>>();
+    }
+  }
+
+  template <class N, class... A>
+  static N find_named(const std::tuple<A...>& passed) {
+    N out = default_of(std::type_identity<N>{});
+    bool given = has_default(std::type_identity<N>{});
+    std::apply([&](const auto&... a) { (take_named(a, out, given), ...); }, passed);
+    if (!given) missing_keyword(K::op_id, N::name);
+    return out;
+  }
+  template <class A, class N>
+  static void take_named(const A& arg, N& out, bool& given) {
+    if constexpr (is_keyword<A>) {
+      if (arg.name != N::name) return;
+      using T = typename Wrapped<N>::type;
+      if constexpr (std::is_convertible_v<decltype(arg.value), T>) {
+        out = N(arg.value);
+        given = true;
+      } else if constexpr (ArrayTarget<T>::is_array) {
+        out = N(bind<K, -1, T>(Place{K::op_id, -1}, arg.value));
+        given = true;
+      }
+    }
+  }
+  template <FixedString N, class T, auto... D>
+  static Named<N, T, D...> default_of(std::type_identity<Named<N, T, D...>>) {
+    if constexpr (sizeof...(D) == 1) return Named<N, T, D...>(D...);
+    else return {};
+  }
+  template <FixedString N, class T, auto... D>
+  static constexpr bool has_default(std::type_identity<Named<N, T, D...>>) {
+    return sizeof...(D) == 1 || is_a<T, std::optional>;
+  }
+  template <class... A>
+  static void check_names(const std::tuple<A...>& passed) {
+    std::apply([](const auto&... a) { (check_name(a), ...); }, passed);
+  }
+  template <class A>
+  static void check_name(const A& arg) {
+    if constexpr (is_keyword<A>) {
+      bool known = false;
+      std::string names;
+      [&]<size_t... I>(std::index_sequence<I...>) {
+        ((known = known || is_name<I>(arg.name)), ...);
+        if (!known) (add_name<I>(names), ...);
+      }(Indices{});
+      if (!known) wrong_keyword(K::op_id, arg.name, names.empty() ? "none" : names);
+    }
+  }
+  template <size_t I>
+  static bool is_name(std::string_view name) {
+    if constexpr (is_named<Param<I>>) return Param<I>::name == name;
+    else return false;
+  }
+  template <size_t I>
+  static void add_name(std::string& names) {
+    if constexpr (is_named<Param<I>>) names += (names.empty() ? "" : ", ") + std::string(Param<I>::name);
+  }
+};
+
+}  // namespace ejk::detail

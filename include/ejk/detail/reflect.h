@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields of plain structs and the names of enumerators, found without macros.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace ejk::detail {
+
+// The name of a type as the compiler prints it, for messages.
+template <class T>
+consteval std::string_view type_name() {
+  constexpr std::string_view text = __PRETTY_FUNCTION__;
+  constexpr size_t from = text.find("T = ") + 4;
+  constexpr size_t to = text.find_first_of(";]", from);
+  return text.substr(from, to - from);
+}
+
+// Structs that carry EJK_CONFIG name their fields themselves.
+template <class T>
+concept NamesItsFields = requires(T& t) {
+  t.ejk_fields();
+  { T::ejk_field_names } -> std::convertible_to<std::string_view>;
+};
+
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wundefined-inline"
+#pragma clang diagnostic ignored "-Wundefined-var-template"
+#pragma clang diagnostic ignored "-Wundefined-internal"
+#else
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpragmas"
+#endif
+
+struct Anything {
+  template <class T>
+  constexpr operator T() const noexcept {
+    __builtin_unreachable();  // never called: only its type is looked at
+  }
+};
+
+template <class T, size_t... I>
+constexpr bool takes_braces(std::index_sequence<I...>) {
+  return requires { T{(static_cast<void>(I), Anything{})...}; };
+}
+
+inline constexpr size_t max_fields = 24;
+
+// How many fields the aggregate T has, counted by how many initialisers it takes.
+template <class T, size_t N = 0>
+consteval size_t count_fields() {
+  if constexpr (N > max_fields) return 0;
+  else if constexpr (takes_braces<T>(std::make_index_sequence<N>{}) &&
+                     !takes_braces<T>(std::make_index_sequence<N + 1>{})) return N;
+  else return count_fields<T, N + 1>();
+}
+
+// clang-format off
+// References to the fields, as a tuple.
+template <class T>
+constexpr auto tie_fields(T& v) {
+  constexpr size_t n = count_fields<std::remove_const_t<T>>();
+  if constexpr (n == 0) return std::tuple<>{};
+  else if constexpr (n == 1) { auto& [m0] = v; return std::tie(m0); }
+  else if constexpr (n == 2) { auto& [m0, m1] = v; return std::tie(m0, m1); }
+  else if constexpr (n == 3) { auto& [m0, m1, m2] = v; return std::tie(m0, m1, m2); }
+  else if constexpr (n == 4) { auto& [m0, m1, m2, m3] = v; return std::tie(m0, m1, m2, m3); }
+  else if constexpr (n == 5) { auto& [m0, m1, m2, m3, m4] = v; return std::tie(m0, m1, m2, m3, m4); }
+  else if constexpr (n == 6) { auto& [m0, m1, m2, m3, m4, m5] = v; return std::tie(m0, m1, m2, m3, m4, m5); }
+  else if constexpr (n == 7) { auto& [m0, m1, m2, m3, m4, m5, m6] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6); }
+  else if constexpr (n == 8) { auto& [m0, m1, m2, m3, m4, m5, m6, m7] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7); }
+  else if constexpr (n == 9) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8); }
+  else if constexpr (n == 10) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9); }
+  else if constexpr (n == 11) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10); }
+  else if constexpr (n == 12) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11); }
+  else if constexpr (n == 13) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12); }
+  else if constexpr (n == 14) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13); }
+  else if constexpr (n == 15) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14); }
+  else if constexpr (n == 16) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15); }
+  else if constexpr (n == 17) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16); }
+  else if constexpr (n == 18) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17); }
+  else if constexpr (n == 19) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17, m18] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17, m18); }
+  else if constexpr (n == 20) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17, m18, m19] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17, m18, m19); }
+  else if constexpr (n == 21) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17, m18, m19, m20] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17, m18, m19, m20); }
+  else if constexpr (n == 22) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17, m18, m19, m20, m21] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17, m18, m19, m20, m21); }
+  else if constexpr (n == 23) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17, m18, m19, m20, m21, m22] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17, m18, m19, m20, m21, m22); }
+  else if constexpr (n == 24) { auto& [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17, m18, m19, m20, m21, m22, m23] = v; return std::tie(m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17, m18, m19, m20, m21, m22, m23); }
+}
+// clang-format on
+
+template <class T>
+struct Holder {
+  T value;
+};
+template <class T>
+extern Holder<T> nowhere;  // declared only: its address is all that is needed
+
+template <class P>
+struct FieldAddress {
+  P pointer;
+};
+template <class P>
+FieldAddress(P) -> FieldAddress<P>;
+
+template <auto Address>
+consteval std::string_view printed() {
+  return __PRETTY_FUNCTION__;
+}
+
+constexpr bool is_identifier(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+// The compiler prints the address as "...Type::field)}" (g++) or "...value.field}" (clang).
+template <class T, size_t I>
+consteval std::string_view field_name() {
+  constexpr std::string_view text =
+      printed<FieldAddress{&std::get<I>(tie_fields(nowhere<T>.value))}>();
+  size_t end = text.rfind('}');
+  while (end > 0 && !is_identifier(text[end - 1])) --end;
+  size_t begin = end;
+  while (begin > 0 && is_identifier(text[begin - 1])) --begin;
+  return text.substr(begin, end - begin);
+}
+
+template <class T>
+concept PlainStruct = std::is_class_v<T> && std::is_aggregate_v<T> && !NamesItsFields<T> &&
+                      requires { requires count_fields<T>() > 0 || std::is_empty_v<T>; };
+
+template <class T>
+concept Reflected = NamesItsFields<T> || PlainStruct<T>;
+
+template <class T>
+constexpr auto fields_of(T& v) {
+  if constexpr (NamesItsFields<std::remove_const_t<T>>) return v.ejk_fields();
+  else return tie_fields(v);
+}
+
+template <class T>
+inline constexpr size_t field_count = std::tuple_size_v<decltype(fields_of(std::declval<T&>()))>;
+
+// "a, b, c" as EJK_CONFIG recorded it, cut at the commas.
+template <size_t N>
+consteval std::array<std::string_view, N> split_names(std::string_view text) {
+  std::array<std::string_view, N> names{};
+  for (size_t i = 0, at = 0; i < N; ++i) {
+    while (at < text.size() && !is_identifier(text[at])) ++at;
+    size_t end = at;
+    while (end < text.size() && is_identifier(text[end])) ++end;
+    names[i] = text.substr(at, end - at);
+    at = end;
+  }
+  return names;
+}
+
+template <class T, size_t... I>
+consteval std::array<std::string_view, sizeof...(I)> plain_names(std::index_sequence<I...>) {
+  return {field_name<T, I>()...};
+}
+
+template <class T>
+consteval auto make_field_names() {
+  if constexpr (NamesItsFields<T>) return split_names<field_count<T>>(T::ejk_field_names);
+  else return plain_names<T>(std::make_index_sequence<field_count<T>>{});
+}
+template <class T>
+inline constexpr auto field_names = make_field_names<T>();
+
+// Calls f(name, field) for each field in order.
+template <class T, class F>
+constexpr void for_each_field(T& object, F&& f) {
+  auto fields = fields_of(object);
+  [&]<size_t... I>(std::index_sequence<I...>) {
+    (f(field_names<std::remove_const_t<T>>[I], std::get<I>(fields)), ...);
+  }(std::make_index_sequence<std::tuple_size_v<decltype(fields)>>{});
+}
+
+// "" for a value that is not an enumerator: compilers print those as "(Type)5".
+template <auto Enumerator>
+consteval std::string_view enumerator_name() {
+  constexpr std::string_view text = printed<Enumerator>();
+  size_t end = text.find_first_of(";]", text.find("= ") + 2);
+  size_t begin = end;
+  while (begin > 0 && is_identifier(text[begin - 1])) --begin;
+  const bool named = begin > 1 && (text[begin - 1] == ':' || text[begin - 1] == ' ') &&
+                     !(text[begin] >= '0' && text[begin] <= '9');
+  return named ? text.substr(begin, end - begin) : std::string_view{};
+}
+
+inline constexpr int first_enumerator = -4, enumerator_limit = 64;
+
+// Names of the enumerators whose values lie in [first_enumerator, enumerator_limit).
+template <class E>
+consteval auto make_enumerator_names() {
+  return []<int... I>(std::integer_sequence<int, I...>) {
+    return std::array<std::string_view, sizeof...(I)>{
+        enumerator_name<static_cast<E>(I + first_enumerator)>()...};
+  }(std::make_integer_sequence<int, enumerator_limit - first_enumerator>{});
+}
+template <class E>
+inline constexpr auto enumerator_names = make_enumerator_names<E>();
+
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#else
+#pragma GCC diagnostic pop
+#endif
+
+// Guards the trick: a compiler that prints names differently fails here, with this line.
+struct ReflectionSelfTest {
+  int first_field;
+  bool second_field;
+};
+enum class ReflectionSelfTestEnum { zero, one };
+static_assert(field_name<ReflectionSelfTest, 1>() == "second_field",
+              "ejk: this compiler prints field names in an unknown way; use EJK_CONFIG");
+static_assert(enumerator_name<ReflectionSelfTestEnum::one>() == "one" &&
+                  enumerator_name<static_cast<ReflectionSelfTestEnum>(7)>().empty(),
+              "ejk: this compiler prints enumerator names in an unknown way");
+
+}  // namespace ejk::detail

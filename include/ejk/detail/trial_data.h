@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private copies of arrays, on which candidates are tried.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ejk/invocation.h>
+#include <ejk/tensor.h>
+#include <ejk/tuner.h>
+
+namespace ejk::detail {
+
+// An array argument with its data, whatever type it came as.
+struct ArrayRef {
+  void* data = nullptr;
+  DType dtype = DType::float32;
+  Platform platform = Platform::cpu;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // empty: packed
+  bool writable = false;
+
+  AnyView any() const { return {data, dtype, platform, shape, strides, writable}; }
+};
+
+// A copy of an array with the same strides, in memory of its own.
+class PrivateArray {
+ public:
+  PrivateArray(ArrayRef original, Role role);
+  void* data() const { return at_; }
+  const ArrayRef& array() const { return copy_; }
+  // In-out arrays: the original content again. Outputs: poison.
+  void reset();
+  // Appends the content if the kernel may have written it.
+  void append_output(std::vector<OutputBytes>& outputs) const;
+
+ private:
+  ArrayRef copy_;
+  Role role_;
+  Tensor storage_, pristine_;
+  void* at_ = nullptr;
+};
+
+OutputBytes packed_bytes(const AnyView& array);
+
+}  // namespace ejk::detail

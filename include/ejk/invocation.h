@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call, abstractly: what heuristics look at and what keys are made of.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ejk/any_config.h>
+#include <ejk/device.h>
+#include <ejk/tensor.h>
+#include <ejk/value.h>
+
+namespace ejk {
+
+enum class Role : uint8_t { input, in_out, output };
+
+// An argument without its data: a tensor's type, shape and strides, a scalar's value or type, or a
+// nest of those.
+struct Arg {
+  enum class Kind : uint8_t { value, tensor, list, dict };
+
+  Kind kind = Kind::value;
+  Role role = Role::input;
+  DType dtype = DType::float32;    // tensors, and scalars that count by type only (rank 0)
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;    // in elements; empty: packed
+  Value value;                     // scalars that count by value
+  bool unkeyed = false;            // not part of the key
+  std::vector<Arg> items;          // list and dict
+  std::vector<std::string> names;  // dict: of the items
+  bool ordered = false;            // dict: keep the order of the names in the key text
+
+  int64_t size() const;        // number of elements of a tensor
+  Value to_value() const;      // as it stands in the key text
+};
+
+// The context a kernel is called in; selects the `_shard_map` and `_batch` hooks.
+enum class Context : uint8_t { plain, shard_map, batch };
+std::string_view context_name(Context context);  // "", "shard_map", "batch"
+
+// What is known of a call when a configuration must be found for it.
+struct Invocation {
+  std::string op_id, version;
+  const Device* device = nullptr;
+  Platform platform = Platform::cpu;
+  Context context = Context::plain;
+  std::vector<Arg> args;                            // run's parameters in order, named ones left out
+  std::vector<std::pair<std::string, Arg>> kwargs;  // the named ones
+  std::optional<std::vector<Arg>> key_args;         // what the `key` hook returned, if there is one
+  Value members;                                    // the kernel's own data members; null: none
+  Value batch_axes;                                 // of a batched call: argument index -> axis
+  bool backward = false;                            // forward plus backward is what counts
+  AnyConfig override_cfg;                           // given with the call
+  std::vector<uint64_t> words;                      // the warm key; empty: not to be kept warm
+
+  // The named argument, nullptr if the kernel has none of that name.
+  const Arg* kw(std::string_view name) const;
+
+  std::string op() const { return op_id + "@v" + version; }
+  // The canonical text of the abstract arguments. Outputs are not in it.
+  std::string spec() const;
+  // The first 16 hex digits of its SHA-256.
+  std::string call_key() const;
+};
+
+// "PREFIX#OP:KEY", with OP = "name@vVERSION".
+std::string make_label(std::string_view op, std::string_view key, std::string_view prefix = "ejkernel_ops");
+
+}  // namespace ejk

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// The chain that finds a configuration: override, overlay, memory, disk, tuning, heuristics.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ejk/cache.h>
+#include <ejk/invocation.h>
+#include <ejk/kernel.h>
+#include <ejk/store.h>
+#include <ejk/tuner.h>
+
+namespace ejk {
+
+class ConfigSelectorChain;
+namespace detail {
+struct ScopeNode;
+struct WarmEntry;
+class WarmTable;
+// The calling thread's innermost scope; nullptr in the usual case, which is all a warm call asks.
+inline thread_local constinit ScopeNode* innermost_scope = nullptr;
+}  // namespace detail
+
+// ---- policy -----------------------------------------------------------------------------------
+
+enum class Fallback : uint8_t { autotune, heuristics };
+
+struct AutotunePolicy {
+  bool allow_autotune = true;
+  bool allow_heuristics = true;
+  // What is asked first when nothing is stored. The other one is asked next, if allowed.
+  Fallback cache_miss_fallback = Fallback::autotune;
+  // Measure forward plus backward. Such results are kept apart from forward-only ones.
+  bool validate_backward = false;
+  // Tuning one key inside a call takes at most about this long.
+  double budget_seconds = 10;
+};
+
+// The policy that $EJKERNEL_AUTOTUNE_POLICY names: "autotune" (also if unset), "heuristics" (never
+// tune) or "frozen" (only what is given or stored; anything else is an error). Throws
+// Error(invalid_argument) for another word.
+AutotunePolicy policy_from_environment();
+
+// Fields that are not set stay as they are.
+struct PolicyUpdates {
+  std::optional<bool> allow_autotune, allow_heuristics;
+  std::optional<Fallback> cache_miss_fallback;
+  std::optional<bool> validate_backward;
+  std::optional<double> budget_seconds;
+};
+
+// ---- scopes -----------------------------------------------------------------------------------
+
+// Changes what calls of the current thread see, until it is destroyed. Scopes nest; the inner one
+// is asked first. They may end in any order, and on any thread, without disturbing each other.
+class [[nodiscard]] Scope {
+ public:
+  explicit Scope(std::shared_ptr<detail::ScopeNode> node);
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  std::shared_ptr<detail::ScopeNode> node_;
+};
+
+// For every selector, or for one.
+Scope policy_override(PolicyUpdates updates);
+Scope policy_override(const ConfigSelectorChain& selector, PolicyUpdates updates);
+// Tuning measures forward only, whatever the policy's validate_backward says.
+Scope forward_autotune_only();
+// What this cache holds comes before memory and disk. It must outlive the scope.
+Scope overlay_cache(const ConfigCache& cache);
+Scope overlay_cache(std::shared_ptr<const ConfigCache> cache);
+
+// The calling thread's scopes, to be taken to another thread: current_scopes().run(work).
+class ScopeSnapshot {
+ public:
+  // Calls work() with these scopes in place of the calling thread's own.
+  void run(const std::function<void()>& work) const;
+
+ private:
+  friend ScopeSnapshot current_scopes();
+  std::shared_ptr<detail::ScopeNode> innermost_;
+};
+ScopeSnapshot current_scopes();
+
+// ---- events -----------------------------------------------------------------------------------
+
+struct Event {
+  // "override", "overlay_hit", "cache_hit", "autotune_start", "autotune_finish", "heuristics", "error"
+  std::string_view kind;
+  std::string_view device, op, key;
+  std::string_view tier;     // of a cache_hit: "memory" or "persistent"
+  Value config;              // null where none was found
+  double seconds = 0;        // spent finding it (tuning included)
+  std::string_view message;  // of an error, or how a tuning ended
+};
+using EventSink = std::function<void(const Event&)>;
+
+// ---- choosing ---------------------------------------------------------------------------------
+
+struct Choice {
+  AnyConfig config;
+  Origin origin = Origin::memory;
+};
+
+// Anything that can find a configuration for a call. Called from any thread.
+class ConfigChooser {
+ public:
+  virtual ~ConfigChooser() = default;
+  // The config must be of kernel.config_type(). Throws Error(no_configuration) if there is none.
+  virtual Choice choose(const Invocation& inv, const AnyKernel& kernel) = 0;
+};
+
+// What each tier held for a call and why it did or did not answer.
+struct Explanation {
+  struct Tier {
+    std::string name;     // "override", "overlay", "memory", "persistent", "autotune", "heuristics"
+    bool answers = false;
+    std::string detail;   // what it held or why it passed
+    Value config;         // null if it has none
+  };
+  struct Difference {
+    std::string field;    // "args_spec[0].shape[1]"
+    Value stored, call;
+  };
+
+  std::string device, op, key, spec;
+  std::vector<Tier> tiers;       // in the order in which they are asked
+  std::string origin;            // the first one that answers; "error" if none does
+  Value config;                  // its config
+  std::string nearest_key;       // when nothing is stored for the call: the stored key most like it
+  std::vector<Difference> nearest;
+
+  std::string text() const;
+  Value to_value() const;
+};
+std::ostream& operator<<(std::ostream& out, const Explanation& explanation);
+
+struct SelectorOptions {
+  std::shared_ptr<ConfigCache> cache;           // default: a new one
+  std::optional<AutotunePolicy> policy;         // default: policy_from_environment()
+  std::shared_ptr<Tuner> tuner;                 // default: Tuner()
+  std::shared_ptr<PersistentCache> persistent;  // default: none, nothing is read from or written to disk
+  bool persist_autotune = true;                 // whether tuned configs are written there
+  EventSink on_event;
+  // A key that was tuned by this selector is not tuned again, even after the cache was cleared: the
+  // earlier result is returned.
+  bool forbid_reautotune = true;
+  // Stored entries from another environment (cores, compiler, library) are a miss.
+  bool strict_environment = false;
+  WarningSink on_warning;                       // default: stderr_warnings()
+};
+
+// The chain. Thread-safe. Threads that miss on one key at once tune it once; so do processes that
+// share a persistent cache.
+class ConfigSelectorChain final : public ConfigChooser {
+ public:
+  explicit ConfigSelectorChain(SelectorOptions options = {});
+  ~ConfigSelectorChain() override;
+
+  Choice choose(const Invocation& inv, const AnyKernel& kernel) override;
+  // Tunes now, whatever is stored, and replaces it. Throws Error(no_configuration) if no candidate
+  // survives.
+  std::pair<Choice, Entry> tune(const Invocation& inv, const AnyKernel& kernel);
+  // Asks every tier and changes nothing.
+  Explanation explain(const Invocation& inv, const AnyKernel& kernel);
+
+  // As the calling thread sees it, scopes included.
+  AutotunePolicy policy() const;
+  ConfigCache& cache() const noexcept { return *options_.cache; }
+  PersistentCache* persistent() const noexcept { return options_.persistent.get(); }
+  Tuner& tuner() const noexcept { return *options_.tuner; }
+
+  // -- for the executor's warm path --
+  const detail::WarmTable& warm() const noexcept { return *warm_; }
+  uint64_t generation() const noexcept { return options_.cache->generation(); }
+  // Mixed into the first key word: results for another objective live beside these.
+  uint64_t salt() const noexcept { return salt_; }
+  bool has_event_sink() const noexcept { return static_cast<bool>(options_.on_event); }
+  // The salt under the calling thread's scopes.
+  uint64_t scoped_salt() const;
+  // The choice for a warm entry under scopes, events and policy; empty if the chain must be asked.
+  std::optional<Choice> reuse(const detail::WarmEntry& entry);
+
+ private:
+  struct Call;
+  struct State;
+  Choice answer(Call& call, Choice choice, std::string_view kind, std::string_view tier = {});
+  std::optional<Choice> from_override(Call& call);
+  std::optional<Choice> from_overlay(Call& call);
+  std::optional<Choice> from_memory(Call& call);
+  std::optional<Choice> from_persistent(Call& call);
+  std::optional<Choice> from_fallback(Call& call, bool first);
+  std::optional<Choice> from_autotune(Call& call);
+  std::optional<Choice> from_heuristics(Call& call);
+  [[noreturn]] void fail(Call& call);
+
+  std::optional<Choice> tune_alone(Call& call);
+  std::optional<Entry> run_tuner(Call& call);
+  void keep(Call& call, const AnyConfig& config, Origin origin);
+  void emit(const Event& event);
+  void warn_once(const std::string& subject, const std::string& message);
+
+  SelectorOptions options_;
+  uint64_t salt_ = 0;
+  std::unique_ptr<detail::WarmTable> warm_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ejk

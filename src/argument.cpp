@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arrays as arguments: DLPack codes, their key words, their private copies.
+#include <ejk/argument.h>
+#include <ejk/detail/bind.h>
+
+#include <cstring>
+
+#include <ejk/error.h>
+
+namespace ejk::detail {
+
+void WordSink::spill(uint64_t word) {
+  thread_local std::vector<uint64_t> buffer;
+  if (count_ == inline_words) {
+    buffer.assign(inline_, inline_ + inline_words);
+    spilled_ = &buffer;
+  }
+  buffer.push_back(word);
+}
+
+DType dlpack_dtype(int code, int bits, int lanes) {
+  enum { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6 };
+  if (lanes == 1) {
+    if (code == kInt || code == kUInt)
+      switch (bits) {
+        case 8: return code == kInt ? DType::int8 : DType::uint8;
+        case 16: return code == kInt ? DType::int16 : DType::uint16;
+        case 32: return code == kInt ? DType::int32 : DType::uint32;
+        case 64: return code == kInt ? DType::int64 : DType::uint64;
+        case 4: return code == kInt ? DType::int4 : DType::uint4;
+      }
+    if (code == kFloat && bits == 16) return DType::float16;
+    if (code == kFloat && bits == 32) return DType::float32;
+    if (code == kFloat && bits == 64) return DType::float64;
+    if (code == kBfloat && bits == 16) return DType::bfloat16;
+    if (code == kComplex && bits == 64) return DType::complex64;
+    if (code == kComplex && bits == 128) return DType::complex128;
+    if (code == kBool && bits == 8) return DType::boolean;
+  }
+  throw Error(ErrorKind::invalid_argument,
+              "DLPack type code " + std::to_string(code) + " with " + std::to_string(bits) +
+                  " bits and " + std::to_string(lanes) +
+                  " lanes is not supported; convert the array to a plain number type first");
+}
+
+Platform dlpack_platform(int device_type) {
+  enum { kCPU = 1, kCUDA = 2, kCUDAHost = 3, kOpenCL = 4 };
+  switch (device_type) {
+    case kCPU:
+    case kCUDAHost: return Platform::cpu;
+    case kCUDA: return Platform::cuda;
+    case kOpenCL: return Platform::opencl;
+  }
+  throw Error(ErrorKind::invalid_argument, "DLPack device type " + std::to_string(device_type) +
+                                               " is not supported; copy the array to the CPU first");
+}
+
+void emit_any(const AnyView& v, WordSink& sink) {
+  const bool strided = !v.packed();
+  sink.push(static_cast<uint64_t>(v.dtype) | static_cast<uint64_t>(v.platform) << 8 |
+            static_cast<uint64_t>(strided) << 16 | static_cast<uint64_t>(v.shape.size()) << 32);
+  for (int64_t d : v.shape) sink.push(static_cast<uint64_t>(d));
+  if (strided)
+    for (int64_t s : v.strides) sink.push(static_cast<uint64_t>(s));
+}
+
+OutputBytes packed_bytes(const AnyView& array) {
+  OutputBytes out{array.dtype, std::vector<std::byte>(array.bytes())};
+  if (array.packed()) {
+    if (!out.bytes.empty()) std::memcpy(out.bytes.data(), array.data, out.bytes.size());
+  } else {
+    AnyView to{out.bytes.data(), array.dtype, Platform::cpu, array.shape, {}, true};
+    copy_elements(array, to);
+  }
+  return out;
+}
+
+namespace {
+
+bool is_floating(DType d) { return d >= DType::float16 && d <= DType::complex128; }
+
+// Lowest and highest element offset that the strides reach.
+std::pair<int64_t, int64_t> reach(const ArrayRef& a) {
+  int64_t low = 0, high = 0;
+  for (size_t d = 0; d < a.shape.size(); ++d) {
+    if (a.shape[d] == 0) return {0, -1};
+    const int64_t far = (a.shape[d] - 1) * a.strides[d];
+    (far < 0 ? low : high) += far;
+  }
+  return {low, high};
+}
+
+}  // namespace
+
+PrivateArray::PrivateArray(ArrayRef original, Role role) : copy_(std::move(original)), role_(role) {
+  if (role == Role::in_out && !copy_.writable) role_ = Role::input;
+  if (role == Role::input && copy_.writable) role_ = Role::in_out;
+  const AnyView from = copy_.any();
+  if (copy_.strides.empty()) {
+    storage_ = Tensor(copy_.dtype, copy_.shape);
+    at_ = storage_.any().data;
+  } else {
+    const auto [low, high] = reach(copy_);
+    storage_ = Tensor(copy_.dtype, {high - low + 1});
+    at_ = static_cast<std::byte*>(storage_.any().data) -
+          low * static_cast<int64_t>(dtype_bits(copy_.dtype) / 8);
+  }
+  AnyView to = from;
+  to.data = at_;
+  if (role_ != Role::output) copy_elements(from, to);
+  copy_.data = at_;
+  if (role_ == Role::in_out) pristine_ = storage_.clone();
+}
+
+void PrivateArray::reset() {
+  const AnyView all = storage_.any();
+  if (role_ == Role::in_out) {
+    if (all.bytes() > 0) std::memcpy(all.data, pristine_.any().data, all.bytes());
+  } else if (role_ == Role::output && all.bytes() > 0) {
+    // All ones are NaN in every floating type; for integers a pattern no kernel produces by rest.
+    std::memset(all.data, is_floating(copy_.dtype) ? 0xFF : 0xA5, all.bytes());
+  }
+}
+
+void PrivateArray::append_output(std::vector<OutputBytes>& outputs) const {
+  if (role_ != Role::input) outputs.push_back(packed_bytes(copy_.any()));
+}
+
+}  // namespace ejk::detail
+
+namespace ejk::detail {
+
+void wrong_array(const Place& place, const AnyView& given, DType dtype, int rank, std::string_view problem) {
+  throw Error(ErrorKind::invalid_argument,
+              "[" + std::string(place.op) + "] argument " + std::to_string(place.argument) + ": given " +
+                  std::string(dtype_name(given.dtype)) + shape_text(given.shape) + " on " +
+                  std::string(platform_name(given.platform)) + ", needed " + std::string(dtype_name(dtype)) +
+                  " of rank " + std::to_string(rank) + " on cpu: " + std::string(problem));
+}
+
+void wrong_keyword(std::string_view op, std::string_view name, std::string_view known) {
+  throw Error(ErrorKind::invalid_argument, "[" + std::string(op) + "] no argument is named \"" +
+                                               std::string(name) + "\"; known names: " + std::string(known));
+}
+
+void missing_keyword(std::string_view op, std::string_view name) {
+  throw Error(ErrorKind::invalid_argument, "[" + std::string(op) + "] the named argument \"" +
+                                               std::string(name) + "\" is missing; pass ejk::kw(\"" +
+                                               std::string(name) + "\", ...)");
+}
+
+}  // namespace ejk::detail

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The canonical text of a call and the key and label made from it.
+#include <ejk/invocation.h>
+
+namespace ejk {
+
+std::string_view context_name(Context context) {
+  switch (context) {
+    case Context::plain: return "";
+    case Context::shard_map: return "shard_map";
+    case Context::batch: return "batch";
+  }
+  return "";
+}
+
+int64_t Arg::size() const {
+  int64_t n = 1;
+  for (int64_t d : shape) n *= d;
+  return n;
+}
+
+namespace {
+
+Value list_of(const std::vector<int64_t>& numbers) {
+  Value out = Value::array();
+  for (int64_t n : numbers) out.push_back(n);
+  return out;
+}
+
+Value items_of(const std::vector<Arg>& args) {
+  Value out = Value::array();
+  for (const Arg& a : args)
+    if (a.role != Role::output && !a.unkeyed) out.push_back(a.to_value());
+  return out;
+}
+
+}  // namespace
+
+Value Arg::to_value() const {
+  switch (kind) {
+    case Kind::value: return value;
+    case Kind::tensor: {
+      Value out = Value::object({{"dtype", dtype_name(dtype)}, {"shape", list_of(shape)}});
+      if (!strides.empty()) out["strides"] = list_of(strides);
+      return out;
+    }
+    case Kind::list: return items_of(items);
+    case Kind::dict: {
+      Value::Object out;
+      out.ordered = ordered;
+      for (size_t i = 0; i < items.size(); ++i) out.members.emplace_back(names[i], items[i].to_value());
+      return out;
+    }
+  }
+  return {};
+}
+
+const Arg* Invocation::kw(std::string_view name) const {
+  for (const auto& [known, arg] : kwargs)
+    if (known == name) return &arg;
+  return nullptr;
+}
+
+std::string Invocation::spec() const {
+  Value kwargs_spec = Value::object();
+  if (!key_args)
+    for (const auto& [name, arg] : kwargs)
+      if (!arg.unkeyed && arg.role != Role::output) kwargs_spec[name] = arg.to_value();
+  Value spec = Value::object({{"args_spec", items_of(key_args ? *key_args : args)},
+                              {"batch_axes", batch_axes},
+                              {"kwargs_spec", std::move(kwargs_spec)},
+                              {"method", context == Context::shard_map ? Value("shard_map") : Value()}});
+  // Members the original does not know are there only when they differ from its world.
+  if (!members.is_null()) spec["kernel"] = members;
+  if (backward) spec["objective"] = "forward+backward";
+  return stable_json(spec);
+}
+
+std::string Invocation::call_key() const { return short_hash(std::string_view(spec())); }
+
+std::string make_label(std::string_view op, std::string_view key, std::string_view prefix) {
+  // A prefix that ends in '#' is taken as it is; an empty one means the default.
+  std::string label(prefix.empty() ? std::string_view("ejkernel_ops") : prefix);
+  if (!label.ends_with('#')) label += '#';
+  label += op;
+  label += ':';
+  label += key;
+  return label;
+}
+
+}  // namespace ejk

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory tier: the cache by text key and the warm table by key words.
+#include <algorithm>
+
+#include <ejk/cache.h>
+#include <ejk/detail/warm_table.h>
+
+namespace ejk {
+
+std::string_view origin_name(Origin origin) {
+  switch (origin) {
+    case Origin::override_: return "override";
+    case Origin::overlay: return "overlay";
+    case Origin::memory: return "memory";
+    case Origin::persistent: return "persistent";
+    case Origin::autotune: return "autotune";
+    case Origin::heuristics: return "heuristics";
+  }
+  return "unknown";
+}
+
+namespace {
+
+// Lengths first: no text in one part can look like another part.
+std::string joined(const EntryId& id) {
+  return std::to_string(id.device.size()) + ' ' + std::to_string(id.op.size()) + ' ' + id.device + id.op + id.key;
+}
+
+}  // namespace
+
+std::optional<ConfigCache::Record> ConfigCache::find(const EntryId& id) const {
+  std::lock_guard lock(mutex_);
+  const auto found = records_.find(joined(id));
+  if (found == records_.end()) return std::nullopt;
+  const Record& record = found->second;
+  if (!record.spec.empty() && !id.spec.empty() && record.spec != id.spec) return std::nullopt;
+  return record;
+}
+
+void ConfigCache::insert(const EntryId& id, Record record) {
+  std::lock_guard lock(mutex_);
+  records_.insert_or_assign(joined(id), std::move(record));
+}
+
+void ConfigCache::clear() {
+  {
+    std::lock_guard lock(mutex_);
+    records_.clear();
+  }
+  changed();
+}
+
+size_t ConfigCache::size() const {
+  std::lock_guard lock(mutex_);
+  return records_.size();
+}
+
+std::optional<AnyConfig> ConfigCache::get(std::string device, std::string op, std::string key) const {
+  auto record = find({std::move(device), std::move(op), std::move(key), {}});
+  if (!record) return std::nullopt;
+  return std::move(record->config);
+}
+
+void ConfigCache::erase(const EntryId& id) {
+  {
+    std::lock_guard lock(mutex_);
+    records_.erase(joined(id));
+  }
+  changed();
+}
+
+namespace detail {
+
+namespace {
+constexpr size_t smallest_table = 64;  // slots; doubled when half full
+}
+
+WarmTable::WarmTable() { slots_.store(renew(smallest_table, 0), std::memory_order_release); }
+WarmTable::~WarmTable() = default;
+
+WarmTable::Slots* WarmTable::renew(size_t size, uint64_t generation) {
+  tables_.push_back(std::make_unique<Slots>(size, generation));
+  return tables_.back().get();
+}
+
+WarmTable::Slot& WarmTable::place(Slots& slots, uint64_t hash, const std::vector<uint64_t>& words) {
+  for (uint64_t i = hash;; ++i) {
+    Slot& slot = slots.at[i & slots.mask];
+    const WarmEntry* entry = slot.entry.load(std::memory_order_relaxed);
+    if (entry == nullptr) return slot;
+    if (slot.hash.load(std::memory_order_relaxed) == hash && entry->count == words.size() &&
+        std::equal(words.begin(), words.end(), entry->words))
+      return slot;
+  }
+}
+
+void WarmTable::publish(uint64_t hash, std::vector<uint64_t> words, AnyConfig config, bool heuristic, EntryId id,
+                        uint64_t generation) {
+  auto entry = std::make_unique<WarmEntry>();
+  entry->count = static_cast<uint32_t>(words.size());
+  entry->heuristic = heuristic;
+  entry->config = config.get();
+  entry->owner = std::move(config);
+  entry->id = std::move(id);
+  entry->rest = words;
+  if (words.size() <= WarmEntry::inline_words) std::copy(words.begin(), words.end(), entry->first);
+  entry->words = words.size() <= WarmEntry::inline_words ? entry->first : entry->rest.data();
+
+  std::lock_guard lock(mutex_);
+  Slots* slots = tables_.back().get();
+  if (generation < slots->generation) return;
+  if (generation > slots->generation) {
+    slots = renew(smallest_table, generation);
+    used_ = 0;
+    slots_.store(slots, std::memory_order_release);
+  } else if ((used_ + 1) * 2 > slots->mask + 1) {
+    const Slots* old = slots;
+    slots = renew((old->mask + 1) * 2, generation);
+    for (uint64_t i = 0; i <= old->mask; ++i) {
+      const WarmEntry* moved = old->at[i].entry.load(std::memory_order_relaxed);
+      if (moved == nullptr) continue;
+      const uint64_t moved_hash = old->at[i].hash.load(std::memory_order_relaxed);
+      Slot& slot = place(*slots, moved_hash, moved->rest);
+      slot.hash.store(moved_hash, std::memory_order_relaxed);
+      slot.entry.store(moved, std::memory_order_relaxed);
+    }
+    slots_.store(slots, std::memory_order_release);
+  }
+  Slot& slot = place(*slots, hash, words);
+  if (slot.entry.load(std::memory_order_relaxed) == nullptr) ++used_;
+  slot.hash.store(hash, std::memory_order_relaxed);
+  slot.entry.store(entry.get(), std::memory_order_release);
+  entries_.push_back(std::move(entry));
+}
+
+}  // namespace detail
+}  // namespace ejk
