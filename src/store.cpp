@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// The persistent tier: entries as documents, which of two is better, and layers of stores.
+#include <ejk/store.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <ejk/error.h>
+
+namespace ejk {
+namespace {
+
+// ---- entries as documents (docs/store_format.md)
+
+// The tables give the order of members in files. What is not in them is unknown and kept as it is.
+constexpr std::array<std::pair<std::string_view, double Evidence::*>, 8> evidence_numbers = {{
+    {"seconds", &Evidence::seconds},
+    {"seconds_low", &Evidence::seconds_low},
+    {"seconds_high", &Evidence::seconds_high},
+    {"heuristic_seconds", &Evidence::heuristic_seconds},
+    {"speedup", &Evidence::speedup},
+    {"speedup_low", &Evidence::speedup_low},
+    {"speedup_high", &Evidence::speedup_high},
+    {"noise", &Evidence::noise},
+}};
+constexpr std::array<std::pair<std::string_view, std::string Evidence::*>, 5> evidence_texts = {{
+    {"strategy", &Evidence::strategy},
+    {"clock", &Evidence::clock},
+    {"data", &Evidence::data},
+    {"library", &Evidence::library},
+    {"time", &Evidence::time},
+}};
+constexpr std::array<std::pair<std::string_view, double Measurement::*>, 4> measurement_numbers = {{
+    {"seconds", &Measurement::seconds},
+    {"ratio", &Measurement::ratio},
+    {"ratio_low", &Measurement::ratio_low},
+    {"ratio_high", &Measurement::ratio_high},
+}};
+constexpr std::array<std::string_view, 11> entry_names = {
+    "schema", "op", "key", "spec", "device", "environment", "outcome",
+    "config", "provenance", "evidence", "candidates"};
+constexpr std::array<std::string_view, 2> device_names = {"fingerprint", "identity"};
+constexpr std::array<std::string_view, 2> evidence_others = {"samples", "complete"};
+constexpr std::array<std::string_view, 4> measurement_others = {"config", "status", "why", "samples"};
+
+constexpr std::array<std::pair<Outcome, std::string_view>, 3> outcomes = {{
+    {Outcome::tuned, "tuned"}, {Outcome::unresolved, "unresolved"}, {Outcome::failed, "failed"}}};
+
+bool contains(const auto& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool table_contains(const auto& table, std::string_view name) {
+  return std::any_of(table.begin(), table.end(), [&](const auto& row) { return row.first == name; });
+}
+
+// Members for which `known` is false; null if there are none. Here and below members are appended
+// without looking for their name first, which would take quadratic time on a hostile file.
+Value unknown_members(const Value& object, auto known) {
+  Value::Object out;
+  for (const auto& member : object.as_object().members) {
+    if (!known(member.first)) out.members.push_back(member);
+  }
+  return out.members.empty() ? Value() : Value(std::move(out));
+}
+
+void append_unknown(Value& object, const Value* unknown) {
+  if (unknown == nullptr || !unknown->is_object()) return;
+  auto& members = object.as_object().members;
+  const auto known_end = static_cast<std::ptrdiff_t>(members.size());
+  for (const auto& member : unknown->as_object().members) {
+    const bool known = std::any_of(members.begin(), members.begin() + known_end,
+                                   [&](const auto& other) { return other.first == member.first; });
+    if (!known) members.push_back(member);
+  }
+}
+
+// Calls `take` with the member if it is there; a wrong kind is reported with the member's name.
+void read_member(const Value& from, std::string_view name, auto take) {
+  const Value* member = from.find(name);
+  if (member == nullptr) return;
+  try {
+    take(*member);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::parse, "member \"" + std::string(name) + "\": " + error.what());
+  }
+}
+
+void read_text(const Value& from, std::string_view name, std::string& to) {
+  read_member(from, name, [&](const Value& v) { to = v.as_string(); });
+}
+
+int as_count(const Value& value) {
+  const int64_t count = value.as_int();
+  if (count < 0 || count > std::numeric_limits<int>::max()) {
+    throw Error(ErrorKind::parse, "a count of " + std::to_string(count));
+  }
+  return static_cast<int>(count);
+}
+
+// As JSON where it gives the very same text again, for people; else as the text.
+Value spec_member(const std::string& spec) {
+  constexpr int depth_left = 90;  // below the document's own limit of 100
+  if (spec.empty()) return Value();
+  try {
+    Value value = parse_json(spec, depth_left);
+    const bool container = value.is_object() || value.is_array();
+    if (container && stable_json(value) == spec) return value;
+    return Value(spec);
+  } catch (const Error&) {
+    return Value(spec);
+  }
+}
+
+std::string spec_text(const Value& member) {
+  if (member.is_null()) return "";
+  if (member.is_object() || member.is_array()) return stable_json(member);
+  return member.as_string();
+}
+
+Value evidence_document(const Evidence& evidence) {
+  Value out = Value::object();
+  for (const auto& [name, number] : evidence_numbers) out[name] = evidence.*number;
+  out["samples"] = evidence.samples;
+  out["complete"] = evidence.complete;
+  for (const auto& [name, text] : evidence_texts) out[name] = evidence.*text;
+  return out;
+}
+
+Evidence evidence_from(const Value& document) {
+  Evidence out;
+  for (const auto& [name, number] : evidence_numbers) {
+    read_member(document, name, [&, to = number](const Value& v) { out.*to = v.as_double(); });
+  }
+  for (const auto& [name, text] : evidence_texts) read_text(document, name, out.*text);
+  read_member(document, "samples", [&](const Value& v) { out.samples = as_count(v); });
+  read_member(document, "complete", [&](const Value& v) { out.complete = v.as_bool(); });
+  return out;
+}
+
+Value measurement_document(const Measurement& measurement) {
+  Value out = Value::object();
+  out["config"] = measurement.config;
+  out["status"] = measurement.status;
+  if (!measurement.why.empty()) out["why"] = measurement.why;
+  for (const auto& [name, number] : measurement_numbers) out[name] = measurement.*number;
+  out["samples"] = measurement.samples;
+  return out;
+}
+
+Measurement measurement_from(const Value& document) {
+  Measurement out;
+  (void)document.as_object();
+  read_member(document, "config", [&](const Value& v) { out.config = v; });
+  read_text(document, "status", out.status);
+  read_text(document, "why", out.why);
+  for (const auto& [name, number] : measurement_numbers) {
+    read_member(document, name, [&, to = number](const Value& v) { out.*to = v.as_double(); });
+  }
+  read_member(document, "samples", [&](const Value& v) { out.samples = as_count(v); });
+  return out;
+}
+
+// Unknown members of candidates are kept under the candidate's config, because lists change.
+Value candidates_document(const Entry& entry) {
+  std::map<std::string_view, const Value*> unknown;
+  if (const Value* extra = entry.extra.find("candidates"); extra && extra->is_object()) {
+    for (const auto& [config, members] : extra->as_object().members) unknown[config] = &members;
+  }
+  Value out = Value::array();
+  for (const Measurement& measurement : entry.candidates) {
+    Value document = measurement_document(measurement);
+    const auto it = unknown.empty() ? unknown.end() : unknown.find(stable_json(measurement.config));
+    if (it != unknown.end()) append_unknown(document, it->second);
+    out.push_back(std::move(document));
+  }
+  return out;
+}
+
+bool known_in_evidence(std::string_view name) {
+  return table_contains(evidence_numbers, name) || table_contains(evidence_texts, name) ||
+         contains(evidence_others, name);
+}
+
+bool known_in_measurement(std::string_view name) {
+  return table_contains(measurement_numbers, name) || contains(measurement_others, name);
+}
+
+// Top-level unknown members, and those of the known objects under these objects' names.
+Value extra_from(const Value& document) {
+  Value extra = unknown_members(document, [](auto name) { return contains(entry_names, name); });
+  const auto keep = [&](std::string_view name, Value unknown) {
+    if (!unknown.is_null()) extra[name] = std::move(unknown);
+  };
+  keep("device", unknown_members(*document.find("device"),
+                                 [](auto name) { return contains(device_names, name); }));
+  if (const Value* evidence = document.find("evidence")) {
+    keep("evidence", unknown_members(*evidence, known_in_evidence));
+  }
+  const Value* candidates = document.find("candidates");
+  if (candidates == nullptr) return extra;
+  std::map<std::string, Value> by_config;
+  for (const Value& candidate : candidates->as_array()) {
+    Value unknown = unknown_members(candidate, known_in_measurement);
+    const Value* config = candidate.find("config");
+    if (!unknown.is_null()) by_config[stable_json(config ? *config : Value())] = std::move(unknown);
+  }
+  if (by_config.empty()) return extra;
+  keep("candidates", Value::object({by_config.begin(), by_config.end()}));
+  return extra;
+}
+
+const Value& required(const Value& from, std::string_view name) {
+  if (const Value* member = from.find(name)) return *member;
+  throw Error(ErrorKind::parse, "not an entry: the member \"" + std::string(name) + "\" is missing");
+}
+
+Outcome outcome_from(const std::string& text) {
+  for (const auto& [outcome, name] : outcomes) {
+    if (name == text) return outcome;
+  }
+  throw Error(ErrorKind::parse, "unknown outcome \"" + text + "\"");
+}
+
+void check_schema(const Value& document) {
+  const Value& schema = required(document, "schema");
+  if (schema.is_int() && schema == Value(entry_schema)) return;
+  throw Error(ErrorKind::parse, "not an entry of schema " + std::to_string(entry_schema) +
+                                    " but of " + stable_json(schema).substr(0, 40));
+}
+
+// ---- places
+
+std::string environment_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string expand_home(const std::string& path) {
+  if (path != "~" && !path.starts_with("~/")) return path;
+  const std::string home = environment_variable("HOME");
+  return home.empty() ? path : home + path.substr(1);
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    if (end > begin) parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::string_view outcome_name(Outcome outcome) {
+  for (const auto& [value, name] : outcomes) {
+    if (value == outcome) return name;
+  }
+  return "unknown";
+}
+
+Value entry_to_document(const Entry& entry) {
+  Value out = Value::object();
+  out["schema"] = entry_schema;
+  out["op"] = entry.id.op;
+  out["key"] = entry.id.key;
+  out["spec"] = spec_member(entry.id.spec);
+  out["device"] = Value::object({{"fingerprint", entry.id.device}, {"identity", entry.device}});
+  append_unknown(out["device"], entry.extra.find("device"));
+  out["environment"] = entry.environment;
+  out["outcome"] = outcome_name(entry.outcome);
+  out["config"] = entry.config;
+  out["provenance"] = entry.provenance;
+  out["evidence"] = evidence_document(entry.evidence);
+  append_unknown(out["evidence"], entry.extra.find("evidence"));
+  out["candidates"] = candidates_document(entry);
+  append_unknown(out, &entry.extra);
+  return out;
+}
+
+Entry entry_from_document(const Value& document) {
+  if (!document.is_object()) {
+    throw Error(ErrorKind::parse, "not an entry but a JSON " + std::string(kind_name(document.kind())));
+  }
+  check_schema(document);
+  for (const char* name : {"op", "key", "device", "outcome"}) (void)required(document, name);
+  Entry out;
+  read_text(document, "op", out.id.op);
+  read_text(document, "key", out.id.key);
+  read_member(document, "spec", [&](const Value& v) { out.id.spec = spec_text(v); });
+  read_member(document, "device", [&](const Value& v) {
+    out.id.device = required(v, "fingerprint").as_string();
+    if (const Value* identity = v.find("identity")) out.device = *identity;
+  });
+  read_member(document, "environment", [&](const Value& v) { out.environment = v; });
+  read_member(document, "outcome", [&](const Value& v) { out.outcome = outcome_from(v.as_string()); });
+  read_member(document, "config", [&](const Value& v) { out.config = v; });
+  read_text(document, "provenance", out.provenance);
+  read_member(document, "evidence", [&](const Value& v) {
+    (void)v.as_object();
+    out.evidence = evidence_from(v);
+  });
+  read_member(document, "candidates", [&](const Value& v) {
+    for (const Value& candidate : v.as_array()) out.candidates.push_back(measurement_from(candidate));
+  });
+  out.extra = extra_from(document);
+  return out;
+}
+
+bool better_evidence(const Entry& candidate, const Entry& present, const Value& environment) {
+  const auto here = [&](const Entry& entry) { return entry.environment == environment; };
+  const auto answers = [](const Entry& entry) { return entry.outcome != Outcome::failed; };
+  const Evidence &a = candidate.evidence, &b = present.evidence;
+  if (here(candidate) != here(present)) return here(candidate);
+  if (answers(candidate) != answers(present)) return answers(candidate);
+  if (a.complete != b.complete) return a.complete;
+  if (a.samples != b.samples) return a.samples > b.samples;
+  return a.time >= b.time;  // what arrives later is the newer one of two of the same second
+}
+
+std::string default_store_path() {
+  if (const auto own = environment_variable("EJKERNEL_PERSISTENT_CACHE_DIR"); !own.empty()) {
+    return expand_home(own);
+  }
+  // The XDG rules say that relative paths are to be ignored.
+  if (const auto xdg = environment_variable("XDG_CACHE_HOME"); xdg.starts_with('/')) {
+    return xdg + "/ejkernel";
+  }
+  const auto home = environment_variable("HOME");
+  return home.empty() ? "" : home + "/.cache/ejkernel";
+}
+
+// ---- layers
+
+PersistentCache::PersistentCache() {
+  const std::string path = default_store_path();
+  if (!path.empty()) layers_.push_back(std::make_shared<DirectoryStore>(path));
+  else stderr_warnings()("no place to keep tuning results, they last as long as this process; "
+                         "set EJKERNEL_PERSISTENT_CACHE_DIR or HOME");
+  for (const auto& layer : split(environment_variable("EJKERNEL_PERSISTENT_CACHE_LAYERS"), ':')) {
+    DirectoryStore::Options options;
+    options.read_only = true;
+    layers_.push_back(std::make_shared<DirectoryStore>(expand_home(layer), std::move(options)));
+  }
+}
+
+PersistentCache::PersistentCache(const std::string& path)
+    : layers_{std::make_shared<DirectoryStore>(expand_home(path))} {}
+
+PersistentCache::PersistentCache(std::vector<std::shared_ptr<Store>> layers)
+    : layers_(std::move(layers)) {}
+
+std::optional<PersistentCache::Found> PersistentCache::get(const EntryId& id) {
+  for (const auto& layer : layers_) {
+    if (auto entry = layer->get(id)) return Found{std::move(*entry), layer->where()};
+  }
+  return std::nullopt;
+}
+
+Store* PersistentCache::writable_layer() const {
+  for (const auto& layer : layers_) {
+    if (layer->writable()) return layer.get();
+  }
+  return nullptr;
+}
+
+bool PersistentCache::put(const Entry& entry, bool replace) {
+  Store* layer = writable_layer();
+  return layer != nullptr && layer->put(entry, replace);
+}
+
+bool PersistentCache::erase(const EntryId& id) {
+  Store* layer = writable_layer();
+  return layer != nullptr && layer->erase(id);
+}
+
+void PersistentCache::for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) {
+  std::set<std::array<std::string, 4>> seen;
+  bool more = true;
+  for (size_t i = 0; i < layers_.size() && more; ++i) {
+    layers_[i]->for_each(op, [&](const Entry& entry) {
+      const EntryId& id = entry.id;
+      const bool first = layers_.size() == 1 || seen.insert({id.device, id.op, id.key, id.spec}).second;
+      return more = !first || visit(entry);
+    });
+  }
+}
+
+std::unique_ptr<TuningLease> PersistentCache::lease(const EntryId& id,
+                                                    std::chrono::milliseconds patience) {
+  Store* layer = writable_layer();
+  return layer == nullptr ? nullptr : layer->lease(id, patience);
+}
+
+}  // namespace ejk
