@@ -50,10 +50,11 @@ AutotunePolicy policy_from_environment();
 
 // Fields that are not set stay as they are.
 struct PolicyUpdates {
-  std::optional<bool> allow_autotune, allow_heuristics;
-  std::optional<Fallback> cache_miss_fallback;
-  std::optional<bool> validate_backward;
-  std::optional<double> budget_seconds;
+  std::optional<bool> allow_autotune = {};
+  std::optional<bool> allow_heuristics = {};
+  std::optional<Fallback> cache_miss_fallback = {};
+  std::optional<bool> validate_backward = {};
+  std::optional<double> budget_seconds = {};
 };
 
 // ---- scopes -----------------------------------------------------------------------------------
@@ -146,18 +147,18 @@ struct Explanation {
 std::ostream& operator<<(std::ostream& out, const Explanation& explanation);
 
 struct SelectorOptions {
-  std::shared_ptr<ConfigCache> cache;           // default: a new one
-  std::optional<AutotunePolicy> policy;         // default: policy_from_environment()
-  std::shared_ptr<Tuner> tuner;                 // default: Tuner()
-  std::shared_ptr<PersistentCache> persistent;  // default: none, nothing is read from or written to disk
-  bool persist_autotune = true;                 // whether tuned configs are written there
-  EventSink on_event;
+  std::shared_ptr<ConfigCache> cache = {};           // default: a new one
+  std::optional<AutotunePolicy> policy = {};         // default: policy_from_environment()
+  std::shared_ptr<Tuner> tuner = {};                 // default: Tuner()
+  std::shared_ptr<PersistentCache> persistent = {};  // default: none, nothing is read from or written to disk
+  bool persist_autotune = true;                      // whether tuned configs are written there
+  EventSink on_event = {};
   // A key that was tuned by this selector is not tuned again, even after the cache was cleared: the
   // earlier result is returned.
   bool forbid_reautotune = true;
   // Stored entries from another environment (cores, compiler, library) are a miss.
   bool strict_environment = false;
-  WarningSink on_warning;                       // default: stderr_warnings()
+  WarningSink on_warning = {};                       // default: stderr_warnings()
 };
 
 // The chain. Thread-safe. Threads that miss on one key at once tune it once; so do processes that

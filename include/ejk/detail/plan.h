@@ -307,6 +307,13 @@ struct Plan {
 
   // -- running --------------------------------------------------------------------------------
 
+  template <size_t... I>
+  static auto returned(std::index_sequence<I...>)
+      -> std::type_identity<decltype(Run::call(std::declval<const K&>(), std::declval<const Config&>(),
+                                               std::declval<Param<I>&>()...))>;
+  // What run returns.
+  using Result = typename decltype(returned(Indices{}))::type;
+
   template <class Params>
   static decltype(auto) run(const K& kernel, const Config& config, Params&& params) {
     return std::apply(

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches: one configuration for all elements, which are spread over threads or devices.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ejk/executor.h>
+
+namespace ejk {
+
+// Which axis of an argument runs over the batch: an int (negative counts from the end), or none.
+struct Axis {
+  std::optional<int> index;
+  constexpr Axis(int i) : index(i) {}
+  constexpr Axis(std::nullopt_t) {}
+};
+inline constexpr std::nullopt_t none = std::nullopt;
+
+namespace detail {
+
+// Calls body(worker, begin, end) for parts of [0, count), each on a thread of its own (the first on
+// the calling one). Waits for all and throws again the first exception of the lowest part.
+void spread(int64_t count, int workers, const std::function<void(int64_t begin, int64_t end)>& body);
+
+[[noreturn]] void wrong_batch(std::string_view op, int argument, const std::string& problem);
+
+// One element of an array along an axis; owns the shape that the view refers to.
+class ArraySlice {
+ public:
+  ArraySlice(const AnyView& whole, int axis) : array_(array_of(whole)), axis_(axis) {
+    stride_ = array_.strides.empty() ? packed_stride(whole, axis) : array_.strides[static_cast<size_t>(axis)];
+    if (array_.strides.empty() && axis != 0) array_.strides = packed_strides(whole);
+    array_.shape.erase(array_.shape.begin() + axis);
+    if (!array_.strides.empty()) array_.strides.erase(array_.strides.begin() + axis);
+    first_ = static_cast<std::byte*>(array_.data);
+  }
+  // The i-th element; if `packed` and it is not, a packed copy of it.
+  AnyView at(int64_t i, bool packed) {
+    array_.data = first_ + i * stride_ * static_cast<int64_t>(dtype_bits(array_.dtype) / 8);
+    if (!packed || array_.any().packed()) return array_.any();
+    if (gathered_.rank() != static_cast<int>(array_.shape.size()) || !gathered_.any().data)
+      gathered_ = Tensor(array_.dtype, array_.shape);
+    copy_elements(array_.any(), gathered_.any());
+    uses_copy_ = true;
+    AnyView copy = gathered_.any();
+    copy.strides = {};
+    copy.writable = array_.writable;
+    return copy;
+  }
+  // Puts a copy that the kernel may have written back in its place.
+  void put_back() {
+    if (uses_copy_ && array_.writable) copy_elements(gathered_.any(), array_.any());
+  }
+
+ private:
+  static std::vector<int64_t> packed_strides(const AnyView& v) {
+    std::vector<int64_t> strides(v.shape.size(), 1);
+    for (size_t d = v.shape.size(); d-- > 1;) strides[d - 1] = strides[d] * v.shape[d];
+    return strides;
+  }
+  static int64_t packed_stride(const AnyView& v, int axis) { return packed_strides(v)[static_cast<size_t>(axis)]; }
+
+  ArrayRef array_;
+  int axis_;
+  int64_t stride_ = 0;
+  std::byte* first_ = nullptr;
+  Tensor gathered_;
+  bool uses_copy_ = false;
+};
+
+template <class T>
+struct Unwrap {
+  using type = T;
+};
+template <class T>
+  requires(is_wrapper<T> || is_named<T>)
+struct Unwrap<T> {
+  using type = typename Unwrap<typename Wrapped<T>::type>::type;
+};
+
+template <class T>
+inline constexpr bool needs_packed = false;
+template <class T, int R>
+inline constexpr bool needs_packed<View<T, R>> = true;
+template <class T, size_t N>
+inline constexpr bool needs_packed<std::span<T, N>> = true;
+
+// A batched argument as an AnyView with its shape beside it.
+template <class A>
+class WholeArray {
+ public:
+  explicit WholeArray(A& arg) {
+    using U = std::remove_cvref_t<A>;
+    if constexpr (DynamicTensor<U>) ref_ = array_of(any_view_of(arg));
+    else if constexpr (requires { ArgTraits<U>::array(arg); }) ref_ = ArgTraits<U>::array(arg);
+    else {
+      using T = typename U::value_type;
+      ref_ = {const_cast<T*>(arg.data()), dtype_of<T>, Platform::cpu, {static_cast<int64_t>(arg.size())}, {},
+              !std::is_const_v<std::remove_reference_t<A>>};
+    }
+  }
+  AnyView any() const { return ref_.any(); }
+
+ private:
+  ArrayRef ref_;
+};
+
+template <class A>
+concept BatchArray = DynamicTensor<A> || requires(const A& a) { ArgTraits<A>::array(a); } ||
+                     (is_a<A, std::vector> && requires { requires ArrayElement<typename A::value_type>; });
+
+// Gives run's parameter for each element of one argument.
+template <class P, size_t I, class A>
+class BatchArgument {
+ public:
+  using K = typename P::Kernel;
+  using Raw = typename P::template Raw<I>;
+  using Target = typename Unwrap<typename P::template Param<I>>::type;
+  using U = std::remove_cvref_t<A>;
+
+  BatchArgument(A& arg, const Axis& axis) : arg_(arg), batched_(axis.index.has_value()) {
+    if (!batched_) return;
+    if constexpr (BatchArray<U>) {
+      const WholeArray<A> whole(arg);
+      const int rank = static_cast<int>(whole.any().shape.size());
+      axis_ = *axis.index < 0 ? *axis.index + rank : *axis.index;
+      if (axis_ < 0 || axis_ >= rank)
+        wrong_batch(K::op_id, static_cast<int>(I), "axis " + std::to_string(*axis.index) + " of an array of shape " +
+                                                       shape_text(whole.any().shape));
+      size_ = whole.any().shape[static_cast<size_t>(axis_)];
+    } else if constexpr (is_a<U, std::vector>) {
+      if (*axis.index != 0) wrong_batch(K::op_id, static_cast<int>(I), "a list can only be batched over axis 0");
+      size_ = static_cast<int64_t>(arg.size());
+    } else wrong_batch(K::op_id, static_cast<int>(I), "it has no axes; pass ejk::none for it");
+  }
+
+  std::optional<int64_t> size() const { return batched_ ? std::optional(size_) : std::nullopt; }
+
+  // What a worker needs of its own to walk over the elements.
+  class Walker {
+   public:
+    explicit Walker(const BatchArgument& a) : a_(a) {
+      if constexpr (BatchArray<U>)
+        if (a.batched_) slice_.emplace(WholeArray<A>(a.arg_).any(), a.axis_);
+    }
+    // By value or by reference to something that lives as long as the walker.
+    typename P::template Param<I> at(int64_t i) {
+      const Place place{K::op_id, static_cast<int>(I)};
+      if (!a_.batched_) {
+        if constexpr (requires { check_bindable<U>(); }) return bind<K, static_cast<int>(I), Bound>(place, a_.arg_);
+        else wrong_batch(K::op_id, static_cast<int>(I), "its elements are needed, not the whole: give it an axis");
+      }
+      if constexpr (BatchArray<U>) {
+        const AnyView element = slice_->at(i, needs_packed<Target>);
+        if constexpr (Element<Target> && !ArrayTarget<Target>::is_array) {
+          check_array(place, element, dtype_of<Target>, 0, false, false);
+          return typename P::template Param<I>(*static_cast<const Target*>(element.data));
+        } else if constexpr (ArrayTarget<Target>::is_array) return bind<K, static_cast<int>(I), Bound>(place, element);
+        else wrong_batch(K::op_id, static_cast<int>(I), "the kernel's parameter cannot be an element of an array");
+      } else if constexpr (is_a<U, std::vector>)
+        return bind<K, static_cast<int>(I), Bound>(place, a_.arg_[static_cast<size_t>(i)]);
+      else wrong_batch(K::op_id, static_cast<int>(I), "it has no axes; pass ejk::none for it");
+    }
+    void done() {
+      if constexpr (BatchArray<U>)
+        if (slice_) slice_->put_back();
+    }
+
+   private:
+    using Bound = std::remove_cvref_t<Raw>;  // elements are always bound by value
+    template <class T>
+    static void check_bindable()
+      requires(std::is_same_v<T, Bound> || std::is_convertible_v<A&, Bound> || std::is_convertible_v<A&, Target> ||
+               (ArrayTarget<Target>::is_array && BatchArray<T>))
+    {}
+    const BatchArgument& a_;
+    std::optional<ArraySlice> slice_;
+  };
+
+ private:
+  A& arg_;
+  bool batched_;
+  int axis_ = 0;
+  int64_t size_ = 0;
+};
+
+}  // namespace detail
+
+// A kernel over a batch. Made by vmap_with_config and pmap_with_config.
+template <class K>
+class Batched {
+ public:
+  Batched(const Executor& executor, K kernel, std::vector<Axis> axes, int workers)
+      : executor_(executor), kernel_(std::move(kernel)), axes_(std::move(axes)), workers_(workers) {}
+
+  // On how many threads the elements run at most. Default: the cores this process may use (vmap),
+  // or one per device (pmap).
+  Batched threads(int count) && {
+    workers_ = std::max(1, count);
+    return std::move(*this);
+  }
+
+  // Runs all elements with one config, chosen for the shape of one of them. Gives a vector of what
+  // run returns, in order; nothing if it returns nothing.
+  template <class... Args>
+  auto operator()(Args&&... args) const {
+    return run(std::index_sequence_for<Args...>{}, args...);
+  }
+
+ private:
+  template <size_t... I, class... Args>
+  auto run(std::index_sequence<I...>, Args&... args) const {
+    using P = detail::Plan<K, Context::batch, detail::call_platform<Args...>()>;
+    static_assert(sizeof...(Args) == P::arity, "ejk: a batched call takes all of run's parameters, by position");
+    check_axes(sizeof...(Args));
+    const std::tuple<detail::BatchArgument<P, I, Args>...> batch{{args, axis<Args>(I)}...};
+    const int64_t count = common_size(std::get<I>(batch).size()...);
+
+    using Result = typename P::Result;
+    using Kept = std::conditional_t<std::is_void_v<Result>, char, std::optional<std::remove_cvref_t<Result>>>;
+    std::vector<Kept> results(std::is_void_v<Result> ? 0 : static_cast<size_t>(count));
+    if (count > 0) {
+      const auto config = choose<P>(batch, std::index_sequence<I...>{});
+      detail::spread(count, workers_, [&](int64_t begin, int64_t end) {
+        std::tuple<typename detail::BatchArgument<P, I, Args>::Walker...> walkers{std::get<I>(batch)...};
+        for (int64_t i = begin; i < end; ++i) {
+          std::tuple<typename P::template Param<I>...> params{std::get<I>(walkers).at(i)...};
+          if constexpr (std::is_void_v<Result>) P::run(kernel_, config, params);
+          else results[static_cast<size_t>(i)].emplace(P::run(kernel_, config, params));
+          (std::get<I>(walkers).done(), ...);
+        }
+      });
+    }
+    if constexpr (!std::is_void_v<Result>) {
+      std::vector<std::remove_cvref_t<Result>> out;
+      out.reserve(results.size());
+      for (auto& r : results) out.push_back(std::move(*r));
+      return out;
+    }
+  }
+
+  template <class P, class Batch, size_t... I>
+  typename K::Config choose(const Batch& batch, std::index_sequence<I...>) const {
+    std::tuple<typename std::tuple_element_t<I, Batch>::Walker...> walkers{std::get<I>(batch)...};
+    const std::tuple<typename P::template Param<I>...> first{std::get<I>(walkers).at(0)...};
+    Value axes = Value::object();
+    ((axes[std::to_string(I)] = std::get<I>(batch).size() ? Value(axes_.empty() ? 0 : *axes_[I].index) : Value()), ...);
+    const Choice choice = executor_.choose<P>(kernel_, first, {}, std::move(axes));
+    return choice.config.template as<typename K::Config>();
+  }
+
+  // Without axes, arrays and lists are batched over their first axis and everything else is shared.
+  template <class A>
+  Axis axis(size_t i) const {
+    if (!axes_.empty()) return axes_[i];
+    using U = std::remove_cvref_t<A>;
+    return detail::BatchArray<U> || detail::is_a<U, std::vector> ? Axis(0) : Axis(none);
+  }
+
+  void check_axes(size_t arguments) const {
+    if (!axes_.empty() && axes_.size() != arguments)
+      throw Error(ErrorKind::invalid_argument, "[" + std::string(K::op_id) + "] " + std::to_string(axes_.size()) +
+                                                   " axes were given for " + std::to_string(arguments) +
+                                                   " arguments; give one for each (ejk::none for a shared one)");
+  }
+
+  template <class... S>
+  static int64_t common_size(const S&... sizes) {
+    std::optional<int64_t> common;
+    int index = 0;
+    auto take = [&](const std::optional<int64_t>& size) {
+      if (size && common && *size != *common)
+        detail::wrong_batch(K::op_id, index, "its batch has " + std::to_string(*size) + " elements, an earlier argument's " +
+                                                 std::to_string(*common));
+      if (size) common = size;
+      ++index;
+    };
+    (take(sizes), ...);
+    if (!common)
+      throw Error(ErrorKind::invalid_argument, "[" + std::string(K::op_id) +
+                                                   "] no argument is batched; give at least one an axis");
+    return *common;
+  }
+
+  const Executor& executor_;
+  K kernel_;
+  std::vector<Axis> axes_;  // empty: the default for each argument
+  int workers_;
+};
+
+// vmap_with_config(executor, kernel, 0, ejk::none, 1)(a, b, c): the kernel for every element of the
+// batch, with one axis per argument. Elements are spread over threads; an output must not be shared
+// between them.
+template <class K, std::convertible_to<Axis>... Axes>
+Batched<K> vmap_with_config(const Executor& executor, K kernel, Axes... axes) {
+  return {executor, std::move(kernel), std::vector<Axis>{Axis(axes)...}, visible_cores()};
+}
+template <class K>
+Batched<K> vmap_with_config(const Executor& executor, K kernel, std::vector<Axis> axes) {
+  return {executor, std::move(kernel), std::move(axes), visible_cores()};
+}
+
+// The same with one worker per device of the kernel's platform. On a machine with one CPU device
+// that is one worker; threads(n) splits it.
+template <class K, std::convertible_to<Axis>... Axes>
+Batched<K> pmap_with_config(const Executor& executor, K kernel, Axes... axes) {
+  return {executor, std::move(kernel), std::vector<Axis>{Axis(axes)...}, static_cast<int>(devices().size())};
+}
+template <class K>
+Batched<K> pmap_with_config(const Executor& executor, K kernel, std::vector<Axis> axes) {
+  return {executor, std::move(kernel), std::move(axes), static_cast<int>(devices().size())};
+}
+
+}  // namespace ejk

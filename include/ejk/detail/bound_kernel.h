@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// A kernel with the arguments of one call, erased for the core, and its trials.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ejk/detail/gradient.h>
+#include <ejk/detail/plan.h>
+#include <ejk/kernel.h>
+
+namespace ejk::detail {
+
+// ---- what a run returned, as arrays that can be compared --------------------------------------
+
+template <class T>
+void append_result(const T& result, std::vector<OutputBytes>& outputs) {
+  if constexpr (Element<T>) {
+    const int64_t one[1] = {1};
+    outputs.push_back(packed_bytes({const_cast<T*>(&result), dtype_of<T>, Platform::cpu, one, {}, false}));
+  } else if constexpr (DynamicTensor<T>) outputs.push_back(packed_bytes(any_view_of(result)));
+  else if constexpr (requires { typename ArgTraits<T>; ArgTraits<T>::array(result); })
+    outputs.push_back(packed_bytes(ArgTraits<T>::array(result).any()));
+  else if constexpr (is_a<T, std::optional>) {
+    if (result) append_result(*result, outputs);
+  } else if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>)
+    std::apply([&](const auto&... part) { (append_result(part, outputs), ...); }, result);
+  else if constexpr (is_a<T, std::vector> || is_std_array<T>) {
+    if constexpr (ArrayElement<typename T::value_type>) {
+      const int64_t size[1] = {static_cast<int64_t>(result.size())};
+      outputs.push_back(packed_bytes({const_cast<typename T::value_type*>(result.data()),
+                                      dtype_of<typename T::value_type>, Platform::cpu, size, {}, false}));
+    } else
+      for (const auto& part : result) append_result(part, outputs);
+  } else if constexpr (PlainStruct<T>)
+    for_each_field(result, [&](std::string_view, const auto& field) { append_result(field, outputs); });
+  // Anything else (strings, handles) is not compared.
+}
+
+// ---- trials -----------------------------------------------------------------------------------
+
+// What a call gives back, by value; nothing for void.
+template <class R>
+using Kept = std::conditional_t<std::is_void_v<R>, NoOutput, std::remove_cvref_t<R>>;
+
+template <class P>
+class TypedTrial final : public Trial {
+ public:
+  using K = typename P::Kernel;
+  using Config = typename P::Config;
+
+  template <class Params>
+  TypedTrial(const K& kernel, const Params& params, bool backward)
+      : TypedTrial(kernel, params, backward, typename P::Indices{}) {}
+
+  void reset() override {
+    std::apply([](auto&... c) { (c->reset(), ...); }, copies_);
+    append_results_ = nullptr;
+    ran_.reset();
+  }
+
+  void run(const AnyConfig& config) override {
+    if constexpr (has_gradient<P>)
+      if (backward_) return run_backward(config.as<Config>());
+    if constexpr (std::is_void_v<typename P::Result>) P::run(kernel_, config.as<Config>(), params());
+    else ran_.emplace(P::run(kernel_, config.as<Config>(), params()));
+  }
+
+  bool run_reference() override {
+    if constexpr (!has<K, hook_reference>) return false;
+    else {
+      if (backward_) return false;  // a reference has no gradient to compare
+      std::apply([&](auto&... p) { call_reference(p...); }, params());
+      return true;
+    }
+  }
+
+  std::vector<OutputBytes> outputs() override {
+    std::vector<OutputBytes> found;
+    std::apply([&](const auto&... c) { (c->append_outputs(found), ...); }, copies_);
+    if (ran_) append_result(*ran_, found);
+    if (append_results_) append_results_(found);
+    return found;
+  }
+
+ private:
+  template <class Params, size_t... I>
+  TypedTrial(const K& kernel, const Params& params, bool backward, std::index_sequence<I...>)
+      : kernel_(kernel), backward_(backward),
+        copies_(std::make_unique<typename ArgTraits<typename P::template Param<I>>::Copy>(
+            std::get<I>(params), role_of_raw<typename P::template Raw<I>>())...) {}
+
+  auto params() {
+    return std::apply([](auto&... c) { return std::tie(c->get()...); }, copies_);
+  }
+
+  template <class... A>
+  void call_reference(A&... args) {
+    if constexpr (!hook_reference::callable<K, A&...>) static_cast<void>(mistake::reference_has_another_signature<K>{});
+    else if constexpr (std::is_void_v<decltype(hook_reference::call(kernel_, args...))>)
+      hook_reference::call(kernel_, args...);
+    else
+      append_results_ = [value = std::make_shared<Kept<decltype(hook_reference::call(kernel_, args...))>>(
+                             hook_reference::call(kernel_, args...))](auto& found) { append_result(*value, found); };
+  }
+
+  void run_backward(const Config& config) {
+    auto owned = std::apply([](auto&... c) { return std::make_tuple(c->get()...); }, copies_);
+    auto [out, pull] = run_forward<P>(kernel_, config, std::move(owned));
+    // The output itself is as good a cotangent as any, and finite.
+    auto results = std::make_shared<decltype(std::pair(out, pull(out)))>(out, pull(out));
+    append_results_ = [results](auto& found) { append_result(*results, found); };
+  }
+
+  template <class I>
+  struct CopiesOf;
+  template <size_t... I>
+  struct CopiesOf<std::index_sequence<I...>> {
+    using type = std::tuple<std::unique_ptr<typename ArgTraits<typename P::template Param<I>>::Copy>...>;
+  };
+  using Copies = typename CopiesOf<typename P::Indices>::type;
+
+  const K& kernel_;
+  const bool backward_;
+  Copies copies_;
+  std::optional<Kept<typename P::Result>> ran_;  // compared only when asked: not while the clock runs
+  std::function<void(std::vector<OutputBytes>&)> append_results_;
+};
+
+// ---- the erased call ----------------------------------------------------------------------------
+
+template <class T, class Config>
+std::vector<AnyConfig> to_any(const T& configs) {
+  if constexpr (requires { configs.configs(); }) return to_any<std::vector<Config>, Config>(configs.configs());
+  else {
+    std::vector<AnyConfig> out;
+    for (const auto& c : configs) out.push_back(make_config<Config>(c));
+    return out;
+  }
+}
+
+template <class P, class Params>
+class BoundKernel final : public AnyKernel {
+ public:
+  using K = typename P::Kernel;
+  using Config = typename P::Config;
+  BoundKernel(const K& kernel, const Params& params) : kernel_(kernel), params_(params) {}
+
+  const ConfigType& config_type() const override { return ejk::config_type<Config>(); }
+
+  std::optional<AnyConfig> heuristic_cfg(const Invocation& inv) const override {
+    using H = typename P::Heuristic;
+    if constexpr (!H::found) return std::nullopt;
+    else if constexpr (!H::template callable<K, const Invocation&>) {
+      static_cast<void>(mistake::heuristic_cfg_has_another_signature<K>{});
+      return std::nullopt;
+    } else {
+      if constexpr (!std::is_convertible_v<decltype(H::call(kernel_, inv)), Config>)
+        static_cast<void>(mistake::heuristic_cfg_has_another_signature<K>{});
+      return make_config<Config>(H::call(kernel_, inv));
+    }
+  }
+
+  std::optional<std::vector<AnyConfig>> candidate_cfgs(const Invocation& inv) const override {
+    using C = typename P::Candidates;
+    if constexpr (!C::found) return std::nullopt;
+    else if constexpr (!C::template callable<K, const Invocation&>) {
+      static_cast<void>(mistake::candidate_cfgs_has_another_signature<K>{});
+      return std::nullopt;
+    } else {
+      using List = std::remove_cvref_t<decltype(C::call(kernel_, inv))>;
+      constexpr bool fits = requires(const List& l) { { *l.begin() } -> std::convertible_to<const Config&>; } ||
+                            requires(const List& l) { { l.configs() } -> std::convertible_to<std::vector<Config>>; };
+      if constexpr (!fits) static_cast<void>(mistake::candidate_cfgs_has_another_signature<K>{});
+      else return to_any<List, Config>(C::call(kernel_, inv));
+    }
+  }
+
+  bool is_valid(const AnyConfig& config, const Invocation& inv) const override {
+    if constexpr (!P::has_is_valid) return true;
+    else if constexpr (!hook_is_valid::callable<K, const Config&, const Invocation&>) {
+      static_cast<void>(mistake::is_valid_has_another_signature<K>{});
+      return true;
+    } else return hook_is_valid::call(kernel_, config.as<Config>(), inv);
+  }
+
+  std::unique_ptr<Trial> trial(const Invocation& inv) const override {
+    return std::make_unique<TypedTrial<P>>(kernel_, params_, inv.backward);
+  }
+
+ private:
+  const K& kernel_;
+  const Params& params_;
+};
+
+}  // namespace ejk::detail

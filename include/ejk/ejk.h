@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole public interface.
+#pragma once
+
+#include <ejk/argument.h>
+#include <ejk/batch.h>
+#include <ejk/cache.h>
+#include <ejk/config.h>
+#include <ejk/device.h>
+#include <ejk/error.h>
+#include <ejk/executor.h>
+#include <ejk/invocation.h>
+#include <ejk/kernel.h>
+#include <ejk/selector.h>
+#include <ejk/store.h>
+#include <ejk/tensor.h>
+#include <ejk/tuner.h>
+#include <ejk/value.h>

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs kernels with the configuration that fits the call.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <ejk/detail/bound_kernel.h>
+#include <ejk/detail/plan.h>
+#include <ejk/detail/warm_table.h>
+#include <ejk/selector.h>
+
+namespace ejk {
+
+// A configuration and where it came from.
+template <class Config>
+struct Chosen {
+  Config config;
+  Origin origin;
+};
+
+// A configuration found by tuning, with its evidence.
+template <class Config>
+struct Tuned {
+  Config config;
+  Entry entry;
+};
+
+// Sees every call of an executor, with its label made on demand: recording and profiling hang here.
+class CallHook {
+ public:
+  virtual ~CallHook() = default;
+  virtual void on_call(const Invocation& inv, const Choice& choice, const std::string& label) = 0;
+};
+
+struct ExecutorOptions {
+  std::string stamp_prefix = "ejkernel_ops";  // of labels
+  std::shared_ptr<CallHook> hook = {};        // default: none; costs an abstract description per call
+};
+
+namespace detail {
+
+// A fixed number of words against an entry: unrolled.
+template <size_t N>
+struct FixedKey {
+  const FixedWords<N>& w;
+  bool equal(const WarmEntry& entry) const noexcept {
+    if (entry.count != N) return false;
+    const uint64_t* other = N <= WarmEntry::inline_words ? entry.first : entry.words;
+    uint64_t difference = 0;
+    for (size_t i = 0; i < N; ++i) difference |= w.words[i] ^ other[i];
+    return difference == 0;
+  }
+};
+struct AnyKey {
+  const WordSink& w;
+  bool equal(const WarmEntry& entry) const noexcept {
+    return entry.count == w.size() && std::memcmp(entry.words, w.data(), w.size() * sizeof(uint64_t)) == 0;
+  }
+};
+
+template <class K, class... A>
+inline constexpr bool config_comes_first = false;
+template <class K, class A, class... Rest>
+inline constexpr bool config_comes_first<K, A, Rest...> =
+    HasConfig<K> && std::is_same_v<std::remove_cvref_t<A>, typename K::Config>;
+
+template <class T>
+inline constexpr bool owns_memory = false;
+template <class T, class A>
+inline constexpr bool owns_memory<std::vector<T, A>> = true;
+template <>
+inline constexpr bool owns_memory<Tensor> = true;
+template <>
+inline constexpr bool owns_memory<std::string> = true;
+
+}  // namespace detail
+
+// A kernel with its configuration chosen once. Calling it is calling the kernel: prepare and the
+// platform's run, nothing else. Safe to call from several threads if the kernel is.
+template <class P>
+class Compiled {
+ public:
+  using Config = typename P::Config;
+  Compiled(typename P::Kernel kernel, Config config, Origin origin)
+      : kernel_(std::move(kernel)), config_(std::move(config)), origin_(origin) {}
+
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) const {
+    if constexpr (P::has_prepare)
+      return P::run(kernel_, config_, prepared(detail::hook_prepare::call(kernel_, std::forward<Args>(args)...)));
+    else return P::run(kernel_, config_, P::bind_all(std::forward<Args>(args)...));
+  }
+  const Config& config() const noexcept { return config_; }
+  Origin origin() const noexcept { return origin_; }
+
+ private:
+  template <class Tuple>
+  static auto prepared(Tuple&& tuple) {
+    return std::apply([](auto&&... a) { return P::bind_all(std::forward<decltype(a)>(a)...); }, tuple);
+  }
+  typename P::Kernel kernel_;
+  Config config_;
+  Origin origin_;
+};
+
+// Calls from several threads at once are fine. What it was made with (cache, store, selector) is
+// shared, not copied. A warm call makes its key, probes one table and runs the kernel.
+class Executor {
+ public:
+  // The default chain: memory, the default persistent cache, autotune, heuristics, with the policy
+  // of the environment.
+  Executor();
+  explicit Executor(std::shared_ptr<ConfigChooser> chooser, ExecutorOptions options = {});
+  explicit Executor(SelectorOptions options) : Executor(std::make_shared<ConfigSelectorChain>(std::move(options))) {}
+
+  // Runs the kernel. A config given first, as in run, is used for this call only.
+  template <class K, class... Args>
+    requires(!detail::config_comes_first<K, Args...>)
+  decltype(auto) operator()(const K& kernel, Args&&... args) const {
+    return call<Context::plain>(kernel, std::forward<Args>(args)...);
+  }
+  template <class K, class... Args>
+  decltype(auto) operator()(const K& kernel, const typename K::Config& config, Args&&... args) const {
+    return call_with<Context::plain>(kernel, config, std::forward<Args>(args)...);
+  }
+
+  // The same in a context, for the `_shard_map` and `_batch` hooks.
+  template <Context C, class K, class... Args>
+    requires(!detail::config_comes_first<K, Args...>)
+  decltype(auto) call(const K& kernel, Args&&... args) const {
+    using P = detail::Plan<K, C, detail::call_platform<Args...>()>;
+    return with_params<P>(kernel, [&](auto&& params) -> decltype(auto) { return run_chosen<P>(kernel, params); },
+                          std::forward<Args>(args)...);
+  }
+  template <Context C, class K, class... Args>
+  decltype(auto) call_with(const K& kernel, const typename K::Config& config, Args&&... args) const {
+    using P = detail::Plan<K, C, detail::call_platform<Args...>()>;
+    return with_params<P>(
+        kernel,
+        [&](auto&& params) -> decltype(auto) {
+          choose<P>(kernel, params, make_config(config));  // tells events and hooks
+          return P::run(kernel, config, params);
+        },
+        std::forward<Args>(args)...);
+  }
+
+  // What a call would run with, without running it.
+  template <class K, class... Args>
+  Chosen<typename K::Config> choose_config(const K& kernel, Args&&... args) const {
+    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+    return with_params<P>(
+        kernel,
+        [&](auto&& params) {
+          const Choice choice = lookup<P>(kernel, params);
+          return Chosen<typename K::Config>{choice.config.template as<typename K::Config>(), choice.origin};
+        },
+        std::forward<Args>(args)...);
+  }
+
+  // Chooses once, for these example arguments, and gives a function without any selection.
+  template <class K, class... Args>
+    requires(!detail::config_comes_first<K, Args...>)
+  auto compile(const K& kernel, Args&&... args) const {
+    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+    auto chosen = choose_config(kernel, std::forward<Args>(args)...);
+    return Compiled<P>(kernel, std::move(chosen.config), chosen.origin);
+  }
+  template <class K, class... Args>
+  auto compile(const K& kernel, const typename K::Config& config, Args&&...) const {
+    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+    return Compiled<P>(kernel, config, Origin::override_);
+  }
+
+  // Every tier: what it held, why it did or did not answer. Changes nothing. Needs a selector chain.
+  template <class K, class... Args>
+  Explanation explain(const K& kernel, Args&&... args) const {
+    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+    return with_params<P>(
+        kernel,
+        [&](auto&& params) {
+          return chain().explain(invocation<P>(kernel, params), bound<P>(kernel, params));
+        },
+        std::forward<Args>(args)...);
+  }
+
+  // Tunes this call now, whatever is stored, and keeps the result. Needs a selector chain.
+  template <class K, class... Args>
+  Tuned<typename K::Config> tune(const K& kernel, Args&&... args) const {
+    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+    return with_params<P>(
+        kernel,
+        [&](auto&& params) {
+          auto [choice, entry] = chain().tune(invocation<P>(kernel, params), bound<P>(kernel, params));
+          return Tuned<typename K::Config>{choice.config.template as<typename K::Config>(), std::move(entry)};
+        },
+        std::forward<Args>(args)...);
+  }
+
+  // Runs forward and gives {out, pull}; pull(dy) gives the gradients. The pull-back keeps views of
+  // the arguments: they must outlive it.
+  template <class K, class... Args>
+  auto vjp(const K& kernel, Args&&... args) const {
+    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+    if constexpr (!detail::has_gradient<P>) {
+      static_cast<void>(detail::mistake::kernel_has_no_gradient<K>{});
+    } else {
+      (refuse_temporary<K, Args>(), ...);
+      return with_params<P>(
+          kernel,
+          [&](auto&& params) {
+            const Choice choice = choose<P>(kernel, params);
+            auto kept = std::apply([](const auto&... p) { return std::make_tuple(p...); }, params);
+            return detail::run_forward<P>(kernel, choice.config.template as<typename K::Config>(), std::move(kept));
+          },
+          std::forward<Args>(args)...);
+    }
+  }
+
+  // The label of a call: "PREFIX#OP:KEY".
+  template <class K, class... Args>
+  std::string label(const K& kernel, Args&&... args) const {
+    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+    return with_params<P>(
+        kernel,
+        [&](auto&& params) {
+          const Invocation inv = invocation<P>(kernel, params);
+          return make_label(inv.op(), inv.call_key(), options_.stamp_prefix);
+        },
+        std::forward<Args>(args)...);
+  }
+
+  // The abstract call, as heuristics see it and keys are made from it.
+  template <class K, class... Args>
+  Invocation describe(const K& kernel, Args&&... args) const {
+    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+    return with_params<P>(kernel, [&](auto&& params) { return invocation<P>(kernel, params); },
+                          std::forward<Args>(args)...);
+  }
+
+  ConfigChooser& chooser() const noexcept { return *chooser_; }
+  // Throws Error(invalid_argument) if the chooser is one of your own.
+  ConfigSelectorChain& chain() const;
+
+  // -- for batch.h --
+  template <class P, class K, class Params>
+  Choice choose(const K& kernel, const Params& params, AnyConfig given = {}, Value batch_axes = {}) const {
+    Invocation inv = invocation<P>(kernel, params);
+    inv.batch_axes = std::move(batch_axes);
+    if (!inv.batch_axes.is_null()) inv.words.clear();  // looked up once per batch, not per element
+    inv.override_cfg = std::move(given);
+    return ask(inv, bound<P>(kernel, params));
+  }
+
+ private:
+  template <class P, class K, class Params>
+  static detail::BoundKernel<P, Params> bound(const K& kernel, const Params& params) {
+    return {kernel, params};
+  }
+
+  template <class K, class A>
+  static void refuse_temporary() {
+    if constexpr (!std::is_lvalue_reference_v<A> && detail::owns_memory<std::remove_cvref_t<A>>)
+      static_cast<void>(detail::mistake::vjp_keeps_views_of_its_arguments<K, std::remove_cvref_t<A>>{});
+  }
+
+  // Calls f with run's parameters, made from the caller's arguments through prepare.
+  template <class P, class K, class F, class... Args>
+  static decltype(auto) with_params(const K& kernel, F&& f, Args&&... args) {
+    if constexpr (P::has_prepare) {
+      auto prepared = detail::hook_prepare::call(kernel, std::forward<Args>(args)...);
+      if constexpr (!detail::is_a<decltype(prepared), std::tuple>)
+        static_cast<void>(detail::mistake::prepare_does_not_return_a_tuple<K>{});
+      return std::apply(
+          [&](auto&... p) -> decltype(auto) {
+            auto params = P::bind_all(p...);
+            return f(params);
+          },
+          prepared);
+    } else {
+      auto params = P::bind_all(std::forward<Args>(args)...);
+      return f(params);
+    }
+  }
+
+  template <class P, class K, class Params>
+  Invocation invocation(const K& kernel, const Params& params) const {
+    Invocation inv = P::invocation(kernel, params, typename P::Indices{});
+    detail::WordSink sink;
+    P::emit(kernel, params, 0, sink, typename P::Indices{});
+    inv.words.assign(sink.data(), sink.data() + sink.size());
+    return inv;
+  }
+
+  // The warm entry of this call under `salt`, nullptr on a miss.
+  template <class P, class K, class Params>
+  const detail::WarmEntry* probe(const K& kernel, const Params& params, uint64_t salt) const {
+    if constexpr (P::fixed) {
+      detail::FixedWords<P::fixed_words> words;
+      P::emit(kernel, params, salt, words, typename P::Indices{});
+      const uint64_t hash = detail::hash_words(words.words, P::fixed_words);
+      return chain_->warm().find(hash, detail::FixedKey<P::fixed_words>{words}, chain_->generation());
+    } else {
+      detail::WordSink words;
+      P::emit(kernel, params, salt, words, typename P::Indices{});
+      const uint64_t hash = detail::hash_words(words.data(), words.size());
+      return chain_->warm().find(hash, detail::AnyKey{words}, chain_->generation());
+    }
+  }
+
+  // True if nothing but the table needs to be asked.
+  bool undisturbed() const noexcept { return quiet_ && detail::innermost_scope == nullptr; }
+
+  template <class P, class K, class Params>
+  decltype(auto) run_chosen(const K& kernel, Params& params) const {
+    using Config = typename P::Config;
+    if (undisturbed()) [[likely]] {
+      const detail::WarmEntry* entry = probe<P>(kernel, params, salt_);
+      if (entry != nullptr && !entry->heuristic) [[likely]]
+        return P::run(kernel, *static_cast<const Config*>(entry->config), params);
+    }
+    return run_slowly<P>(kernel, params);
+  }
+
+  template <class P, class K, class Params>
+  [[gnu::noinline, gnu::cold]] decltype(auto) run_slowly(const K& kernel, Params& params) const {
+    const Choice choice = lookup<P>(kernel, params);
+    return P::run(kernel, choice.config.template as<typename P::Config>(), params);
+  }
+
+  // A warm entry if the scopes allow it, else the whole chain.
+  template <class P, class K, class Params>
+  Choice lookup(const K& kernel, const Params& params) const {
+    if (chain_ != nullptr && !options_.hook)
+      if (const detail::WarmEntry* entry = probe<P>(kernel, params, chain_->scoped_salt()))
+        if (auto choice = chain_->reuse(*entry)) return std::move(*choice);
+    return choose<P>(kernel, params);
+  }
+
+  Choice ask(const Invocation& inv, const AnyKernel& kernel) const;
+
+  std::shared_ptr<ConfigChooser> chooser_;
+  ConfigSelectorChain* chain_ = nullptr;  // the chooser, if it is one
+  ExecutorOptions options_;
+  uint64_t salt_ = 0;
+  bool quiet_ = false;  // a chain without event sink, and no hook
+};
+
+// The one that everything uses which is not given another. Made at the first call.
+Executor& default_executor();
+
+}  // namespace ejk

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Notices a scalar that makes a new key with every value.
+#include "scalar_watch.h"
+
+namespace ejk {
+
+namespace {
+
+constexpr int many_keys = 16;
+constexpr size_t most_watched = 4096;  // bounds the memory; what is beyond is not watched
+
+bool counts_by_value(const Arg& arg) {
+  return arg.kind == Arg::Kind::value && !arg.unkeyed && !arg.value.is_null();
+}
+
+}  // namespace
+
+std::optional<std::string> ScalarWatch::saw(const Invocation& inv) {
+  if (inv.key_args) return std::nullopt;  // the kernel decided itself
+  std::optional<std::string> complaint;
+  Invocation blanked = inv;
+  auto watch = [&](Arg& arg, const std::string& name) {
+    if (!counts_by_value(arg)) return;
+    const Value value = std::exchange(arg.value, Value());
+    const std::string scalar = inv.op() + " " + name;
+    const std::string rest = scalar + " " + blanked.spec();
+    arg.value = value;
+    std::lock_guard lock(mutex_);
+    if (keys_.size() >= most_watched && !keys_.contains(rest)) return;
+    if (++keys_[rest] != many_keys || !said_.insert(scalar).second) return;
+    complaint = "[" + inv.op() + "] " + name + " has made " + std::to_string(many_keys) +
+                " keys that differ in nothing else, and each is tuned on its own; if its value does not change which "
+                "config is best, take it as ejk::Unkeyed<...> or round it in a `key` hook";
+  };
+  for (size_t i = 0; i < blanked.args.size(); ++i) watch(blanked.args[i], "argument " + std::to_string(i));
+  for (auto& [name, arg] : blanked.kwargs) watch(arg, "argument \"" + name + "\"");
+  return complaint;
+}
+
+}  // namespace ejk
