@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes that share a store: nothing is lost, nothing is torn, the dead block nobody.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ejk/store.h>
+
+#include "store_fixture.h"
+
+namespace ejk {
+namespace {
+
+using namespace ejk::testing;
+using std::chrono::milliseconds;
+
+constexpr int processes = 8;
+constexpr int puts = sanitized ? 60 : 500;
+constexpr int shared_keys = 25;  // of the puts of each process
+constexpr int kills = sanitized ? 40 : 200;
+
+void expect_every_entry_parses(const std::string& root) {
+  for (const std::string& file : files_below(root + "/v1")) {
+    EXPECT_TRUE(file.ends_with(".json")) << file;
+    EXPECT_NO_THROW((void)entry_from_document(parse_json(read_text(root + "/v1/" + file)))) << file;
+  }
+}
+
+// Every 10th put goes to a key that all processes write, with evidence that grows with the process.
+EntryId id_of(int process, int i) {
+  return i % 10 == 0 ? call_id(i % (10 * shared_keys), "shared@v1") : call_id(process * puts + i);
+}
+
+TEST(StoreProcesses, WritersLoseNothingAndTheBestEvidenceStays) {
+  const Scratch scratch;
+  const std::string root = scratch / "store";
+  std::vector<pid_t> children;
+  for (int process = 0; process < processes; ++process) {
+    children.push_back(start_child([&] {
+      Warnings warnings;
+      DirectoryStore store = open_store(root, warnings);
+      bool well = true;
+      for (int i = 0; i < puts; ++i) {
+        well &= store.put(make_entry(id_of(process, i), process, 10 + process));
+      }
+      if (warnings.count() != 0) std::fprintf(stderr, "child: %s", warnings.text().c_str());
+      return well && warnings.count() == 0;
+    }));
+  }
+  for (const pid_t child : children) EXPECT_TRUE(child_succeeded(child));
+
+  Warnings warnings;
+  DirectoryStore store = open_store(root, warnings);
+  for (int process = 0; process < processes; ++process) {
+    for (int i = 0; i < puts; ++i) {
+      const auto entry = store.get(id_of(process, i));
+      ASSERT_TRUE(entry) << process << " " << i;
+      const int expected = i % 10 == 0 ? processes - 1 : process;
+      EXPECT_EQ(entry->config.find("block")->as_int(), expected);
+    }
+  }
+  expect_every_entry_parses(root);
+  EXPECT_TRUE(fs::is_empty(root + "/tmp"));
+  EXPECT_EQ(warnings.count(), 0u) << warnings.text();
+}
+
+// Puts without end and tells of each one that is done.
+[[noreturn]] void write_until_killed(const std::string& root, int report, int process) {
+  Warnings warnings;
+  DirectoryStore store = open_store(root, warnings);
+  for (int i = 0;; ++i) {
+    const int n = process * 100'000 + i;
+    if (!store.put(make_entry(call_id(n % 7 == 0 ? n % 70 : n), n, n + 1))) ::_exit(1);
+    if (::write(report, &n, sizeof n) != sizeof n) ::_exit(1);
+  }
+}
+
+TEST(StoreProcesses, KilledWritersLeaveNothingTornAndLoseNothingReported) {
+  const Scratch scratch;
+  const std::string root = scratch / "store";
+  std::mt19937 random(5);
+  std::map<int, int> best;  // call -> the largest reported number, which is also its samples
+  int reported = 0;
+  for (int process = 0; process < kills; ++process) {
+    int channel[2];
+    ASSERT_EQ(::pipe(channel), 0);
+    const pid_t child = start_child([&]() -> bool { write_until_killed(root, channel[1], process); });
+    ::close(channel[1]);
+    std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 20'000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status)) << "the writer failed by itself";
+    for (int n = 0; ::read(channel[0], &n, sizeof n) == sizeof n; ++reported) {
+      int& present = best[n % 7 == 0 ? n % 70 : n];
+      present = std::max(present, n);
+    }
+    ::close(channel[0]);
+  }
+  EXPECT_GT(reported, kills / 2) << "the writers were killed before they did anything";
+
+  Warnings warnings;
+  DirectoryStore store = open_store(root, warnings);
+  for (const auto& [call, n] : best) {
+    const auto entry = store.get(call_id(call));
+    ASSERT_TRUE(entry) << call;
+    EXPECT_GE(entry->evidence.samples, n + 1);
+  }
+  expect_every_entry_parses(root);
+  EXPECT_TRUE(store.put(make_entry(call_id(-1))));
+  EXPECT_TRUE(fs::is_empty(root + "/tmp")) << "leftovers are removed by the next put";
+  EXPECT_EQ(warnings.count(), 0u) << warnings.text();
+}
+
+TEST(StoreProcesses, ReadersNeverSeeHalfAnEntry) {
+  const Scratch scratch;
+  const std::string root = scratch / "store";
+  Warnings warnings;
+  DirectoryStore store = open_store(root, warnings);
+  ASSERT_TRUE(store.put(make_entry(call_id(1))));
+  const pid_t writer = start_child([&] {
+    Warnings said;
+    DirectoryStore own = open_store(root, said);
+    Entry entry = make_entry(call_id(1));
+    for (int i = 0; i < (sanitized ? 50 : 300); ++i) {
+      entry.config["filler"] = std::string(static_cast<size_t>(i % 50) * 200, 'x');
+      if (!own.put(entry, true)) return false;
+    }
+    return true;
+  });
+  int status = 0, reads = 0;
+  while (::waitpid(writer, &status, WNOHANG) == 0) {
+    ASSERT_TRUE(store.get(call_id(1)));
+    ++reads;
+  }
+  EXPECT_EQ(status, 0);
+  EXPECT_GT(reads, 0);
+  EXPECT_EQ(warnings.count(), 0u) << warnings.text();
+}
+
+// A damaged file is set aside by whoever sees it, but never the good one that came in its place.
+TEST(StoreProcesses, SettingAsideNeverTakesAGoodFile) {
+  const Scratch scratch;
+  const std::string root = scratch / "store";
+  std::vector<pid_t> children;
+  for (int process = 0; process < 4; ++process) {
+    children.push_back(start_child([&] {
+      Warnings said;
+      DirectoryStore store = open_store(root, said);
+      for (int i = 0; i < (sanitized ? 20 : 100); ++i) {
+        if (process == 0) write_text(store.file_of(call_id(i)), "damaged");
+        (void)store.get(call_id(i));
+        if (process != 0 && !store.put(make_entry(call_id(i)))) return false;
+        (void)store.get(call_id(i));
+      }
+      return true;
+    }));
+  }
+  for (const pid_t child : children) EXPECT_TRUE(child_succeeded(child));
+  for (const std::string& file : files_below(root)) {
+    if (!file.ends_with(".bad")) continue;
+    EXPECT_EQ(read_text(root + "/" + file).substr(0, 7), "damaged");
+  }
+}
+
+// ---- leases
+
+TEST(StoreProcesses, TheLeaseOfAKilledHolderIsFree) {
+  const Scratch scratch;
+  Warnings warnings;
+  DirectoryStore store = open_store(scratch / "store", warnings);
+  int channel[2];
+  ASSERT_EQ(::pipe(channel), 0);
+  const pid_t holder = start_child([&] {
+    const auto lease = store.lease(call_id(1), milliseconds(0));
+    const char held = lease ? 'y' : 'n';
+    if (::write(channel[1], &held, 1) != 1) return false;
+    for (;;) ::pause();
+  });
+  char held = 0;
+  ASSERT_EQ(::read(channel[0], &held, 1), 1);
+  ASSERT_EQ(held, 'y');
+  EXPECT_EQ(store.lease(call_id(1), milliseconds(60)), nullptr) << "patience runs out";
+  std::jthread killer([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    ::kill(holder, SIGKILL);
+  });
+  EXPECT_NE(store.lease(call_id(1), milliseconds(20'000)), nullptr);
+  ::waitpid(holder, nullptr, 0);
+  ::close(channel[0]);
+  ::close(channel[1]);
+  EXPECT_EQ(warnings.count(), 0u) << warnings.text();
+}
+
+TEST(StoreProcesses, AForkedChildNeitherReleasesNorKeepsItsParentsLease) {
+  const Scratch scratch;
+  Warnings warnings;
+  DirectoryStore store = open_store(scratch / "store", warnings);
+  auto lease = store.lease(call_id(1), milliseconds(0));
+  ASSERT_NE(lease, nullptr);
+  EXPECT_TRUE(child_succeeded(start_child([&] {
+    lease.reset();
+    return true;
+  })));
+  EXPECT_EQ(store.lease(call_id(1), milliseconds(0)), nullptr) << "released by the child";
+  const pid_t child = start_child([]() -> bool { for (;;) ::pause(); });
+  lease.reset();
+  EXPECT_NE(store.lease(call_id(1), milliseconds(0)), nullptr) << "kept by the child";
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST(StoreProcesses, OnlyOneProcessTunesAtATime) {
+  const Scratch scratch;
+  const std::string root = scratch / "store", mark = scratch / "tuning";
+  std::vector<pid_t> children;
+  for (int process = 0; process < 4; ++process) {
+    children.push_back(start_child([&] {
+      Warnings said;
+      DirectoryStore store = open_store(root, said);
+      for (int i = 0; i < 20; ++i) {
+        const auto lease = store.lease(call_id(1), milliseconds(30'000));
+        if (!lease || !fs::create_directory(mark)) return false;
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+        fs::remove(mark);
+      }
+      return true;
+    }));
+  }
+  for (const pid_t child : children) EXPECT_TRUE(child_succeeded(child));
+  EXPECT_TRUE(files_below(root + "/leases").empty());
+}
+
+}  // namespace
+}  // namespace ejk
