@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the benchmark programs share: interleaved samples, medians, the closing JSON line.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ejk/value.h>
+
+namespace bench {
+
+inline double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+inline double median(std::vector<double> v) {
+  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+// Runs every function once per round, in turn, starting with another one each round. Gives the
+// seconds of each function, round by round.
+inline std::vector<std::vector<double>> interleave(const std::vector<std::function<void()>>& functions, int rounds) {
+  std::vector<std::vector<double>> samples(functions.size());
+  for (const auto& f : functions) f();  // warm-up
+  for (int r = 0; r < rounds; ++r)
+    for (size_t i = 0; i < functions.size(); ++i) {
+      const size_t which = (i + static_cast<size_t>(r)) % functions.size();
+      const double start = seconds();
+      functions[which]();
+      samples[which].push_back(seconds() - start);
+    }
+  return samples;
+}
+
+// The last line of every benchmark.
+inline void print_json(std::vector<ejk::Value::Member> figures) {
+  std::printf("%s\n", ejk::stable_json(ejk::Value::object(std::move(figures))).c_str());
+}
+
+// Keeps the compiler from knowing what is in memory.
+inline void clobber(const void* p) { asm volatile("" : : "r"(p) : "memory"); }
+
+}  // namespace bench
