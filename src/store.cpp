@@ -44,21 +44,23 @@ constexpr std::array<std::pair<std::string_view, double Measurement::*>, 4> meas
     {"ratio_high", &Measurement::ratio_high},
 }};
 constexpr std::array<std::string_view, 11> entry_names = {
-    "schema", "op", "key", "spec", "device", "environment", "outcome",
-    "config", "provenance", "evidence", "candidates"};
+    "schema",  "op",     "key",        "spec",     "device",    "environment",
+    "outcome", "config", "provenance", "evidence", "candidates"};
 constexpr std::array<std::string_view, 2> device_names = {"fingerprint", "identity"};
 constexpr std::array<std::string_view, 2> evidence_others = {"samples", "complete"};
-constexpr std::array<std::string_view, 4> measurement_others = {"config", "status", "why", "samples"};
+constexpr std::array<std::string_view, 4> measurement_others = {"config", "status", "why",
+                                                                "samples"};
 
-constexpr std::array<std::pair<Outcome, std::string_view>, 3> outcomes = {{
-    {Outcome::tuned, "tuned"}, {Outcome::unresolved, "unresolved"}, {Outcome::failed, "failed"}}};
+constexpr std::array<std::pair<Outcome, std::string_view>, 3> outcomes = {
+    {{Outcome::tuned, "tuned"}, {Outcome::unresolved, "unresolved"}, {Outcome::failed, "failed"}}};
 
 bool contains(const auto& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 bool table_contains(const auto& table, std::string_view name) {
-  return std::any_of(table.begin(), table.end(), [&](const auto& row) { return row.first == name; });
+  return std::any_of(table.begin(), table.end(),
+                     [&](const auto& row) { return row.first == name; });
 }
 
 // Members for which `known` is false; null if there are none. Here and below members are appended
@@ -219,7 +221,8 @@ Value extra_from(const Value& document) {
 
 const Value& required(const Value& from, std::string_view name) {
   if (const Value* member = from.find(name)) return *member;
-  throw Error(ErrorKind::parse, "not an entry: the member \"" + std::string(name) + "\" is missing");
+  throw Error(ErrorKind::parse,
+              "not an entry: the member \"" + std::string(name) + "\" is missing");
 }
 
 Outcome outcome_from(const std::string& text) {
@@ -289,7 +292,8 @@ Value entry_to_document(const Entry& entry) {
 
 Entry entry_from_document(const Value& document) {
   if (!document.is_object()) {
-    throw Error(ErrorKind::parse, "not an entry but a JSON " + std::string(kind_name(document.kind())));
+    throw Error(ErrorKind::parse,
+                "not an entry but a JSON " + std::string(kind_name(document.kind())));
   }
   check_schema(document);
   for (const char* name : {"op", "key", "device", "outcome"}) (void)required(document, name);
@@ -302,7 +306,8 @@ Entry entry_from_document(const Value& document) {
     if (const Value* identity = v.find("identity")) out.device = *identity;
   });
   read_member(document, "environment", [&](const Value& v) { out.environment = v; });
-  read_member(document, "outcome", [&](const Value& v) { out.outcome = outcome_from(v.as_string()); });
+  read_member(document, "outcome",
+              [&](const Value& v) { out.outcome = outcome_from(v.as_string()); });
   read_member(document, "config", [&](const Value& v) { out.config = v; });
   read_text(document, "provenance", out.provenance);
   read_member(document, "evidence", [&](const Value& v) {
@@ -310,7 +315,8 @@ Entry entry_from_document(const Value& document) {
     out.evidence = evidence_from(v);
   });
   read_member(document, "candidates", [&](const Value& v) {
-    for (const Value& candidate : v.as_array()) out.candidates.push_back(measurement_from(candidate));
+    for (const Value& candidate : v.as_array())
+      out.candidates.push_back(measurement_from(candidate));
   });
   out.extra = extra_from(document);
   return out;
@@ -344,8 +350,10 @@ std::string default_store_path() {
 PersistentCache::PersistentCache() {
   const std::string path = default_store_path();
   if (!path.empty()) layers_.push_back(std::make_shared<DirectoryStore>(path));
-  else stderr_warnings()("no place to keep tuning results, they last as long as this process; "
-                         "set EJKERNEL_PERSISTENT_CACHE_DIR or HOME");
+  else
+    stderr_warnings()(
+        "no place to keep tuning results, they last as long as this process; "
+        "set EJKERNEL_PERSISTENT_CACHE_DIR or HOME");
   for (const auto& layer : split(environment_variable("EJKERNEL_PERSISTENT_CACHE_LAYERS"), ':')) {
     DirectoryStore::Options options;
     options.read_only = true;
@@ -383,13 +391,15 @@ bool PersistentCache::erase(const EntryId& id) {
   return layer != nullptr && layer->erase(id);
 }
 
-void PersistentCache::for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) {
+void PersistentCache::for_each(std::string_view op,
+                               const std::function<bool(const Entry&)>& visit) {
   std::set<std::array<std::string, 4>> seen;
   bool more = true;
   for (size_t i = 0; i < layers_.size() && more; ++i) {
     layers_[i]->for_each(op, [&](const Entry& entry) {
       const EntryId& id = entry.id;
-      const bool first = layers_.size() == 1 || seen.insert({id.device, id.op, id.key, id.spec}).second;
+      const bool first =
+          layers_.size() == 1 || seen.insert({id.device, id.op, id.key, id.spec}).second;
       return more = !first || visit(entry);
     });
   }

@@ -83,7 +83,8 @@ class Warnings {
 
 inline Value environment() { return Value::object({{"cores", 2}, {"compiler", "gcc 12"}}); }
 
-inline DirectoryStore open_store(const std::string& path, Warnings& warnings, bool read_only = false) {
+inline DirectoryStore open_store(const std::string& path, Warnings& warnings,
+                                 bool read_only = false) {
   return DirectoryStore(path, {read_only, warnings.sink(), environment()});
 }
 

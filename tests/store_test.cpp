@@ -55,7 +55,8 @@ Entry full_entry() {
   entry.config = parse_json(
       R"({"z": 1, "a": [1, 2.5, null, true, "é"], "big": 123456789012345678901234567890,
           "nested": {"x": {}, "y": []}, "f": 0.1, "nan": NaN, "minus": -0.0})");
-  entry.evidence = {1.5e-6, 1.4e-6, 1.6e-6, 3e-6, 2.0, 1.9, 2.1, 0.01, 41, false,
+  entry.evidence = {1.5e-6, 1.4e-6, 1.6e-6, 3e-6,    2.0,
+                    1.9,    2.1,    0.01,   41,      false,
                     "race", "wall", "call", "0.1.0", "2026-01-02T03:04:05Z"};
   entry.candidates = {{Value::object({{"block", 1}}), "ok", "", 1.0 / 3, 0.9, 0.8, 1.0, 12},
                       {Value(), "rejected", "wrong result", 0, 0, 0, 0, 0}};
@@ -89,9 +90,8 @@ TEST(EntryDocument, ShowsTheSpecAsJsonIfThatKeepsItsText) {
   const Value document = entry_to_document(make_entry(call_id(3)));
   EXPECT_TRUE(document.find("spec")->is_object());
   EXPECT_EQ(entry_from_document(document).id.spec, call_id(3).spec);
-  for (const std::string spec :
-       {"{\"a\": 1}", "{\"b\":1,\"a\":2}", "\"text\"", "null", "17", "not json", "[1,2", "\xff",
-        "{\"a\":1,\"a\":1}"}) {
+  for (const std::string spec : {"{\"a\": 1}", "{\"b\":1,\"a\":2}", "\"text\"", "null", "17",
+                                 "not json", "[1,2", "\xff", "{\"a\":1,\"a\":1}"}) {
     Entry entry = make_entry({"d", "o", "k", spec});
     const Value kept = entry_to_document(entry);
     EXPECT_TRUE(kept.find("spec")->is_string()) << spec;
@@ -132,8 +132,10 @@ TEST(EntryDocument, RefusesWhatIsNotAnEntryOfThisSchema) {
   EXPECT_THROW((void)entry_from_document(with("device", "cpu")), Error);
   EXPECT_THROW((void)entry_from_document(with("outcome", "splendid")), Error);
   EXPECT_THROW((void)entry_from_document(with("evidence", 1)), Error);
-  EXPECT_THROW((void)entry_from_document(with("evidence", Value::object({{"samples", -1}}))), Error);
-  EXPECT_THROW((void)entry_from_document(with("evidence", Value::object({{"seconds", "x"}}))), Error);
+  EXPECT_THROW((void)entry_from_document(with("evidence", Value::object({{"samples", -1}}))),
+               Error);
+  EXPECT_THROW((void)entry_from_document(with("evidence", Value::object({{"seconds", "x"}}))),
+               Error);
   EXPECT_THROW((void)entry_from_document(with("candidates", Value::object())), Error);
   EXPECT_THROW((void)entry_from_document(with("candidates", Value(Value::Array{1}))), Error);
 }
@@ -239,7 +241,8 @@ TEST_F(StoreTest, KeepsDevicesOpsAndVersionsApart) {
   other_op.op = "ADD@v1";
   other_version.op = "add@v2";
   store.put(make_entry(id));
-  for (const EntryId& other : {other_device, other_op, other_version}) EXPECT_FALSE(store.get(other));
+  for (const EntryId& other : {other_device, other_op, other_version})
+    EXPECT_FALSE(store.get(other));
 }
 
 TEST_F(StoreTest, AnEntryWithoutSpecAnswersEveryCallWithItsKey) {
@@ -282,7 +285,7 @@ TEST_F(StoreTest, UnknownMembersSurviveARewriteAndAnotherWriter) {
   ASSERT_TRUE(entry);
   entry->evidence.samples = 20;
   store.put(*entry);
-  store.put(make_entry(id, 2, 30));        // a writer that never saw these members
+  store.put(make_entry(id, 2, 30));  // a writer that never saw these members
   store.put(make_entry(id, 3, 1), true);
   const Value kept = parse_json(read_text(store.file_of(id)));
   EXPECT_EQ(*kept.find("from_the_future"), Value("kept"));

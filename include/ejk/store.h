@@ -42,14 +42,14 @@ struct Evidence {
   double seconds = 0, seconds_low = 0, seconds_high = 0;  // of the chosen config, with interval
   double heuristic_seconds = 0;  // in the same race; 0: the kernel has no heuristic
   double speedup = 0, speedup_low = 0, speedup_high = 0;  // heuristic over chosen, paired
-  double noise = 0;       // half-width of the A/A control's interval around ratio 1
-  int samples = 0;        // rounds the chosen config took part in
-  bool complete = true;   // false: cut by the budget
-  std::string strategy;   // "race"
-  std::string clock;      // "thread_cpu" or "wall"
-  std::string data;       // what was measured on: "call" (the caller's own data)
-  std::string library;    // version that measured
-  std::string time;       // UTC, ISO 8601
+  double noise = 0;      // half-width of the A/A control's interval around ratio 1
+  int samples = 0;       // rounds the chosen config took part in
+  bool complete = true;  // false: cut by the budget
+  std::string strategy;  // "race"
+  std::string clock;     // "thread_cpu" or "wall"
+  std::string data;      // what was measured on: "call" (the caller's own data)
+  std::string library;   // version that measured
+  std::string time;      // UTC, ISO 8601
 };
 
 // What a tuning came to. Only `tuned` carries a better config than the incumbent's with evidence;
@@ -69,7 +69,7 @@ struct Entry {
   Outcome outcome = Outcome::tuned;
   Value config;
   std::string provenance = "measured";  // "measured", "transferred", "imported"
-  Value device;       // identity
+  Value device;                         // identity
   Value environment;
   Evidence evidence;
   std::vector<Measurement> candidates;
@@ -111,7 +111,8 @@ class Store {
   virtual void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) = 0;
   // The right to tune this key: at once, or after another holder is done or dead. nullptr if
   // another one still holds it after `patience`, or if this store cannot lock.
-  virtual std::unique_ptr<TuningLease> lease(const EntryId& id, std::chrono::milliseconds patience) = 0;
+  virtual std::unique_ptr<TuningLease> lease(const EntryId& id,
+                                             std::chrono::milliseconds patience) = 0;
   // Where it is, for people.
   virtual std::string where() const = 0;
   virtual bool writable() const = 0;
@@ -138,7 +139,8 @@ class DirectoryStore final : public Store {
   bool put(const Entry& entry, bool replace = false) override;
   bool erase(const EntryId& id) override;
   void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) override;
-  std::unique_ptr<TuningLease> lease(const EntryId& id, std::chrono::milliseconds patience) override;
+  std::unique_ptr<TuningLease> lease(const EntryId& id,
+                                     std::chrono::milliseconds patience) override;
   std::string where() const override;
   bool writable() const override;
 

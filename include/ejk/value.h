@@ -30,21 +30,29 @@ class Value {
     std::vector<Member> members;
     bool ordered = false;
   };
-  enum class Kind { null, boolean, integer, unsigned_integer, big_integer, floating, string, array, object };
+  enum class Kind {
+    null,
+    boolean,
+    integer,
+    unsigned_integer,
+    big_integer,
+    floating,
+    string,
+    array,
+    object
+  };
 
   Value() = default;
   Value(std::nullptr_t) {}
   template <std::same_as<bool> T>
   Value(T v) : data_(v) {}
   template <std::signed_integral T>
-    requires(!std::same_as<T, bool>)
   Value(T v) : data_(static_cast<int64_t>(v)) {}
   // An unsigned value that fits is kept as a signed one, so that equal numbers compare equal.
   template <std::unsigned_integral T>
     requires(!std::same_as<T, bool>)
-  Value(T v) {
-    if (static_cast<uint64_t>(v) <= static_cast<uint64_t>(INT64_MAX)) data_ = static_cast<int64_t>(v);
-    else data_ = static_cast<uint64_t>(v);
+  Value(T v) : data_(static_cast<uint64_t>(v)) {
+    if (std::in_range<int64_t>(static_cast<uint64_t>(v))) data_ = static_cast<int64_t>(v);
   }
   template <std::floating_point T>
   Value(T v) : data_(static_cast<double>(v)) {}
@@ -62,7 +70,9 @@ class Value {
   Kind kind() const noexcept { return static_cast<Kind>(data_.index()); }
   bool is_null() const noexcept { return kind() == Kind::null; }
   bool is_bool() const noexcept { return kind() == Kind::boolean; }
-  bool is_int() const noexcept { return kind() == Kind::integer || kind() == Kind::unsigned_integer; }
+  bool is_int() const noexcept {
+    return kind() == Kind::integer || kind() == Kind::unsigned_integer;
+  }
   bool is_float() const noexcept { return kind() == Kind::floating; }
   bool is_number() const noexcept { return is_int() || is_float(); }
   bool is_string() const noexcept { return kind() == Kind::string; }
@@ -96,7 +106,8 @@ class Value {
   bool operator==(const Value& other) const;
 
  private:
-  std::variant<std::monostate, bool, int64_t, uint64_t, BigInt, double, std::string, Array, Object> data_;
+  std::variant<std::monostate, bool, int64_t, uint64_t, BigInt, double, std::string, Array, Object>
+      data_;
 };
 
 std::string_view kind_name(Value::Kind kind);

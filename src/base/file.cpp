@@ -45,7 +45,8 @@ bool lock_now(const Fd& fd) {
 
 // False once the file was removed or another one has taken its name.
 bool still_named(const Fd& fd, const std::string& path) {
-  struct stat open_one {}, named_one {};
+  struct stat open_one {};
+  struct stat named_one {};
   return ::fstat(fd.get(), &open_one) == 0 && ::lstat(path.c_str(), &named_one) == 0 &&
          open_one.st_ino == named_one.st_ino && open_one.st_dev == named_one.st_dev;
 }
@@ -63,7 +64,8 @@ std::string random_name() {
 
 FileError write_all(const Fd& fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
-    const ssize_t n = retry_interrupted([&] { return ::write(fd.get(), text.data(), text.size()); });
+    const ssize_t n =
+        retry_interrupted([&] { return ::write(fd.get(), text.data(), text.size()); });
     if (n < 0) return last_error("write", path);
     text.remove_prefix(static_cast<size_t>(n));
   }
@@ -132,7 +134,8 @@ FileText read_file(const std::string& path, size_t limit) {
   if (!fd.valid()) return {{}, last_error("open", path)};
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return {{}, last_error("look at", path)};
-  if (!S_ISREG(info.st_mode)) return {{}, {S_ISDIR(info.st_mode) ? EISDIR : EINVAL, "read " + path}};
+  if (!S_ISREG(info.st_mode))
+    return {{}, {S_ISDIR(info.st_mode) ? EISDIR : EINVAL, "read " + path}};
 
   // One byte more than expected, so that the end is seen without a second look at the size.
   FileText out;

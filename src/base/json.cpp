@@ -143,9 +143,8 @@ std::vector<const Value::Member*> canonical_order(const Value::Object& object) {
   order.reserve(object.members.size());
   for (const auto& member : object.members) order.push_back(&member);
   if (object.ordered) return order;
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    return name_less(a->first, b->first);
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto* a, const auto* b) { return name_less(a->first, b->first); });
   return order;
 }
 
@@ -449,7 +448,9 @@ std::string to_json(const Value& value, int indent) {
   return writer.take();
 }
 
-Value parse_json(std::string_view text, int max_depth) { return Reader(text, max_depth).document(); }
+Value parse_json(std::string_view text, int max_depth) {
+  return Reader(text, max_depth).document();
+}
 
 std::string float_text(double value) {
   if (std::isnan(value)) return "nan";
@@ -468,7 +469,8 @@ std::string float_text(double value) {
     if (c == '-') sign = "-";
     else if (c != '.') digits += c;
   }
-  if (exponent < 0) return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  if (exponent < 0)
+    return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
   const size_t whole = static_cast<size_t>(exponent) + 1;
   if (digits.size() <= whole) return sign + digits + std::string(whole - digits.size(), '0') + ".0";
   return sign + digits.substr(0, whole) + "." + digits.substr(whole);

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A store that is a directory with one JSON file per entry; docs/store_format.md specifies it.
 #include <atomic>
-#include <cctype>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <ejk/device.h>
 #include <ejk/error.h>
@@ -31,15 +34,21 @@ constexpr int shards = 64;
 // a dead file system, and a lost put is better than a stalled call.
 constexpr milliseconds put_patience{10'000}, put_pause{4}, lease_pause{20};
 
+// In every file system, shell and locale.
+bool is_safe(char c) {
+  const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  const bool digit = c >= '0' && c <= '9';
+  return letter || digit || std::string_view("@_+-.").find(c) != std::string_view::npos;
+}
+
 // Readable, safe as a file name on any file system, and different for different texts even where
 // case does not count.
 std::string slug(std::string_view text) {
   constexpr size_t most = 48;
   std::string out;
   for (const char c : text.substr(0, most)) {
-    const bool safe = std::string_view("@_+-.").find(c) != std::string_view::npos ||
-                      (static_cast<unsigned char>(c) < 0x80 && std::isalnum(static_cast<unsigned char>(c)));
-    out += safe && !(out.empty() && c == '.') ? c : '_';
+    const bool hides = out.empty() && c == '.';
+    out += is_safe(c) && !hides ? c : '_';
   }
   return out + "-" + short_hash(text);
 }
@@ -70,8 +79,10 @@ Loaded load(const std::string& path) {
   try {
     const Value document = parse_json(text);
     if (is_newer_schema(document)) {
-      return {untouchable, {}, "it was written by a newer version (schema " +
-                                   stable_json(*document.find("schema")) + ")"};
+      return {untouchable,
+              {},
+              "it was written by a newer version (schema " + stable_json(*document.find("schema")) +
+                  ")"};
     }
     return {entry, entry_from_document(document), ""};
   } catch (const Error& problem) {
@@ -279,8 +290,8 @@ struct DirectoryStore::State {
     std::string why;
     const auto text = readable_text(entry, why);
     if (!text) {
-      warn("unreadable " + path, "[" + entry.id.op + "] not keeping an entry that could not be "
-                                 "read back: " + why);
+      warn("unreadable " + path,
+           "[" + entry.id.op + "] not keeping an entry that could not be read back: " + why);
       return false;
     }
     const FileError error = base::replace_file(path, *text, temporary_directory());

@@ -93,7 +93,8 @@ TEST(StoreProcesses, KilledWritersLeaveNothingTornAndLoseNothingReported) {
   for (int process = 0; process < kills; ++process) {
     int channel[2];
     ASSERT_EQ(::pipe(channel), 0);
-    const pid_t child = start_child([&]() -> bool { write_until_killed(root, channel[1], process); });
+    const pid_t child =
+        start_child([&]() -> bool { write_until_killed(root, channel[1], process); });
     ::close(channel[1]);
     std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 20'000));
     ::kill(child, SIGKILL);
@@ -212,7 +213,9 @@ TEST(StoreProcesses, AForkedChildNeitherReleasesNorKeepsItsParentsLease) {
     return true;
   })));
   EXPECT_EQ(store.lease(call_id(1), milliseconds(0)), nullptr) << "released by the child";
-  const pid_t child = start_child([]() -> bool { for (;;) ::pause(); });
+  const pid_t child = start_child([]() -> bool {
+    for (;;) ::pause();
+  });
   lease.reset();
   EXPECT_NE(store.lease(call_id(1), milliseconds(0)), nullptr) << "kept by the child";
   ::kill(child, SIGKILL);

@@ -191,11 +191,13 @@ TEST_F(StoreFaults, AnUnreadableFileIsNeverTouched) {
 
 // ---- places that cannot be written
 
-bool says_what_and_what_to_do(const Warnings& said, const std::string& path, const std::string& why) {
+bool says_what_and_what_to_do(const Warnings& said, const std::string& path,
+                              const std::string& why) {
   return ends_well(said.count() == 1, "one warning, not: " + said.text()) &&
          ends_well(said.text().find(path) != std::string::npos, "the path: " + said.text()) &&
          ends_well(said.text().find(why) != std::string::npos, "the reason: " + said.text()) &&
-         ends_well(said.text().find("EJKERNEL_PERSISTENT_CACHE_DIR") != std::string::npos, "the cure");
+         ends_well(said.text().find("EJKERNEL_PERSISTENT_CACHE_DIR") != std::string::npos,
+                   "the cure");
 }
 
 TEST_F(StoreFaults, ADirectoryWithoutRightsIsStillRead) {
@@ -283,11 +285,37 @@ TEST_F(StoreFaults, AFullDiskFailsThePutAndNothingElse) {
 // ---- hostile names and values
 
 TEST_F(StoreFaults, HostileNamesStayInsideAndApart) {
-  const std::vector<std::string> names = {
-      "../../x", "..", ".", "", "/", "/etc/passwd", "a/b", "a\\b", "a:b", "a b", "A", "a",
-      std::string("nul\0byte", 8), "nul", std::string(10'000, 'x'), std::string(10'001, 'x'),
-      "\xc3\xa9", "\xc3\xa8", "\xff\xfe", "CON", "con", "-rf", "~", "$HOME", "a\nb", "*", ".hidden",
-      ".json", "x.json", "x.bad", "\xf0\x9f\x98\x80"};
+  const std::vector<std::string> names = {"../../x",
+                                          "..",
+                                          ".",
+                                          "",
+                                          "/",
+                                          "/etc/passwd",
+                                          "a/b",
+                                          "a\\b",
+                                          "a:b",
+                                          "a b",
+                                          "A",
+                                          "a",
+                                          std::string("nul\0byte", 8),
+                                          "nul",
+                                          std::string(10'000, 'x'),
+                                          std::string(10'001, 'x'),
+                                          "\xc3\xa9",
+                                          "\xc3\xa8",
+                                          "\xff\xfe",
+                                          "CON",
+                                          "con",
+                                          "-rf",
+                                          "~",
+                                          "$HOME",
+                                          "a\nb",
+                                          "*",
+                                          ".hidden",
+                                          ".json",
+                                          "x.json",
+                                          "x.bad",
+                                          "\xf0\x9f\x98\x80"};
   std::vector<EntryId> ids;
   for (const auto& name : names) {
     ids.push_back({"d", name, "k", "s"});
