@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <span>
@@ -53,20 +54,26 @@ struct TuneResult {
   Outcome outcome = Outcome::failed;
   std::optional<size_t> winner;  // index into the candidates
   Evidence evidence;
-  std::vector<Measurement> candidates;  // in the order given
+  // In the order given; equal configs are measured once and share the numbers. A status of
+  // "untried" means that the budget was spent before its turn.
+  std::vector<Measurement> candidates;
+  std::string note;  // what else went wrong (the reference threw, the heuristic was rejected); ""
 };
 
 // Thread-safe as long as the trials are different. Derive and override `tune` to bring your own.
 class Tuner {
  public:
   // `warmup`: runs of each candidate before it is timed. `iters`: the least number of rounds.
+  // Throws Error(invalid_argument) if one is negative.
   explicit Tuner(int warmup = 1, int iters = 3, uint64_t seed = 0);
   virtual ~Tuner() = default;
 
   // Races the candidates: rounds in shuffled order, one sample of each per round, decided on the
   // median of the per-round ratios to the incumbent, which is entered twice (A/A). A candidate
-  // that throws, or whose outputs differ from the reference's (else the heuristic's), is rejected.
-  // Ties inside the noise go to the earlier candidate.
+  // that throws, or whose outputs differ from the reference's (else the heuristic's, else those of
+  // the first candidate that writes any), is rejected. Ties inside the noise leave the incumbent
+  // (the heuristic, else the first candidate) or, if that is beaten or not a candidate, go to the
+  // earlier candidate. Never throws for what a candidate does.
   virtual TuneResult tune(const TuneTask& task);
 
   // The fastest of `candidates`, by calling make_fn(candidate) once for each and racing the
@@ -76,12 +83,17 @@ class Tuner {
   Config autotune(MakeFn&& make_fn, const std::vector<Config>& candidates, Args&&... args) {
     std::vector<std::function<void()>> calls;
     calls.reserve(candidates.size());
-    for (const Config& c : candidates)
-      calls.push_back([fn = make_fn(c), &args...]() mutable { static_cast<void>(fn(args...)); });
+    for (const Config& c : candidates) {
+      try {
+        calls.push_back([fn = make_fn(c), &args...]() mutable { static_cast<void>(fn(args...)); });
+      } catch (const std::exception&) {  // a candidate that cannot be made fails like one that throws
+        calls.push_back([why = std::current_exception()] { std::rethrow_exception(why); });
+      }
+    }
     return candidates[fastest(calls)];
   }
 
-  // Median seconds of fn(args...), measured as a race measures.
+  // Median seconds of fn(args...), measured as a race measures. Throws what it throws.
   template <class Fn, class... Args>
   double measure(Fn&& fn, Args&&... args) {
     return seconds_of([&] { static_cast<void>(fn(args...)); });

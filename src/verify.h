@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tells whether a candidate's outputs are the expected ones.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ejk/tuner.h>
+
+namespace ejk::detail {
+
+// What every candidate's outputs are compared with.
+class Expected {
+ public:
+  // `untouched`: the outputs after reset() and before any run, where poison stands.
+  // `outputs`: what the reference left.
+  Expected(std::vector<OutputBytes> untouched, std::vector<OutputBytes> outputs);
+
+  // nullopt if `got` agrees: integers and bools exactly, floating types within a tolerance that is
+  // relative to the element and to the usual size of the elements; NaN and infinities in the same
+  // places. Else what differs, for people.
+  std::optional<std::string> difference(const std::vector<OutputBytes>& got) const;
+
+ private:
+  std::vector<OutputBytes> untouched_, outputs_;
+  std::vector<double> scales_;  // usual magnitude of each output's elements
+};
+
+bool same_bytes(const std::vector<OutputBytes>& a, const std::vector<OutputBytes>& b);
+
+}  // namespace ejk::detail

@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: Apache-2.0
+// Races of fake kernels with controlled work, and the comparison of their outputs.
+#include <ejk/tuner.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <set>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "measure.h"
+#include "verify.h"
+
+namespace ejk {
+namespace {
+
+// ---- fakes -------------------------------------------------------------------------------------
+
+constexpr ConfigType int_type = {
+    "int",
+    [](const void* v) { return Value(*static_cast<const int*>(v)); },
+    [](const Value& v, std::string&) -> std::shared_ptr<const void> {
+      return std::make_shared<int>(static_cast<int>(v.as_int()));
+    },
+};
+
+AnyConfig config(int value) { return {std::make_shared<const int>(value), &int_type}; }
+
+std::vector<AnyConfig> configs(std::initializer_list<int> values) {
+  std::vector<AnyConfig> list;
+  for (int v : values) list.push_back(config(v));
+  return list;
+}
+
+// Work that takes time in proportion to `units`, about 1 us each.
+void spin(int units) {
+  volatile unsigned x = 1;
+  for (int i = 0; i < units * 400; ++i) x = x * 1664525u + 1013904223u;
+}
+
+// A kernel whose config is its amount of work, unless a test says otherwise. It adds 1 to an
+// in-out argument and writes 2 into an output.
+class FakeTrial : public Trial {
+ public:
+  std::function<void(int)> work = spin;
+  std::function<void(int, FakeTrial&)> write;  // instead of the right results
+  std::function<void(FakeTrial&)> reference;
+  float in_out = 10, output = 0;
+  std::vector<std::pair<char, int>> log;  // 'r' reset, 'x' run
+
+  void reset() override {
+    in_out = 10;
+    std::memset(&output, 0xff, sizeof output);
+    log.emplace_back('r', 0);
+  }
+  void run(const AnyConfig& c) override {
+    const int value = c.as<int>();
+    log.emplace_back('x', value);
+    work(value);
+    if (write) write(value, *this);
+    else in_out += 1, output = 2;
+  }
+  bool run_reference() override {
+    if (reference) reference(*this);
+    return static_cast<bool>(reference);
+  }
+  std::vector<OutputBytes> outputs() override {
+    std::vector<OutputBytes> list;
+    for (const float* v : {&in_out, &output}) {
+      const auto* bytes = reinterpret_cast<const std::byte*>(v);
+      list.push_back({DType::float32, {bytes, bytes + sizeof *v}});
+    }
+    return list;
+  }
+};
+
+TuneTask task_of(Trial& trial, std::span<const AnyConfig> candidates,
+                 std::optional<AnyConfig> heuristic = std::nullopt) {
+  TuneTask task;
+  task.op = "fake@v1";
+  task.trial = &trial;
+  task.candidates = candidates;
+  task.heuristic = std::move(heuristic);
+  return task;
+}
+
+TuneResult tune(FakeTrial& trial, const std::vector<AnyConfig>& candidates,
+                std::optional<AnyConfig> heuristic = std::nullopt) {
+  return Tuner().tune(task_of(trial, candidates, std::move(heuristic)));
+}
+
+// ---- choosing ----------------------------------------------------------------------------------
+
+TEST(Tuning, TheClearlyFasterCandidateWinsWhereverItStands) {
+  for (const auto& [order, best] : std::map<std::vector<int>, size_t>{
+           {{50, 80, 120}, 0}, {{80, 50, 120}, 1}, {{120, 80, 50}, 2}}) {
+    std::vector<AnyConfig> candidates;
+    for (int v : order) candidates.push_back(config(v));
+    FakeTrial trial;
+    const TuneResult result = tune(trial, candidates);
+    EXPECT_EQ(result.outcome, Outcome::tuned);
+    EXPECT_EQ(result.winner, best);
+  }
+}
+
+TEST(Tuning, TheEvidenceIsComplete) {
+  FakeTrial trial;
+  const TuneResult result = tune(trial, configs({200, 50}), config(200));
+  ASSERT_EQ(result.winner, 1u);
+  const Evidence& e = result.evidence;
+  EXPECT_GT(e.seconds, 0);
+  EXPECT_LE(e.seconds_low, e.seconds);
+  EXPECT_GE(e.seconds_high, e.seconds);
+  EXPECT_GT(e.heuristic_seconds, e.seconds);
+  EXPECT_GT(e.speedup, 1.3);
+  EXPECT_LE(e.speedup_low, e.speedup);
+  EXPECT_GE(e.noise, 0);
+  EXPECT_GE(e.samples, 3);
+  EXPECT_TRUE(e.complete);
+  EXPECT_EQ(e.strategy, "race");
+  EXPECT_EQ(e.data, "call");
+  EXPECT_EQ(e.library, library_version());
+  EXPECT_EQ(e.time.size(), std::string("2000-01-01T00:00:00Z").size());
+  ASSERT_EQ(result.candidates.size(), 2u);
+  EXPECT_EQ(result.candidates[0].config, Value(200));
+  EXPECT_EQ(result.candidates[0].status, "slower");
+  EXPECT_EQ(result.candidates[0].ratio, 1);
+  EXPECT_EQ(result.candidates[1].status, "ok");
+  EXPECT_LT(result.candidates[1].ratio, 0.8);
+  EXPECT_GE(result.candidates[1].samples, 3);
+}
+
+TEST(Tuning, IdenticalCandidatesAlwaysGiveTheFirst) {
+  for (int round = 0; round < 12; ++round) {
+    FakeTrial trial;
+    trial.work = [](int) { spin(30); };
+    const std::vector<AnyConfig> candidates = configs({1, 2, 3, 4, 5, 6, 7, 8});
+    const TuneResult result =
+        Tuner(1, 3, static_cast<uint64_t>(round)).tune(task_of(trial, candidates));
+    EXPECT_EQ(result.winner, 0u);
+    EXPECT_EQ(result.outcome, Outcome::unresolved);
+  }
+}
+
+TEST(Tuning, AnEqualHeuristicStays) {
+  FakeTrial trial;
+  trial.work = [](int) { spin(30); };
+  const TuneResult result = tune(trial, configs({1, 2, 3, 4}), config(3));
+  EXPECT_EQ(result.winner, 2u);
+  EXPECT_EQ(result.outcome, Outcome::unresolved);
+}
+
+TEST(Tuning, ABeatenHeuristicDoesNotStay) {
+  FakeTrial trial;
+  trial.work = [](int c) { spin(c == 3 ? 100 : 30); };
+  const TuneResult result = tune(trial, configs({1, 2, 3, 4}), config(3));
+  EXPECT_EQ(result.winner, 0u);
+  EXPECT_EQ(result.outcome, Outcome::tuned);
+}
+
+TEST(Tuning, AHeuristicThatIsNoCandidateIsNeverTheAnswer) {
+  FakeTrial trial;
+  const TuneResult result = tune(trial, configs({150, 100}), config(20));
+  EXPECT_EQ(result.winner, 1u);
+  EXPECT_EQ(result.outcome, Outcome::tuned);
+  EXPECT_LT(result.evidence.speedup, 1);
+  EXPECT_GT(result.evidence.heuristic_seconds, 0);
+}
+
+TEST(Tuning, EqualConfigsAreMeasuredOnce) {
+  FakeTrial trial;
+  const TuneResult result = tune(trial, configs({100, 50, 100, 50}));
+  EXPECT_EQ(result.winner, 1u);
+  ASSERT_EQ(result.candidates.size(), 4u);
+  EXPECT_EQ(result.candidates[1].seconds, result.candidates[3].seconds);
+  EXPECT_EQ(result.candidates[1].samples, result.candidates[3].samples);
+  EXPECT_EQ(result.candidates[3].status, "ok");
+}
+
+// ---- rejecting ---------------------------------------------------------------------------------
+
+TEST(Tuning, AWrongResultIsRejectedHoweverFastItIs) {
+  FakeTrial trial;
+  trial.write = [](int c, FakeTrial& t) { t.in_out += 1, t.output = c == 5 ? 2.01f : 2.f; };
+  const TuneResult result = tune(trial, configs({5, 60}), config(60));
+  EXPECT_EQ(result.winner, 1u);
+  EXPECT_EQ(result.candidates[0].status, "rejected");
+  EXPECT_NE(result.candidates[0].why.find("output 1"), std::string::npos);
+}
+
+TEST(Tuning, TheReferenceHasTheLastWord) {
+  FakeTrial trial;
+  trial.reference = [](FakeTrial& t) { t.in_out = 11, t.output = 2; };
+  trial.write = [](int c, FakeTrial& t) { t.in_out += 1, t.output = c == 5 ? 3.f : 2.f; };
+  const TuneResult result = tune(trial, configs({5, 60}), config(5));
+  EXPECT_EQ(result.winner, 1u);
+  EXPECT_EQ(result.candidates[0].status, "rejected");
+  EXPECT_NE(result.note.find("heuristic was rejected"), std::string::npos);
+}
+
+TEST(Tuning, AThrowingReferenceIsToldAndReplaced) {
+  FakeTrial trial;
+  trial.reference = [](FakeTrial&) { throw std::runtime_error("no reference today"); };
+  const TuneResult result = tune(trial, configs({5, 60}));
+  EXPECT_EQ(result.winner, 0u);
+  EXPECT_NE(result.note.find("no reference today"), std::string::npos);
+}
+
+TEST(Tuning, UntouchedOutputsAreRejectedEvenInTheFirstCandidate) {
+  FakeTrial trial;
+  trial.write = [](int c, FakeTrial& t) { if (c != 5) t.in_out += 1, t.output = 2; };
+  const TuneResult result = tune(trial, configs({5, 60, 61}));
+  EXPECT_EQ(result.winner, 1u);
+  EXPECT_EQ(result.candidates[0].status, "rejected");
+}
+
+TEST(Tuning, UntouchedOutputsAreRejectedWhereNanIsRight) {
+  FakeTrial trial;
+  trial.write = [](int c, FakeTrial& t) {
+    t.in_out += 1;
+    if (c != 5) t.output = std::numeric_limits<float>::quiet_NaN();
+  };
+  const TuneResult result = tune(trial, configs({60, 5}));
+  EXPECT_EQ(result.winner, 0u);
+  EXPECT_EQ(result.candidates[1].status, "rejected");
+  EXPECT_NE(result.candidates[1].why.find("nothing written"), std::string::npos);
+}
+
+TEST(Tuning, WhateverIsThrownIsTheReason) {
+  FakeTrial trial;
+  trial.work = [](int c) {
+    if (c == 1) throw std::runtime_error("one");
+    if (c == 2) throw "two";
+    if (c == 3) throw std::string("three");
+    if (c == 4) throw 4;
+    spin(30);
+  };
+  const TuneResult result = tune(trial, configs({1, 2, 3, 4, 5}));
+  EXPECT_EQ(result.winner, 4u);
+  EXPECT_EQ(result.candidates[0].why, "one");
+  EXPECT_EQ(result.candidates[1].why, "two");
+  EXPECT_EQ(result.candidates[2].why, "three");
+  EXPECT_NE(result.candidates[3].why.find("not a std::exception"), std::string::npos);
+}
+
+TEST(Tuning, OneThatThrowsInTheMiddleOfTheRaceIsRejected) {
+  for (int victim : {5, 60}) {  // the incumbent and another one
+    FakeTrial trial;
+    trial.work = [&, runs = 0](int c) mutable {
+      if (c == victim && ++runs > 2000) throw std::runtime_error("tired");
+      spin(c);
+    };
+    const std::vector<AnyConfig> candidates = configs({5, 60, 200});
+    const TuneResult result = Tuner(1, 2000).tune(task_of(trial, candidates));
+    EXPECT_EQ(result.winner, victim == 5 ? 1u : 0u);
+    EXPECT_NE(result.candidates[victim == 5 ? 0 : 1].status, "ok");
+  }
+}
+
+TEST(Tuning, AllFailingIsAFailureWithReasons) {
+  FakeTrial trial;
+  trial.work = [](int c) { throw std::runtime_error("no " + std::to_string(c)); };
+  const TuneResult result = tune(trial, configs({1, 2}), config(7));
+  EXPECT_EQ(result.outcome, Outcome::failed);
+  EXPECT_FALSE(result.winner);
+  EXPECT_EQ(result.candidates[0].why, "no 1");
+  EXPECT_EQ(result.candidates[1].why, "no 2");
+  EXPECT_FALSE(result.evidence.time.empty());
+}
+
+TEST(Tuning, NoCandidatesIsAFailure) {
+  FakeTrial trial;
+  EXPECT_EQ(tune(trial, {}).outcome, Outcome::failed);
+  EXPECT_EQ(tune(trial, {}, config(3)).outcome, Outcome::failed);
+  const TuneResult empty = tune(trial, {AnyConfig()});
+  EXPECT_EQ(empty.outcome, Outcome::failed);
+  EXPECT_EQ(empty.candidates[0].status, "rejected");
+}
+
+TEST(Tuning, MisuseIsAnError) {
+  EXPECT_THROW(Tuner(-1), Error);
+  EXPECT_THROW(Tuner(1, -1), Error);
+  EXPECT_THROW(Tuner().tune(TuneTask{}), Error);
+}
+
+// ---- measuring ---------------------------------------------------------------------------------
+
+TEST(Tuning, InOutArgumentsAreRestoredBeforeEverySample) {
+  FakeTrial trial;
+  std::set<float> seen;
+  trial.work = [&](int c) { seen.insert(trial.in_out), spin(c); };
+  // Long enough that no sample repeats the execution.
+  tune(trial, configs({4000, 6000}));
+  EXPECT_EQ(seen, std::set<float>{10});
+}
+
+// The calls of the rounds: those after the last stretch of warm-ups. Kernels that are long enough
+// run once per sample, so a round of three entrants and the control is four runs.
+TEST(Tuning, RoundsAreInterleavedAndShuffled) {
+  FakeTrial trial;
+  trial.work = [](int) { spin(3000); };
+  const std::vector<AnyConfig> candidates = configs({1, 2, 3});
+  const TuneResult result = Tuner(1, 6).tune(task_of(trial, candidates));
+  std::vector<int> runs;
+  for (const auto& [what, value] : trial.log)
+    if (what == 'x') runs.push_back(value);
+  const auto rounds = static_cast<size_t>(result.candidates[0].samples);
+  ASSERT_GE(rounds, 6u);
+  ASSERT_GE(runs.size(), 4 * rounds);
+  std::set<std::vector<int>> orders;
+  for (size_t r = 0; r < rounds; ++r) {
+    const auto begin = runs.end() - static_cast<std::ptrdiff_t>(4 * (rounds - r));
+    std::vector<int> round(begin, begin + 4);
+    orders.insert(round);
+    std::ranges::sort(round);
+    EXPECT_EQ(round, (std::vector<int>{1, 1, 2, 3}));  // 1 is the incumbent
+  }
+  EXPECT_GT(orders.size(), 1u);
+}
+
+TEST(Tuning, OneThatSleepsForcesTheWallClock) {
+  FakeTrial trial;
+  trial.work = [](int c) {
+    if (c == 1) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    else spin(300);
+  };
+  const TuneResult result = tune(trial, configs({1, 2}));
+  EXPECT_EQ(result.evidence.clock, "wall");
+  EXPECT_EQ(result.winner, 1u);  // by thread time the sleeper would look fast
+}
+
+TEST(Tuning, OneThatUsesThreadsForcesTheWallClock) {
+  FakeTrial trial;
+  trial.work = [](int c) {
+    if (c == 1) std::jthread([] { spin(2000); });
+    else spin(300);
+  };
+  EXPECT_EQ(tune(trial, configs({1, 2})).evidence.clock, "wall");
+}
+
+TEST(Tuning, PlainComputationIsTimedByItsOwnThread) {
+  int by_thread = 0;
+  for (int i = 0; i < 3; ++i) {  // a page fault may make it wait once
+    FakeTrial trial;
+    by_thread += tune(trial, configs({100, 300})).evidence.clock == "thread_cpu";
+  }
+  EXPECT_GE(by_thread, 1);
+}
+
+TEST(Tuning, ASpentBudgetStillGivesTheBestVerified) {
+  FakeTrial trial;
+  const std::vector<AnyConfig> candidates = configs({20000, 100});
+  TuneTask task = task_of(trial, candidates);
+  task.budget_seconds = 0;
+  const TuneResult cut = Tuner().tune(task);
+  EXPECT_TRUE(cut.winner);
+  EXPECT_FALSE(cut.evidence.complete);
+  EXPECT_EQ(cut.candidates[1].status, "untried");
+
+  trial.work = [](int c) { std::this_thread::sleep_for(std::chrono::milliseconds(c)); };
+  const std::vector<AnyConfig> sleepers = configs({40, 10, 1});
+  task.candidates = sleepers;
+  task.budget_seconds = 0.095;  // for the reference, the verifying runs, and not one round
+  const TuneResult first_runs = Tuner().tune(task);
+  EXPECT_FALSE(first_runs.evidence.complete);
+  EXPECT_NE(first_runs.winner, 0u);
+  EXPECT_GT(first_runs.evidence.seconds, 0);
+}
+
+TEST(Tuning, ALongRaceIsCutByItsBudget) {
+  FakeTrial trial;
+  trial.work = [](int) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+  const std::vector<AnyConfig> candidates = configs({1, 2, 3});
+  TuneTask task = task_of(trial, candidates);
+  task.budget_seconds = 0.5;
+  const TuneResult result = Tuner(1, 1000).tune(task);
+  EXPECT_FALSE(result.evidence.complete);
+  EXPECT_TRUE(result.winner);
+  EXPECT_LT(result.evidence.samples, 1000);
+}
+
+// ---- plain functions ---------------------------------------------------------------------------
+
+TEST(Autotune, ReturnsTheFastestAndLeavesOutTheBroken) {
+  Tuner tuner;
+  const auto make = [](int units) {
+    if (units == 7) throw std::runtime_error("cannot be made");
+    return [units](int times) {
+      if (units == 1) throw std::runtime_error("cannot run");
+      for (int i = 0; i < times; ++i) spin(units);
+      return units;
+    };
+  };
+  EXPECT_EQ(tuner.autotune(make, std::vector<int>{7, 1, 100, 40, 80}, 2), 40);
+  EXPECT_THROW(tuner.autotune(make, std::vector<int>{}, 2), Error);
+  try {
+    tuner.autotune(make, std::vector<int>{1, 7}, 2);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::no_configuration);
+    EXPECT_NE(std::string(e.what()).find("cannot be made"), std::string::npos);
+  }
+}
+
+TEST(Autotune, MeasureGivesSecondsOrWhatWasThrown) {
+  Tuner tuner;
+  EXPECT_GT(tuner.measure(spin, 100), tuner.measure(spin, 10));
+  EXPECT_THROW(tuner.measure([](int) { throw std::out_of_range("x"); }, 1), std::out_of_range);
+}
+
+// ---- statistics --------------------------------------------------------------------------------
+
+TEST(Statistics, MedianIntervalsAreOrderStatistics) {
+  std::vector<double> values(6);
+  for (size_t i = 0; i < 6; ++i) values[i] = static_cast<double>(6 - i);
+  const detail::Interval six = detail::median_interval(values, 0.95);
+  EXPECT_EQ(six.low, 1);
+  EXPECT_EQ(six.median, 3.5);
+  EXPECT_EQ(six.high, 6);
+  values.resize(100);
+  for (size_t i = 0; i < 100; ++i) values[i] = static_cast<double>(i + 1);
+  const detail::Interval hundred = detail::median_interval(values, 0.95);
+  EXPECT_EQ(hundred.low, 40);  // as tables of the sign test say
+  EXPECT_EQ(hundred.high, 61);
+  EXPECT_EQ(detail::median_interval({}, 0.95).median, 0);
+  values.assign(20000, 3);
+  EXPECT_EQ(detail::median_interval(values, 0.95).median, 3);
+}
+
+TEST(Statistics, MissingRoundsAreLeftOutOfPairs) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<double> a{2, nan, 6, 8}, b{1, 2, nan, 2};
+  EXPECT_EQ(detail::paired_ratios(a, b), (std::vector<double>{2, 4}));
+}
+
+TEST(Statistics, ShufflesAreTheSameForTheSameSeed) {
+  std::mt19937_64 a(7), b(7);
+  const std::vector<size_t> once = detail::shuffled(20, a);
+  EXPECT_EQ(once, detail::shuffled(20, b));
+  EXPECT_NE(once, detail::shuffled(20, a));
+  EXPECT_EQ(std::set<size_t>(once.begin(), once.end()).size(), 20u);
+}
+
+// ---- comparing ---------------------------------------------------------------------------------
+
+template <class T>
+std::vector<OutputBytes> output(DType dtype, std::vector<T> values) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+  return {{dtype, {bytes, bytes + values.size() * sizeof(T)}}};
+}
+
+template <class T>
+bool agree(std::vector<T> got, std::vector<T> expected, DType dtype = dtype_of<T>) {
+  const detail::Expected reference({}, output(dtype, std::move(expected)));
+  return !reference.difference(output(dtype, std::move(got)));
+}
+
+TEST(Comparing, IntegersMustBeEqual) {
+  EXPECT_TRUE(agree<int32_t>({1, -2}, {1, -2}));
+  EXPECT_FALSE(agree<int64_t>({1000000001}, {1000000000}));
+  EXPECT_FALSE(agree<uint8_t>({1}, {0}, DType::boolean));
+  EXPECT_FALSE(agree<uint8_t>({0x21}, {0x12}, DType::int4));
+}
+
+TEST(Comparing, FloatsMayDifferByRoundingRelativeToTheirNeighbours) {
+  EXPECT_TRUE(agree<float>({1.00001f, 2}, {1, 2}));
+  EXPECT_FALSE(agree<float>({1.001f, 2}, {1, 2}));
+  EXPECT_TRUE(agree<float>({1e-6f, 1, 1}, {0, 1, 1}));      // near zero among ones
+  EXPECT_FALSE(agree<float>({2e-8f, 1e-8f}, {1e-8f, 1e-8f}));  // small, but all are
+  EXPECT_FALSE(agree<double>({1.00001}, {1}));
+  EXPECT_TRUE(agree<Half>({Half(1.005f)}, {Half(1)}));
+  EXPECT_FALSE(agree<Half>({Half(1.05f)}, {Half(1)}));
+  EXPECT_TRUE(agree<BFloat16>({BFloat16(1.02f)}, {BFloat16(1)}));
+  EXPECT_FALSE(agree<BFloat16>({BFloat16(1.2f)}, {BFloat16(1)}));
+  EXPECT_FALSE(agree<float>({1, 0, 3, 5}, {1, 0, 3, 4}, DType::complex64));
+}
+
+TEST(Comparing, AHugeMarkerDoesNotExcuseTheRest) {
+  EXPECT_TRUE(agree<float>({-1e30f, 1, 2, 3}, {-1e30f, 1, 2, 3}));
+  EXPECT_FALSE(agree<float>({-1e30f, 1, 2, 4}, {-1e30f, 1, 2, 3}));
+}
+
+TEST(Comparing, NanAndInfinityMustBeInTheSamePlaces) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  EXPECT_TRUE(agree<float>({nan, inf, -inf, 1}, {nan, inf, -inf, 1}));
+  EXPECT_FALSE(agree<float>({nan, 1}, {1, 1}));
+  EXPECT_FALSE(agree<float>({1, 1}, {nan, 1}));
+  EXPECT_FALSE(agree<float>({inf}, {-inf}));
+  EXPECT_FALSE(agree<float>({3e38f}, {inf}));
+}
+
+TEST(Comparing, EightBitFloatsAreReadByTheirOwnRules) {
+  EXPECT_TRUE(agree<uint8_t>({0x39}, {0x38}, DType::float8_e4m3fn));   // 1.125 and 1
+  EXPECT_FALSE(agree<uint8_t>({0x40}, {0x38}, DType::float8_e4m3fn));  // 2 and 1
+  EXPECT_TRUE(agree<uint8_t>({0xff}, {0x7f}, DType::float8_e4m3fn));   // both NaN
+  EXPECT_FALSE(agree<uint8_t>({0x7c}, {0xfc}, DType::float8_e5m2));    // inf and -inf
+  EXPECT_FALSE(agree<uint8_t>({0x80}, {0x00}, DType::float8_e4m3fnuz));  // NaN and 0
+  EXPECT_FALSE(agree<uint8_t>({0x82}, {0x7f}, DType::float8_e8m0fnu));   // 8 and 1
+}
+
+TEST(Comparing, OtherShapesAreDifferences) {
+  const detail::Expected reference({}, output<float>(DType::float32, {1, 2}));
+  EXPECT_TRUE(reference.difference({}));
+  EXPECT_TRUE(reference.difference(output<float>(DType::float32, {1})));
+  EXPECT_TRUE(reference.difference(output<int32_t>(DType::int32, {1, 2})));
+  const auto text = reference.difference(output<float>(DType::float32, {1, 3}));
+  ASSERT_TRUE(text);
+  EXPECT_NE(text->find("1 of 2 elements"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ejk
