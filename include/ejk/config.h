@@ -4,6 +4,7 @@
 
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -28,11 +30,11 @@
 // tuples, maps and other such structs; its fields are found without help. A struct with a base or
 // C arrays, or with more than 24 fields, names its fields inside itself:
 //   struct Config : Base { int own = 1;  EJK_CONFIG(Config, inherited, own) };
-#define EJK_CONFIG(Type, ...)                                        \
-  auto ejk_fields() { return std::tie(__VA_ARGS__); }                \
-  auto ejk_fields() const { return std::tie(__VA_ARGS__); }          \
-  static constexpr std::string_view ejk_field_names = #__VA_ARGS__;  \
-  using ejk_config_self = Type
+#define EJK_CONFIG(Type, ...)                                       \
+  using ejk_config_self = Type;                                     \
+  static constexpr std::string_view ejk_field_names = #__VA_ARGS__; \
+  auto ejk_fields() { return std::tie(__VA_ARGS__); }               \
+  auto ejk_fields() const { return std::tie(__VA_ARGS__); }
 
 namespace ejk {
 
@@ -52,12 +54,36 @@ inline constexpr bool is_string_like = std::is_convertible_v<const T&, std::stri
 template <class E>
 Value enum_to_value(E e) {
   using I = std::underlying_type_t<E>;
-  const auto i = static_cast<I>(e);
+  const auto i = static_cast<std::conditional_t<std::is_signed_v<I>, int64_t, uint64_t>>(e);
   if (std::cmp_greater_equal(i, first_enumerator) && std::cmp_less(i, enumerator_limit)) {
     const auto name = enumerator_names<E>[static_cast<size_t>(static_cast<int>(i) - first_enumerator)];
     if (!name.empty()) return name;
   }
   return i;
+}
+
+// Whether an integer or an enum of underlying type T can hold the value, which is an integer.
+template <class T>
+bool fits(const Value& v) {
+  if (v.kind() == Value::Kind::big_integer) return false;
+  if constexpr (std::same_as<T, bool>) return v == Value(0) || v == Value(1);
+  else {
+    using I = std::conditional_t<std::is_signed_v<T>, std::make_signed_t<T>, std::make_unsigned_t<T>>;
+    return v.kind() == Value::Kind::unsigned_integer ? std::in_range<I>(v.as_uint()) : std::in_range<I>(v.as_int());
+  }
+}
+inline bool is_whole(const Value& v) { return v.is_int() || v.kind() == Value::Kind::big_integer; }
+
+// The members of a map with integer keys by ascending number, whatever the map's own order.
+template <class M, class F>
+void for_each_in_order(const M& map, F&& f) {
+  if constexpr (std::same_as<typename M::key_compare, std::less<typename M::key_type>>)
+    for (const auto& [name, item] : map) f(name, item);
+  else {
+    std::map<typename M::key_type, const typename M::mapped_type*> ascending;
+    for (const auto& [name, item] : map) ascending.emplace(name, &item);
+    for (const auto& [name, item] : ascending) f(name, *item);
+  }
 }
 
 template <class T>
@@ -72,18 +98,19 @@ Value value_of(const T& v) {
     Value out = Value::array();
     std::apply([&](const auto&... item) { (out.push_back(value_of(item)), ...); }, v);
     return out;
-  } else if constexpr (is_a<T, std::vector> || is_std_array<T>) {
+  } else if constexpr (is_a<T, std::vector> || is_std_array<T> || std::is_bounded_array_v<T>) {
     Value out = Value::array();
     for (const auto& item : v) out.push_back(value_of(item));
     return out;
   } else if constexpr (is_a<T, std::map>) {
     Value::Object out;
-    for (const auto& [name, item] : v) {
-      if constexpr (std::integral<std::remove_cvref_t<decltype(name)>>) {
-        out.ordered = true;  // numbers sort as numbers before they become text
+    if constexpr (std::integral<typename T::key_type>) {
+      out.ordered = true;  // numbers sort as numbers before they become text
+      for_each_in_order(v, [&](auto name, const auto& item) {
         out.members.emplace_back(std::to_string(name), value_of(item));
-      } else out.members.emplace_back(std::string(name), value_of(item));
-    }
+      });
+    } else
+      for (const auto& [name, item] : v) out.members.emplace_back(std::string(name), value_of(item));
     return out;
   } else if constexpr (Reflected<T>) {
     Value out = Value::object();
@@ -107,20 +134,23 @@ void read_value(const Value& v, T& out, const std::string& path, Missing missing
   auto expect = [&](bool ok, std::string_view what) {
     if (!ok) mismatch(path, "expected " + std::string(what) + ", found " + std::string(kind_name(v.kind())));
   };
+  auto does_not_fit = [&] { mismatch(path, stable_json(v) + " does not fit " + std::string(type_name<T>())); };
+  static_cast<void>(does_not_fit);
   if constexpr (std::same_as<T, Value>) out = v;
   else if constexpr (std::same_as<T, bool>) expect(v.is_bool(), "a bool"), out = v.as_bool();
   else if constexpr (std::integral<T>) {
-    expect(v.is_int(), "an integer");
-    const bool fits = v.kind() == Value::Kind::unsigned_integer ? std::in_range<T>(v.as_uint())
-                                                                : std::in_range<T>(v.as_int());
-    if (!fits) mismatch(path, stable_json(v) + " does not fit " + std::string(type_name<T>()));
+    expect(is_whole(v), "an integer");
+    if (!fits<T>(v)) does_not_fit();
     out = v.kind() == Value::Kind::unsigned_integer ? static_cast<T>(v.as_uint()) : static_cast<T>(v.as_int());
   } else if constexpr (std::floating_point<T>) {
-    expect(v.is_number(), "a number");
-    out = static_cast<T>(v.as_double());
+    expect(v.is_number() || is_whole(v), "a number");
+    const double number = is_whole(v) ? parse_json(stable_json(v) + ".0").as_double() : v.as_double();
+    if (std::isfinite(number) && std::abs(number) > static_cast<double>(std::numeric_limits<T>::max())) does_not_fit();
+    out = static_cast<T>(number);
   } else if constexpr (std::is_enum_v<T>) {
-    if (v.is_int()) {
-      out = static_cast<T>(v.as_int());
+    if (is_whole(v)) {
+      if (!fits<std::underlying_type_t<T>>(v)) does_not_fit();
+      out = v.kind() == Value::Kind::unsigned_integer ? static_cast<T>(v.as_uint()) : static_cast<T>(v.as_int());
       return;
     }
     expect(v.is_string(), "an enumerator");
@@ -140,13 +170,13 @@ void read_value(const Value& v, T& out, const std::string& path, Missing missing
     [&]<size_t... I>(std::index_sequence<I...>) {
       (read_value(v.as_array()[I], std::get<I>(out), path + "[" + std::to_string(I) + "]", missing), ...);
     }(std::make_index_sequence<std::tuple_size_v<T>>{});
-  } else if constexpr (is_a<T, std::vector> || is_std_array<T>) {
+  } else if constexpr (is_a<T, std::vector> || is_std_array<T> || std::is_bounded_array_v<T>) {
     expect(v.is_array(), "an array");
     const auto& items = v.as_array();
     if constexpr (is_a<T, std::vector>) out.resize(items.size());
-    else expect(items.size() == out.size(), "an array of that length");
+    else expect(items.size() == std::size(out), "an array of that length");
     for (size_t i = 0; i < items.size(); ++i) {
-      typename T::value_type item{};
+      std::ranges::range_value_t<T> item{};
       read_value(items[i], item, path + "[" + std::to_string(i) + "]", missing);
       out[i] = std::move(item);
     }
@@ -251,21 +281,31 @@ std::string short_hash(const T& config) {
 template <class Config>
 class Space {
  public:
-  template <class T>
-  Space&& param(T Config::*field, std::initializer_list<std::type_identity_t<T>> values) && {
-    return std::move(*this).param(field, std::vector<T>(values));
+  // The field may belong to a base of Config.
+  template <class T, class Owner>
+  Space& param(T Owner::*field, std::initializer_list<std::type_identity_t<T>> values) & {
+    return param(field, std::vector<T>(values));
   }
-  template <class T>
-  Space&& param(T Config::*field, std::vector<T> values) && {
+  template <class T, class Owner>
+  Space& param(T Owner::*field, std::vector<T> values) & {
     setters_.push_back({values.size(), [field, values = std::move(values)](Config& c, size_t i) {
                           c.*field = values[i];
                         }});
-    return std::move(*this);
+    return *this;
   }
-  Space&& where(std::function<bool(const Config&)> accept) && {
+  Space& where(std::function<bool(const Config&)> accept) & {
     constraints_.push_back(std::move(accept));
-    return std::move(*this);
+    return *this;
   }
+  template <class T, class Owner>
+  Space param(T Owner::*field, std::initializer_list<std::type_identity_t<T>> values) && {
+    return std::move(param(field, values));
+  }
+  template <class T, class Owner>
+  Space param(T Owner::*field, std::vector<T> values) && {
+    return std::move(param(field, std::move(values)));
+  }
+  Space where(std::function<bool(const Config&)> accept) && { return std::move(where(std::move(accept))); }
 
   std::vector<Config> configs() const {
     std::vector<Config> found;
@@ -304,13 +344,13 @@ Space<Config> space() {
 // Standard parameter containers of attention-like kernels. An unset field leaves the choice to
 // the kernel.
 struct FwdParams {
-  std::optional<int> blocksize_m, blocksize_k, blocksize_n, q_blocksize, kv_blocksize,
-      blocksize_heads, blocksize_keys, num_key_splits, num_warps, num_stages;
+  std::optional<int> blocksize_m = {}, blocksize_k = {}, blocksize_n = {}, q_blocksize = {}, kv_blocksize = {},
+                     blocksize_heads = {}, blocksize_keys = {}, num_key_splits = {}, num_warps = {}, num_stages = {};
   bool operator==(const FwdParams&) const = default;
 };
 struct BwdParams {
-  std::optional<int> blocksize_m, blocksize_k, blocksize_n, q_blocksize, kv_blocksize, num_warps,
-      num_stages;
+  std::optional<int> blocksize_m = {}, blocksize_k = {}, blocksize_n = {}, q_blocksize = {}, kv_blocksize = {},
+                     num_warps = {}, num_stages = {};
   bool operator==(const BwdParams&) const = default;
 };
 

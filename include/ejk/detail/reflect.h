@@ -3,8 +3,11 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -21,9 +24,10 @@ consteval std::string_view type_name() {
   return text.substr(from, to - from);
 }
 
-// Structs that carry EJK_CONFIG name their fields themselves.
+// Structs that carry EJK_CONFIG name their fields themselves; what a base named is not enough.
 template <class T>
 concept NamesItsFields = requires(T& t) {
+  requires std::same_as<typename T::ejk_config_self, T>;
   t.ejk_fields();
   { T::ejk_field_names } -> std::convertible_to<std::string_view>;
 };
@@ -50,6 +54,18 @@ constexpr bool takes_braces(std::index_sequence<I...>) {
   return requires { T{(static_cast<void>(I), Anything{})...}; };
 }
 
+template <class T>
+struct AnyBaseOf {
+  template <class B>
+    requires(std::is_base_of_v<B, T> && !std::is_same_v<B, T>)
+  constexpr operator B() const noexcept {
+    __builtin_unreachable();
+  }
+};
+// The first initialiser of an aggregate with a base is the base's.
+template <class T>
+inline constexpr bool has_base = requires { T{AnyBaseOf<T>{}}; };
+
 inline constexpr size_t max_fields = 24;
 
 // How many fields the aggregate T has, counted by how many initialisers it takes.
@@ -59,6 +75,20 @@ consteval size_t count_fields() {
   else if constexpr (takes_braces<T>(std::make_index_sequence<N>{}) &&
                      !takes_braces<T>(std::make_index_sequence<N + 1>{})) return N;
   else return count_fields<T, N + 1>();
+}
+
+// Whether the I-th initialiser is a field's, and not that of one element of a C array.
+template <class T, size_t N, size_t I>
+constexpr bool is_one_field() {
+  return []<size_t... Before, size_t... After>(std::index_sequence<Before...>, std::index_sequence<After...>) {
+    return requires { T{(static_cast<void>(Before), Anything{})..., {}, (static_cast<void>(After), Anything{})...}; };
+  }(std::make_index_sequence<I>{}, std::make_index_sequence<N - I - 1>{});
+}
+template <class T>
+consteval bool has_fields_only() {
+  return []<size_t... I>(std::index_sequence<I...>) {
+    return (is_one_field<T, sizeof...(I), I>() && ...);
+  }(std::make_index_sequence<count_fields<T>()>{});
 }
 
 // clang-format off
@@ -130,8 +160,8 @@ consteval std::string_view field_name() {
 }
 
 template <class T>
-concept PlainStruct = std::is_class_v<T> && std::is_aggregate_v<T> && !NamesItsFields<T> &&
-                      requires { requires count_fields<T>() > 0 || std::is_empty_v<T>; };
+concept PlainStruct = std::is_class_v<T> && std::is_aggregate_v<T> && !NamesItsFields<T> && !has_base<T> &&
+                      (count_fields<T>() > 0 || std::is_empty_v<T>) && has_fields_only<T>();
 
 template <class T>
 concept Reflected = NamesItsFields<T> || PlainStruct<T>;
@@ -195,12 +225,20 @@ consteval std::string_view enumerator_name() {
 
 inline constexpr int first_enumerator = -4, enumerator_limit = 64;
 
+template <class E, int I>
+consteval std::string_view enumerator_name_at() {
+  using U = std::underlying_type_t<E>;
+  using Limits = std::numeric_limits<U>;
+  if constexpr (I < 0 ? std::is_unsigned_v<U> : static_cast<uint64_t>(Limits::max()) < static_cast<uint64_t>(I)) return {};
+  else return enumerator_name<std::bit_cast<E>(static_cast<U>(I))>();
+}
+
 // Names of the enumerators whose values lie in [first_enumerator, enumerator_limit).
 template <class E>
 consteval auto make_enumerator_names() {
   return []<int... I>(std::integer_sequence<int, I...>) {
     return std::array<std::string_view, sizeof...(I)>{
-        enumerator_name<static_cast<E>(I + first_enumerator)>()...};
+        enumerator_name_at<E, I + first_enumerator>()...};
   }(std::make_integer_sequence<int, enumerator_limit - first_enumerator>{});
 }
 template <class E>
