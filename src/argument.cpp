@@ -107,6 +107,7 @@ PrivateArray::PrivateArray(ArrayRef original, Role role) : copy_(std::move(origi
   }
   AnyView to = from;
   to.data = at_;
+  to.writable = true;
   if (role_ != Role::output) copy_elements(from, to);
   copy_.data = at_;
   if (role_ == Role::in_out) pristine_ = storage_.clone();

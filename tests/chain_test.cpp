@@ -1,0 +1,611 @@
+// SPDX-License-Identifier: Apache-2.0
+// The chain: which tier answers, what is kept, what is said.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "fakes.h"
+
+namespace {
+
+using ejk::Origin;
+using fakes::Show;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+class Chain : public testing::Test {
+ protected:
+  // Runs Show and tells the block it ran with.
+  template <class E>
+  float run(const E& executor) {
+    executor(Show{}, x, y);
+    return y[0];
+  }
+  ejk::EntryId id(const ejk::Executor& executor) {
+    const auto inv = executor.describe(Show{}, x, y);
+    return {inv.device->fingerprint, inv.op(), inv.call_key(), inv.spec()};
+  }
+
+  fakes::TempDir dir;
+  fakes::Setup setup;
+  std::vector<float> x = std::vector<float>(8, 1), y = std::vector<float>(8, 0);
+};
+
+// ---- override -------------------------------------------------------------------------------------
+
+TEST_F(Chain, AnOverrideWinsAndIsKeptNowhere) {
+  const ejk::Executor executor(setup.options(dir.path()));
+  executor(Show{}, {.block = 50}, x, y);
+  EXPECT_EQ(y[0], 50);
+  EXPECT_THAT(setup.events.take(), ElementsAre("override"));
+  EXPECT_EQ(executor.chain().cache().size(), 0u);
+  EXPECT_EQ(run(executor), 2);  // tuned, not 50
+  const ejk::Executor later(setup.options(dir.path()));
+  EXPECT_EQ(run(later), 2);
+}
+
+TEST_F(Chain, AnOverrideWinsUnderEveryPolicy) {
+  for (const char* policy : {"autotune", "heuristics", "frozen"}) {
+    auto options = setup.options();
+    options.policy->allow_autotune = std::string_view(policy) == "autotune";
+    options.policy->allow_heuristics = std::string_view(policy) != "frozen";
+    const ejk::Executor executor(options);
+    executor(Show{}, {.block = 50}, x, y);
+    EXPECT_EQ(y[0], 50) << policy;
+  }
+}
+
+// ---- overlay --------------------------------------------------------------------------------------
+
+TEST_F(Chain, TheNearestOverlayWinsAndEndsWithItsScope) {
+  const ejk::Executor executor(setup.options());
+  EXPECT_EQ(run(executor), 2);
+  ejk::ConfigCache outer, inner;
+  const auto key = id(executor);
+  outer.put(key.device, key.op, key.key, Show::Config{100});
+  {
+    const auto one = ejk::overlay_cache(outer);
+    EXPECT_EQ(run(executor), 100);
+    {
+      const auto two = ejk::overlay_cache(inner);
+      EXPECT_EQ(run(executor), 100);  // the inner one has nothing for this key
+      inner.put(key.device, key.op, key.key, Show::Config{200});
+      EXPECT_EQ(run(executor), 200);
+      EXPECT_EQ(executor.choose_config(Show{}, x, y).origin, Origin::overlay);
+    }
+    EXPECT_EQ(run(executor), 100);
+  }
+  setup.events.take();
+  EXPECT_EQ(run(executor), 2);
+  EXPECT_THAT(setup.events.take(), ElementsAre("cache_hit/memory"));
+}
+
+TEST_F(Chain, OverlaysBelongToTheirThread) {
+  const ejk::Executor executor(setup.options());
+  const auto key = id(executor);
+  auto cache = std::make_shared<ejk::ConfigCache>();
+  cache->put(key.device, key.op, key.key, Show::Config{100});
+  const auto scope = ejk::overlay_cache(std::shared_ptr<const ejk::ConfigCache>(cache));
+  float other = 0, taken_along = 0;
+  const auto scopes = ejk::current_scopes();
+  std::thread([&] {
+    std::vector<float> out(8);
+    executor(Show{}, x, out);
+    other = out[0];
+    scopes.run([&] { executor(Show{}, x, out); });
+    taken_along = out[0];
+    executor(Show{}, x, out);
+    EXPECT_EQ(out[0], other);
+  }).join();
+  EXPECT_EQ(other, 2);
+  EXPECT_EQ(taken_along, 100);
+}
+
+TEST_F(Chain, AnOverlayWithAConfigOfAnotherTypeIsPassedOverAndSaid) {
+  struct Foreign {
+    std::string name = "x";
+  };
+  const ejk::Executor executor(setup.options());
+  const auto key = id(executor);
+  ejk::ConfigCache cache;
+  cache.put(key.device, key.op, key.key, Foreign{});
+  const auto scope = ejk::overlay_cache(cache);
+  EXPECT_EQ(run(executor), 2);
+  EXPECT_THAT(setup.warnings.take(), ElementsAre(HasSubstr("[show@v3] the overlay's config")));
+}
+
+// ---- memory ---------------------------------------------------------------------------------------
+
+TEST_F(Chain, ASecondCallComesFromMemory) {
+  const ejk::Executor executor(setup.options());
+  EXPECT_EQ(executor.choose_config(Show{}, x, y).origin, Origin::autotune);
+  EXPECT_EQ(executor.choose_config(Show{}, x, y).origin, Origin::memory);
+  EXPECT_EQ(setup.tuner->asked, 1);
+}
+
+TEST_F(Chain, APutByTextIsSeenByWarmCalls) {
+  const ejk::Executor executor(setup.options());
+  EXPECT_EQ(run(executor), 2);
+  EXPECT_EQ(run(executor), 2);
+  const auto key = id(executor);
+  executor.chain().cache().put(key.device, key.op, key.key, Show::Config{77});
+  EXPECT_EQ(run(executor), 77);
+  EXPECT_EQ(run(executor), 77);
+  executor.chain().cache().erase(key);
+  EXPECT_EQ(run(executor), 2);
+}
+
+TEST_F(Chain, ARecordWithAnotherSpecIsNotUsedForThisKey) {
+  const ejk::Executor executor(setup.options());
+  auto key = id(executor);
+  key.spec = "{\"another\":1}";
+  executor.chain().cache().put_any(key, ejk::make_config(Show::Config{77}));
+  EXPECT_EQ(run(executor), 2);
+}
+
+struct Other {
+  static constexpr std::string_view op_id = "show", version = "3";
+  struct Config {
+    std::string name = "none";
+  };
+  std::string run(const Config& c, std::span<const float>, ejk::Out<std::span<float>>) const { return c.name; }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {"heuristic"}; }
+};
+
+TEST_F(Chain, OneOpIdWithTwoConfigTypesIsNotConfused) {
+  const ejk::Executor executor(setup.options());
+  EXPECT_EQ(run(executor), 2);
+  EXPECT_EQ(executor(Other{}, x, y), "heuristic");
+  EXPECT_EQ(run(executor), 2);
+  EXPECT_EQ(executor(Other{}, x, y), "heuristic");
+}
+
+// ---- persistent -----------------------------------------------------------------------------------
+
+TEST_F(Chain, ATunedConfigIsFoundOnDiskByTheNextSelector) {
+  {
+    const ejk::Executor first(setup.options(dir.path()));
+    EXPECT_EQ(run(first), 2);
+    EXPECT_THAT(setup.events.take(), ElementsAre("autotune_start", "autotune_finish"));
+  }
+  const ejk::Executor second(setup.options(dir.path()));
+  EXPECT_EQ(second.choose_config(Show{}, x, y).origin, Origin::persistent);
+  EXPECT_EQ(run(second), 2);
+  EXPECT_THAT(setup.events.take(), ElementsAre("cache_hit/persistent", "cache_hit/memory"));
+  EXPECT_EQ(setup.tuner->asked, 1);
+}
+
+TEST_F(Chain, WithoutPersistPutsNothingOnDisk) {
+  auto options = setup.options(dir.path());
+  options.persist_autotune = false;
+  const ejk::Executor executor(options);
+  EXPECT_EQ(run(executor), 2);
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+}
+
+TEST_F(Chain, AStoredConfigThatNoLongerFitsIsAMissSaidOnceAndReplaced) {
+  const ejk::Executor executor(setup.options(dir.path()));
+  ejk::Entry entry;
+  entry.id = id(executor);
+  entry.config = ejk::Value::object({{"renamed", 3}});
+  entry.evidence.samples = 1;
+  ASSERT_TRUE(executor.chain().persistent()->put(entry));
+  EXPECT_EQ(run(executor), 2);
+  const auto warnings = setup.warnings.take();
+  ASSERT_THAT(warnings, SizeIs(1));
+  EXPECT_THAT(warnings[0], HasSubstr("[show@v3]"));
+  EXPECT_THAT(warnings[0], HasSubstr(entry.id.key));
+  EXPECT_THAT(warnings[0], HasSubstr("no longer fits"));
+  const ejk::Executor later(setup.options(dir.path()));
+  EXPECT_EQ(later.choose_config(Show{}, x, y).origin, Origin::persistent);
+}
+
+struct Threaded {
+  static constexpr std::string_view op_id = "threaded";
+  struct Config {
+    int threads = 1;
+  };
+  int run(const Config& c, int) const { return c.threads; }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+
+TEST_F(Chain, AStoredConfigThatAsksForTooManyThreadsIsAMiss) {
+  const ejk::Executor executor(setup.options(dir.path()));
+  const auto inv = executor.describe(Threaded{}, 1);
+  ejk::Entry entry;
+  entry.id = {inv.device->fingerprint, inv.op(), inv.call_key(), inv.spec()};
+  entry.config = ejk::Value::object({{"threads", 100000}});
+  ASSERT_TRUE(executor.chain().persistent()->put(entry));
+  EXPECT_EQ(executor(Threaded{}, 1), 1);
+  EXPECT_THAT(setup.warnings.take(), ElementsAre(HasSubstr("more threads than run here")));
+}
+
+TEST_F(Chain, AnEntryOfAnotherEnvironmentServesLooseSelectorsOnly) {
+  auto options = setup.options(dir.path());
+  const ejk::Executor loose(options);
+  ejk::Entry entry;
+  entry.id = id(loose);
+  entry.config = ejk::Value::object({{"block", 60}});
+  entry.environment = ejk::Value::object({{"cores", 4096}});
+  ASSERT_TRUE(loose.chain().persistent()->put(entry));
+  EXPECT_EQ(run(loose), 60);
+  options.strict_environment = true;
+  options.cache = nullptr;
+  const ejk::Executor strict(options);
+  EXPECT_EQ(run(strict), 2);
+}
+
+// ---- autotune -------------------------------------------------------------------------------------
+
+TEST_F(Chain, ReautotuningIsForbiddenByReturningTheEarlierResult) {
+  const ejk::Executor executor(setup.options());
+  EXPECT_EQ(run(executor), 2);
+  executor.chain().cache().clear();
+  setup.tuner->pick = 2;
+  EXPECT_EQ(run(executor), 2);
+  EXPECT_EQ(setup.tuner->asked, 1);
+}
+
+TEST_F(Chain, ReautotuningHappensAfterAClearWhereItIsAllowed) {
+  auto options = setup.options();
+  options.forbid_reautotune = false;
+  const ejk::Executor executor(options);
+  EXPECT_EQ(run(executor), 2);
+  executor.chain().cache().clear();
+  setup.tuner->pick = 2;
+  EXPECT_EQ(run(executor), 3);
+}
+
+TEST_F(Chain, AnExplicitTuneReplacesWhatIsStored) {
+  const ejk::Executor executor(setup.options(dir.path()));
+  EXPECT_EQ(run(executor), 2);
+  setup.tuner->pick = 0;
+  EXPECT_EQ(executor.tune(Show{}, x, y).config.block, 1);
+  EXPECT_EQ(run(executor), 1);
+  const ejk::Executor later(setup.options(dir.path()));
+  EXPECT_EQ(run(later), 1);
+}
+
+TEST_F(Chain, ATuningInWhichAllFailedFallsBackIsSaidAndIsNotRepeated) {
+  setup.tuner->outcome = ejk::Outcome::failed;
+  {
+    const ejk::Executor executor(setup.options(dir.path()));
+    EXPECT_EQ(run(executor), 7);
+    EXPECT_EQ(run(executor), 7);
+    EXPECT_EQ(setup.tuner->asked, 1);
+    EXPECT_THAT(setup.warnings.take(), ElementsAre(HasSubstr("because the test says so")));
+  }
+  const ejk::Executor later(setup.options(dir.path()));  // another process would do the same
+  EXPECT_EQ(run(later), 7);
+  EXPECT_EQ(setup.tuner->asked, 1);
+}
+
+struct Picky {
+  static constexpr std::string_view op_id = "picky";
+  struct Config {
+    int block = 1;
+  };
+  int run(const Config& c, std::span<const float> v, std::span<const float> w) const {
+    if (v.size() != w.size())
+      throw ejk::Error(ejk::ErrorKind::invalid_argument, "[picky] sizes differ: pass two of one size");
+    return c.block;
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
+};
+
+TEST_F(Chain, ACallThatIsWrongByItselfCondemnsNobody) {
+  auto options = setup.options(dir.path());
+  options.tuner = nullptr;  // the real one
+  const ejk::Executor executor(options);
+  const std::vector<float> shorter(3);
+  try {
+    executor(Picky{}, x, shorter);
+    FAIL() << "the kernel's own error should have come out";
+  } catch (const ejk::Error& e) {
+    EXPECT_STREQ(e.what(), "[picky] sizes differ: pass two of one size");
+  }
+  EXPECT_THAT(setup.warnings.take(), IsEmpty());
+  int entries = 0;
+  executor.chain().persistent()->for_each("", [&](const ejk::Entry&) { return ++entries, true; });
+  EXPECT_EQ(entries, 0);
+}
+
+struct Hopeless {
+  static constexpr std::string_view op_id = "hopeless";
+  struct Config {
+    int block = 1;
+  };
+  enum class Mode { empty, invalid, throws };
+  Mode mode = Mode::empty;
+  int run(const Config& c, int) const { return c.block; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const {
+    if (mode == Mode::throws) throw std::runtime_error("no idea");
+    return mode == Mode::empty ? std::vector<Config>{} : std::vector<Config>{{1}, {2}};
+  }
+  bool is_valid(const Config&, const ejk::Invocation&) const { return mode != Mode::invalid; }
+};
+
+TEST_F(Chain, WithoutAnyConfigurationTheErrorNamesEveryTierAndWhy) {
+  auto complain = [&](Hopeless kernel) -> std::string {
+    const ejk::Executor executor(setup.options());
+    try {
+      executor(kernel, 5);
+    } catch (const ejk::Error& e) {
+      EXPECT_EQ(e.kind(), ejk::ErrorKind::no_configuration);
+      return e.what();
+    }
+    return "no error";
+  };
+  const std::string empty = complain({Hopeless::Mode::empty});
+  for (const char* part : {"[hopeless@v0] no configuration for key", "override:", "overlay:", "memory:", "persistent:",
+                           "autotune: candidate_cfgs returned no candidate", "heuristics: the kernel has no heuristic_cfg",
+                           "Pass a config"})
+    EXPECT_THAT(empty, HasSubstr(part));
+  EXPECT_THAT(complain({Hopeless::Mode::invalid}), HasSubstr("is_valid rejected all 2 candidates"));
+  EXPECT_THAT(complain({Hopeless::Mode::throws}), HasSubstr("candidate_cfgs threw: no idea"));
+  EXPECT_THAT(setup.events.take(), testing::Contains("error"));
+}
+
+struct Nested {
+  static constexpr std::string_view op_id = "nested";
+  struct Config {
+    int block = 1;
+  };
+  const ejk::Executor* executor = nullptr;
+  auto key(int depth) const { return depth >= 0; }
+  int run(const Config& c, int depth) const { return depth == 0 ? c.block : (*executor)(*this, depth - 1); }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
+};
+
+TEST_F(Chain, AKernelThatCallsItselfWhileItIsTunedDoesNotHang) {
+  auto options = setup.options();
+  options.tuner = nullptr;
+  const ejk::Executor executor(options);
+  EXPECT_GE(executor(Nested{&executor}, 2), 1);
+}
+
+// ---- heuristics -----------------------------------------------------------------------------------
+
+TEST_F(Chain, AHeuristicStaysInMemoryOnlyUntilTuningIsPossible) {
+  const ejk::Executor executor(setup.options(dir.path()));
+  {
+    const auto scope = ejk::policy_override({.allow_autotune = false});
+    EXPECT_EQ(run(executor), 7);
+    EXPECT_EQ(run(executor), 7);
+    EXPECT_THAT(setup.events.take(), ElementsAre("heuristics", "cache_hit/memory"));
+    EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+  }
+  EXPECT_EQ(run(executor), 2);
+  EXPECT_EQ(setup.tuner->asked, 1);
+}
+
+TEST_F(Chain, TheFallbackSaysWhatIsAskedFirst) {
+  const ejk::Executor executor(setup.options());
+  const auto scope = ejk::policy_override(executor.chain(), {.cache_miss_fallback = ejk::Fallback::heuristics});
+  EXPECT_EQ(run(executor), 7);
+  EXPECT_EQ(setup.tuner->asked, 0);
+}
+
+struct Sulky : Show {
+  Config heuristic_cfg(const ejk::Invocation&) const { throw std::runtime_error("not today"); }
+};
+
+struct Sulkier {
+  static constexpr std::string_view op_id = "sulkier";
+  struct Config {};
+  int run(const Config&, int) const { return 1; }
+  Config heuristic_cfg(const ejk::Invocation&) const { throw std::runtime_error("not today"); }
+};
+
+TEST_F(Chain, AHeuristicThatThrowsDoesNotStopTuning) {
+  const ejk::Executor executor(setup.options());
+  executor(Sulky{}, x, y);
+  EXPECT_EQ(y[0], 2);
+  EXPECT_THAT(setup.warnings.take(), ElementsAre(HasSubstr("not today")));
+  try {
+    executor(Sulkier{}, 1);
+    FAIL();
+  } catch (const ejk::Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("[sulkier@v0]"));
+    EXPECT_THAT(e.what(), HasSubstr("heuristic_cfg threw: not today"));
+  }
+}
+
+// ---- policy ---------------------------------------------------------------------------------------
+
+TEST_F(Chain, AFrozenPolicyTakesOnlyWhatIsStored) {
+  auto options = setup.options(dir.path());
+  {
+    const ejk::Executor tuner(options);
+    EXPECT_EQ(run(tuner), 2);
+  }
+  options.policy = ejk::AutotunePolicy{.allow_autotune = false, .allow_heuristics = false};
+  options.cache = nullptr;
+  const ejk::Executor frozen(options);
+  EXPECT_EQ(run(frozen), 2);
+  std::vector<float> longer(9);
+  EXPECT_THROW(frozen(Show{}, longer, longer), ejk::Error);
+}
+
+TEST_F(Chain, AHeuristicInMemoryDoesNotServeAFrozenCall) {
+  const ejk::Executor executor(setup.options());
+  {
+    const auto scope = ejk::policy_override({.allow_autotune = false});
+    EXPECT_EQ(run(executor), 7);
+  }
+  const auto scope = ejk::policy_override({.allow_autotune = false, .allow_heuristics = false});
+  EXPECT_THROW(run(executor), ejk::Error);
+}
+
+TEST_F(Chain, PolicyScopesNestAndTouchOnlyWhatTheyName) {
+  const ejk::ConfigSelectorChain one(setup.options()), two(setup.options());
+  {
+    const auto outer = ejk::policy_override({.allow_autotune = false, .budget_seconds = 1});
+    const auto inner = ejk::policy_override(one, {.allow_autotune = true, .validate_backward = true});
+    EXPECT_TRUE(one.policy().allow_autotune);
+    EXPECT_TRUE(one.policy().validate_backward);
+    EXPECT_EQ(one.policy().budget_seconds, 1);
+    EXPECT_FALSE(two.policy().allow_autotune);
+    {
+      const auto forward = ejk::forward_autotune_only();
+      EXPECT_FALSE(one.policy().validate_backward);
+    }
+    EXPECT_TRUE(one.policy().validate_backward);
+    std::thread([&] { EXPECT_FALSE(one.policy().validate_backward); }).join();
+  }
+  EXPECT_TRUE(two.policy().allow_autotune);
+  EXPECT_EQ(one.policy().budget_seconds, 10);
+}
+
+TEST_F(Chain, ScopesMayEndInAnyOrderAndOnAnyThread) {
+  const ejk::ConfigSelectorChain chain(setup.options());
+  auto first = std::unique_ptr<ejk::Scope>(new ejk::Scope(ejk::policy_override({.allow_autotune = false})));
+  auto second = std::unique_ptr<ejk::Scope>(new ejk::Scope(ejk::policy_override({.allow_heuristics = false})));
+  first.reset();
+  EXPECT_TRUE(chain.policy().allow_autotune);
+  EXPECT_FALSE(chain.policy().allow_heuristics);
+  std::thread([&] { second.reset(); }).join();
+  EXPECT_TRUE(chain.policy().allow_heuristics);
+}
+
+TEST_F(Chain, ForwardAndBackwardResultsAreKeptApart) {
+  const ejk::Executor executor(setup.options());
+  EXPECT_EQ(run(executor), 2);
+  setup.tuner->pick = 2;
+  {
+    const auto scope = ejk::policy_override({.validate_backward = true});
+    EXPECT_EQ(run(executor), 3);
+    EXPECT_EQ(run(executor), 3);
+    EXPECT_EQ(setup.tuner->asked, 2);
+    const auto forward = ejk::forward_autotune_only();
+    EXPECT_EQ(run(executor), 2);
+  }
+  EXPECT_EQ(run(executor), 2);
+}
+
+TEST(Policy, TheEnvironmentNamesTheDefault) {
+  setenv("EJKERNEL_AUTOTUNE_POLICY", "frozen", 1);
+  EXPECT_FALSE(ejk::policy_from_environment().allow_heuristics);
+  setenv("EJKERNEL_AUTOTUNE_POLICY", "heuristics", 1);
+  EXPECT_FALSE(ejk::policy_from_environment().allow_autotune);
+  EXPECT_TRUE(ejk::policy_from_environment().allow_heuristics);
+  setenv("EJKERNEL_AUTOTUNE_POLICY", "frozn", 1);
+  EXPECT_THROW(ejk::policy_from_environment(), ejk::Error);
+  unsetenv("EJKERNEL_AUTOTUNE_POLICY");
+  EXPECT_TRUE(ejk::policy_from_environment().allow_autotune);
+}
+
+// ---- telling --------------------------------------------------------------------------------------
+
+TEST_F(Chain, EventsCarryDeviceOpKeyConfigAndTime) {
+  auto options = setup.options();
+  std::vector<std::string> seen;
+  options.on_event = [&](const ejk::Event& e) {
+    EXPECT_EQ(e.device, ejk::device_fingerprint());
+    EXPECT_EQ(e.op, "show@v3");
+    EXPECT_THAT(e.key, SizeIs(16));
+    EXPECT_GE(e.seconds, 0);
+    seen.push_back(std::string(e.kind) + " " + ejk::stable_json(e.config));
+  };
+  const ejk::Executor executor(options);
+  run(executor);
+  run(executor);
+  EXPECT_THAT(seen, ElementsAre("autotune_start null", "autotune_finish {\"block\":2}", "cache_hit {\"block\":2}"));
+}
+
+TEST_F(Chain, ASinkThatThrowsDoesNotDisturbTheCall) {
+  auto options = setup.options();
+  options.on_event = [](const ejk::Event&) { throw std::runtime_error("sink is full"); };
+  const ejk::Executor executor(options);
+  EXPECT_EQ(run(executor), 2);
+  EXPECT_EQ(run(executor), 2);
+  EXPECT_THAT(setup.warnings.take(), ElementsAre(HasSubstr("sink is full")));
+}
+
+struct Step {
+  static constexpr std::string_view op_id = "step";
+  struct Config {};
+  void run(const Config&, std::span<const float>, int) const {}
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+
+TEST_F(Chain, AScalarThatMakesManyKeysIsPointedOutOnce) {
+  const ejk::Executor executor(setup.options());
+  for (int i = 0; i < 40; ++i) executor(Step{}, x, i);
+  EXPECT_THAT(setup.warnings.take(), ElementsAre(testing::AllOf(HasSubstr("[step@v0] argument 1"), HasSubstr("Unkeyed"))));
+}
+
+// ---- parts of one's own ----------------------------------------------------------------------------
+
+TEST_F(Chain, AChooserOfOnesOwnIsAskedAtEveryCall) {
+  struct Mine : ejk::ConfigChooser {
+    int asked = 0;
+    bool foreign = false;
+    ejk::Choice choose(const ejk::Invocation&, const ejk::AnyKernel&) override {
+      ++asked;
+      struct Foreign {};
+      if (foreign) return {ejk::make_config(Foreign{}), Origin::memory};
+      return {ejk::make_config(Show::Config{90}), Origin::memory};
+    }
+  };
+  auto mine = std::make_shared<Mine>();
+  const ejk::Executor executor(mine);
+  EXPECT_EQ(run(executor), 90);
+  EXPECT_EQ(run(executor), 90);
+  EXPECT_EQ(mine->asked, 2);
+  mine->foreign = true;
+  EXPECT_THROW(run(executor), ejk::Error);
+  EXPECT_THROW(static_cast<void>(executor.explain(Show{}, x, y)), ejk::Error);
+}
+
+TEST_F(Chain, ACacheOfOnesOwnIsUsed) {
+  struct Mine : ejk::ConfigCache {
+    std::optional<Record> find(const ejk::EntryId&) const override {
+      return Record{ejk::make_config(Show::Config{42}), Origin::memory, ""};
+    }
+    void insert(const ejk::EntryId&, Record) override {}
+  };
+  auto options = setup.options();
+  options.cache = std::make_shared<Mine>();
+  const ejk::Executor executor(options);
+  EXPECT_EQ(run(executor), 42);
+}
+
+// ---- explaining -----------------------------------------------------------------------------------
+
+TEST_F(Chain, ExplainShowsEveryTierAndChangesNothing) {
+  const ejk::Executor executor(setup.options(dir.path()));
+  const auto before = executor.explain(Show{}, x, y);
+  EXPECT_EQ(before.origin, "heuristics");
+  std::vector<std::string> names;
+  for (const auto& tier : before.tiers) names.push_back(tier.name);
+  EXPECT_THAT(names, ElementsAre("override", "overlay", "memory", "persistent", "autotune", "heuristics"));
+  EXPECT_THAT(before.text(), HasSubstr("would measure 3 candidates"));
+  EXPECT_EQ(setup.tuner->asked, 0);
+  EXPECT_EQ(executor.chain().cache().size(), 0u);
+  EXPECT_THAT(setup.events.take(), IsEmpty());
+  run(executor);
+  const auto after = executor.explain(Show{}, x, y);
+  EXPECT_EQ(after.origin, "memory");
+  EXPECT_EQ(ejk::parse_json(ejk::stable_json(after.to_value())).find("origin")->as_string(), "memory");
+}
+
+TEST_F(Chain, ExplainShowsHowTheNearestStoredKeyDiffers) {
+  const ejk::Executor executor(setup.options(dir.path()));
+  run(executor);
+  std::vector<float> longer(9);
+  const auto miss = executor.explain(Show{}, longer, longer);
+  EXPECT_EQ(miss.nearest_key, id(executor).key);
+  ASSERT_THAT(miss.nearest, SizeIs(1));
+  EXPECT_EQ(miss.nearest[0].field, "args_spec[0].shape[0]");
+  EXPECT_EQ(miss.nearest[0].stored, ejk::Value(8));
+  EXPECT_EQ(miss.nearest[0].call, ejk::Value(9));
+  EXPECT_THAT(miss.text(), HasSubstr("args_spec[0].shape[0]: stored 8, this call 9"));
+}
+
+}  // namespace
