@@ -288,6 +288,8 @@ TEST_F(StoreTest, UnknownMembersSurviveARewriteAndAnotherWriter) {
   store.put(make_entry(id, 2, 30));  // a writer that never saw these members
   store.put(make_entry(id, 3, 1), true);
   const Value kept = parse_json(read_text(store.file_of(id)));
+  ASSERT_NE(kept.find("from_the_future"), nullptr);
+  ASSERT_NE(kept.find("evidence")->find("temperature"), nullptr);
   EXPECT_EQ(*kept.find("from_the_future"), Value("kept"));
   EXPECT_EQ(*kept.find("evidence")->find("temperature"), Value(55.5));
   EXPECT_EQ(*kept.find("config")->find("block"), Value(3));

@@ -156,7 +156,7 @@ FileText read_file(const std::string& path, size_t limit) {
 }
 
 FileError replace_file(const std::string& path, std::string_view text, const std::string& tmp_dir) {
-  constexpr int tries = 8;  // losing a file to a cleaner is rare, twice in a row very rare
+  constexpr int tries = 100;  // a file is lost to a cleaner rarely, unless many start at once
   for (int i = 0; i < tries; ++i) {
     TemporaryFile temporary(tmp_dir);
     if (temporary.error().code == EEXIST || temporary.lost()) continue;
