@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents against the tree: files, links, code and environment variables they name exist."""
+
+import pathlib
+import re
+import textwrap
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+SUFFIXES = {".h", ".cpp"}
+
+
+def files_of(folder):
+    return {
+        str(path.relative_to(ROOT / folder))
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in SUFFIXES
+    }
+
+
+def section(text, title):
+    """What stands under the heading that begins so, up to the next one of its level or above."""
+    level = title.split()[0]
+    begin = text.index(f"\n{title}")
+    end = re.compile(rf"(?m)^#{{1,{len(level)}}} ").search(text, begin + len(title) + 1)
+    return text[begin : end.start() if end else None]
+
+
+def named_files(text):
+    """Files in the first column of the tables."""
+    first_cells = re.findall(r"(?m)^\|([^|]*)\|", text)
+    return {name for cell in first_cells for name in re.findall(r"`([\w/]+\.(?:h|cpp))`", cell)}
+
+
+def test_architecture_names_every_file_and_no_other():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    details = section(text, "### include/ejk/detail")
+    public = section(text, "## include/ejk").replace(details, "")
+    assert {f"detail/{name}" for name in named_files(details)} | named_files(public) == files_of(
+        "include/ejk"
+    )
+    assert named_files(section(text, "## src")) == files_of("src")
+
+
+def code_blocks(document, language):
+    return re.findall(rf"(?ms)^```{language}\n(.*?)^```", document.read_text())
+
+
+def test_the_first_example_of_the_readme_is_the_first_example():
+    source = (ROOT / "examples/01_first_kernel.cpp").read_text()
+    without_header = source.split("\n", 2)[2]
+    assert code_blocks(ROOT / "README.md", "cpp") == [without_header]
+
+
+def test_all_code_of_the_guide_is_compiled():
+    sources = [ROOT / "tests/guide_test.cpp", *ROOT.glob("examples/*.cpp"), ROOT / "examples/kernels.h"]
+
+    def bare(text):
+        return "\n".join(line.strip() for line in textwrap.dedent(text).strip().splitlines() if line.strip())
+
+    compiled = [bare(source.read_text()) for source in sources]
+    blocks = code_blocks(ROOT / "docs/guide.md", "cpp")
+    assert len(blocks) > 10
+    for block in blocks:
+        assert any(bare(block) in text for text in compiled), block
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_between_documents_lead_somewhere(document):
+    text = re.sub(r"(?ms)^```.*?^```", "", document.read_text())
+    headings = {
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"(?m)^#+ (.*)$", text)
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith("#"):
+            assert target.removeprefix("#") in headings, target
+        elif not target.startswith("https://"):
+            assert (document.parent / target.split("#")[0]).exists(), target
+
+
+def test_every_environment_variable_is_in_the_readme_and_no_other():
+    used = set()
+    for folder in ("src", "include"):
+        for path in (ROOT / folder).rglob("*.cpp"):
+            used |= set(re.findall(r'"(EJKERNEL_\w+)"', path.read_text()))
+    shown = set(re.findall(r"(?m)^\| `(EJKERNEL_\w+)` \|", (ROOT / "README.md").read_text()))
+    assert shown == used
+
+
+@pytest.mark.parametrize("number", ["01", "02", "03", "04"])
+def test_examples_are_short(number):
+    (example,) = ROOT.glob(f"examples/{number}_*.cpp")
+    assert len(example.read_text().splitlines()) < 60
+
+
+def test_every_debian_package_is_explained():
+    lines = (ROOT / "apt.txt").read_text().splitlines()
+    wanted = {line.strip() for line in lines if line.strip() and not line.startswith("#")}
+    rows = re.findall(r"(?m)^\|[^|]*\|([^|]*)\|", (ROOT / "docs/dependencies.md").read_text())
+    explained = {name for cell in rows for name in re.findall(r"`([a-z][\w+-]*)`", cell)}
+    assert wanted == explained

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// The code that docs/guide.md shows; tests/docs_test.py checks that the two are the same.
+#include <cstdlib>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ejk/ejk.h>
+
+namespace {
+
+// ---- arguments ----------------------------------------------------------------------------------
+
+struct Scale {
+  static constexpr std::string_view op_id = "guide_scale", version = "1";
+  struct Config {
+    int block = 256;
+  };
+  void run(const Config&, std::span<float> x,     // element type and shape count
+           int repeat,                            // the value counts
+           float factor,                          // only that it is a float
+           ejk::Keyed<float> limit,               // the value counts
+           ejk::Unkeyed<int> seed,                // does not count at all
+           ejk::Named<"clip", bool, false> clip)  // ejk::kw("clip", true); false if left out
+      const {
+    for (int i = 0; i < repeat; ++i)
+      for (float& v : x) v = clip && v * factor > limit ? limit.value : v * factor + 0.f * float(seed);
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+
+ejk::Executor without_disk() { return ejk::Executor(ejk::SelectorOptions{}); }
+
+TEST(Guide, ArgumentsCountAsTheirTypesSay) {
+  const ejk::Executor executor = without_disk();
+  std::vector<float> x(4, 1.f);
+  auto key = [&](auto&&... arguments) {
+    return executor.describe(Scale{}, x, arguments...).call_key();
+  };
+  EXPECT_EQ(key(1, 2.f, 3.f, 4), key(1, 2.5f, 3.f, 5));
+  EXPECT_NE(key(1, 2.f, 3.f, 4), key(2, 2.f, 3.f, 4));
+  EXPECT_NE(key(1, 2.f, 3.f, 4), key(1, 2.f, 3.5f, 4));
+  EXPECT_NE(key(1, 2.f, 3.f, 4), key(1, 2.f, 3.f, 4, ejk::kw("clip", true)));
+
+  executor(Scale{}, x, 2, 10.f, 50.f, 1, ejk::kw("clip", true));
+  EXPECT_EQ(x, std::vector<float>(4, 50.f));
+}
+
+struct Options {
+  int rows = 0;
+  std::string comment;
+};
+void ejk_key(ejk::KeySink& key, const Options& options) { key("rows", options.rows); }
+
+struct MyImage {
+  mutable std::vector<float> pixels = std::vector<float>(12);
+  std::array<int64_t, 2> shape{3, 4};
+};
+ejk::AnyView ejk_view(const MyImage& image) {
+  return {.data = image.pixels.data(),
+          .dtype = ejk::DType::float32,
+          .shape = image.shape,
+          .strides = {}};
+}
+
+struct Fill {
+  static constexpr std::string_view op_id = "guide_fill", version = "1";
+  struct Config {};
+  void run(const Config&, const Options& options, ejk::Out<ejk::View<float, 2>> out) const {
+    for (float& v : out->span()) v = static_cast<float>(options.rows);
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+
+TEST(Guide, TypesOfOnesOwnBecomeArguments) {
+  const ejk::Executor executor = without_disk();
+  const MyImage image;
+  executor(Fill{}, Options{3, "a"}, image);
+  EXPECT_EQ(image.pixels, std::vector<float>(12, 3.f));
+  EXPECT_EQ(executor.describe(Fill{}, Options{3, "a"}, image).call_key(),
+            executor.describe(Fill{}, Options{3, "b"}, image).call_key());
+}
+
+// ---- hooks --------------------------------------------------------------------------------------
+
+struct Sum {
+  static constexpr std::string_view op_id = "guide_sum", version = "1";
+  struct Config {
+    int unroll = 4;
+  };
+
+  double run(const Config&, std::span<const double> x) const {
+    double sum = 0;
+    for (double v : x) sum += v;
+    return sum;
+  }
+
+  // Callers may pass a pair of pointers; run gets a span.
+  std::tuple<std::span<const double>> prepare(const double* begin, const double* end) const {
+    return {std::span<const double>(begin, end)};
+  }
+  // Lengths are rounded up to a power of two: nearby lengths share one choice.
+  std::tuple<size_t> key(std::span<const double> x) const { return {std::bit_ceil(x.size())}; }
+  // Asked again for every exact length, as a shared choice may not fit each of them.
+  bool is_valid(const Config& config, const ejk::Invocation& inv) const {
+    return inv.args[0].shape[0] % config.unroll == 0;
+  }
+  Config heuristic_cfg(const ejk::Invocation& inv) const {
+    return {.unroll = inv.args[0].shape[0] % 4 == 0 ? 4 : 1};
+  }
+  // In a batch the other cores have work of their own.
+  Config heuristic_cfg_batch(const ejk::Invocation&) const { return {.unroll = 1}; }
+};
+
+TEST(Guide, PrepareTurnsArgumentsIntoThoseOfRun) {
+  const std::vector<double> x(12, 1.);
+  EXPECT_EQ(without_disk()(Sum{}, x.data(), x.data() + x.size()), 12.);
+}
+
+TEST(Guide, KeysMayBeRounded) {
+  const ejk::Executor executor = without_disk();
+  const std::vector<double> x(16, 1.);
+  auto key = [&](size_t size) {
+    return executor.describe(Sum{}, x.data(), x.data() + size).call_key();
+  };
+  EXPECT_EQ(key(12), key(16));
+  EXPECT_NE(key(8), key(16));
+  EXPECT_EQ(executor.choose_config(Sum{}, x.data(), x.data() + 16).config.unroll, 4);
+  EXPECT_EQ(executor.choose_config(Sum{}, x.data(), x.data() + 15).config.unroll, 1);
+}
+
+TEST(Guide, ContextsHaveHooksOfTheirOwn) {
+  std::string config;
+  ejk::SelectorOptions options;
+  options.on_event = [&](const ejk::Event& event) { config = ejk::stable_json(event.config); };
+  const ejk::Executor executor(options);
+  const auto x = ejk::Tensor::of<double>({3, 8});
+  EXPECT_EQ(ejk::vmap_with_config(executor, Sum{}, 0)(x), std::vector<double>(3));
+  EXPECT_EQ(config, R"({"unroll":1})");
+}
+
+// ---- configs ------------------------------------------------------------------------------------
+
+struct Tile {
+  int rows = 8, columns = 8;
+};
+struct RichConfig {
+  enum class Algorithm { direct, blocked };
+  Algorithm algorithm = Algorithm::direct;
+  Tile tile;
+  std::optional<int> threads;
+  std::vector<int> splits = {1, 2};
+};
+struct WithBase : Tile {
+  int depth = 2;
+  EJK_CONFIG(WithBase, rows, columns, depth);
+};
+
+TEST(Guide, ConfigsBecomeJson) {
+  EXPECT_EQ(ejk::to_json(RichConfig{}),
+            R"({"algorithm":"direct","splits":[1,2],"threads":null,"tile":{"columns":8,"rows":8}})");
+  EXPECT_EQ(ejk::to_json(WithBase{}), R"({"columns":8,"depth":2,"rows":8})");
+  const auto config = ejk::from_json<RichConfig>(R"({"algorithm":"blocked"})");
+  EXPECT_EQ(config.algorithm, RichConfig::Algorithm::blocked);
+  EXPECT_EQ(config.tile.rows, 8);  // not named in the text: the default
+}
+
+// ---- choosing -----------------------------------------------------------------------------------
+
+// Always the largest candidate.
+class Greedy final : public ejk::ConfigChooser {
+ public:
+  ejk::Choice choose(const ejk::Invocation& inv, const ejk::AnyKernel& kernel) override {
+    const auto candidates = kernel.candidate_cfgs(inv);
+    if (!candidates || candidates->empty())
+      throw ejk::Error(ejk::ErrorKind::no_configuration, "[" + inv.op() + "] has no candidates");
+    return {candidates->back(), ejk::Origin::override_};
+  }
+};
+
+struct Copy {
+  static constexpr std::string_view op_id = "guide_copy", version = "1";
+  struct Config {
+    int block = 16;
+  };
+  void run(const Config&, std::span<const int> from, ejk::Out<std::span<int>> to) const {
+    std::copy(from.begin(), from.end(), to->begin());
+  }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{16}, {64}}; }
+};
+
+TEST(Guide, AChooserOfOnesOwnDecides) {
+  const ejk::Executor executor(std::make_shared<Greedy>());
+  const std::vector<int> from(8, 1);
+  std::vector<int> to(8);
+  EXPECT_EQ(executor.choose_config(Copy{}, from, to).config.block, 64);
+}
+
+TEST(Guide, ScopesCanBeTakenToAnotherThread) {
+  const ejk::Executor executor = without_disk();
+  const auto scope = ejk::policy_override({.allow_autotune = false});
+  const ejk::ScopeSnapshot scopes = ejk::current_scopes();
+  std::jthread([&] {
+    EXPECT_TRUE(executor.chain().policy().allow_autotune);
+    scopes.run([&] { EXPECT_FALSE(executor.chain().policy().allow_autotune); });
+  });
+}
+
+TEST(Guide, NoConfigurationNamesEveryTier) {
+  const ejk::Executor executor = without_disk();
+  const auto frozen = ejk::policy_override({.allow_autotune = false, .allow_heuristics = false});
+  std::vector<float> x(4);
+  try {
+    executor(Scale{}, x, 1, 1.f, 1.f, 1);
+    FAIL();
+  } catch (const ejk::Error& error) {
+    EXPECT_EQ(error.kind(), ejk::ErrorKind::no_configuration);
+    for (std::string_view tier : {"overlay", "memory", "persistent", "autotune", "heuristics"})
+      EXPECT_NE(std::string_view(error.what()).find(tier), std::string_view::npos) << tier;
+  }
+}
+
+TEST(Guide, StoresCanBeLayered) {
+  std::string mine = ::testing::TempDir() + "guide_XXXXXX";
+  ASSERT_NE(mkdtemp(mine.data()), nullptr);
+  const std::string shared = mine + "/shared";
+  auto user = std::make_shared<ejk::DirectoryStore>(mine);
+  ejk::DirectoryStore::Options read_only;
+  read_only.read_only = true;
+  auto site = std::make_shared<ejk::DirectoryStore>(shared, read_only);
+  ejk::SelectorOptions options;
+  options.persistent = std::make_shared<ejk::PersistentCache>(
+      std::vector<std::shared_ptr<ejk::Store>>{user, site});
+  const ejk::Executor executor(options);
+  const std::vector<int> from(8, 1);
+  std::vector<int> to(8);
+  executor(Copy{}, from, to);
+  int entries = 0;
+  user->for_each("", [&](const ejk::Entry&) { return ++entries, true; });
+  EXPECT_EQ(entries, 1);
+  std::filesystem::remove_all(mine);
+}
+
+// ---- gradients ----------------------------------------------------------------------------------
+
+struct Square {
+  static constexpr std::string_view op_id = "guide_square", version = "1";
+  struct Config {};
+  float run(const Config&, float x) const { return x * x; }
+  std::tuple<float> custom_vjp(const Config&, const std::tuple<float>& arguments, float dy) const {
+    return {2 * std::get<0>(arguments) * dy};
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+
+TEST(Guide, CustomVjpIsTheShortForm) {
+  const ejk::Executor executor = without_disk();
+  const auto [y, pull] = executor.vjp(Square{}, 3.f);
+  EXPECT_EQ(y, 9.f);
+  EXPECT_EQ(std::get<0>(pull(1.f)), 6.f);
+}
+
+}  // namespace
