@@ -131,9 +131,18 @@ void PrivateArray::append_output(std::vector<OutputBytes>& outputs) const {
 
 namespace ejk::detail {
 
+namespace {
+
+std::string text_of(const Place& place) {
+  return "[" + std::string(place.op) + "] argument " +
+         (place.name.empty() ? std::to_string(place.argument) : "\"" + std::string(place.name) + "\"");
+}
+
+}  // namespace
+
 void wrong_array(const Place& place, const AnyView& given, DType dtype, int rank, std::string_view problem) {
   throw Error(ErrorKind::invalid_argument,
-              "[" + std::string(place.op) + "] argument " + std::to_string(place.argument) + ": given " +
+              text_of(place) + ": given " +
                   std::string(dtype_name(given.dtype)) + shape_text(given.shape) + " on " +
                   std::string(platform_name(given.platform)) + ", needed " + std::string(dtype_name(dtype)) +
                   " of rank " + std::to_string(rank) + " on cpu: " + std::string(problem));
@@ -142,6 +151,15 @@ void wrong_array(const Place& place, const AnyView& given, DType dtype, int rank
 void wrong_keyword(std::string_view op, std::string_view name, std::string_view known) {
   throw Error(ErrorKind::invalid_argument, "[" + std::string(op) + "] no argument is named \"" +
                                                std::string(name) + "\"; known names: " + std::string(known));
+}
+
+void repeated_keyword(std::string_view op, std::string_view name) {
+  throw Error(ErrorKind::invalid_argument, text_of({op, 0, name}) + " is given twice; pass it once, by name or by place");
+}
+
+void wrong_type(const Place& place, std::string_view given, std::string_view needed) {
+  throw Error(ErrorKind::invalid_argument, text_of(place) + ": given " + std::string(given) + ", needed " +
+                                               std::string(needed) + ": it does not convert; convert it yourself");
 }
 
 void missing_keyword(std::string_view op, std::string_view name) {

@@ -30,7 +30,7 @@ Value list_of(const std::vector<int64_t>& numbers) {
 Value items_of(const std::vector<Arg>& args) {
   Value out = Value::array();
   for (const Arg& a : args)
-    if (a.role != Role::output && !a.unkeyed) out.push_back(a.to_value());
+    if (a.counts()) out.push_back(a.to_value());
   return out;
 }
 
@@ -48,7 +48,8 @@ Value Arg::to_value() const {
     case Kind::dict: {
       Value::Object out;
       out.ordered = ordered;
-      for (size_t i = 0; i < items.size(); ++i) out.members.emplace_back(names[i], items[i].to_value());
+      for (size_t i = 0; i < items.size(); ++i)
+        if (items[i].counts()) out.members.emplace_back(names[i], items[i].to_value());
       return out;
     }
   }
@@ -65,7 +66,7 @@ std::string Invocation::spec() const {
   Value kwargs_spec = Value::object();
   if (!key_args)
     for (const auto& [name, arg] : kwargs)
-      if (!arg.unkeyed && arg.role != Role::output) kwargs_spec[name] = arg.to_value();
+      if (arg.counts()) kwargs_spec[name] = arg.to_value();
   Value spec = Value::object({{"args_spec", items_of(key_args ? *key_args : args)},
                               {"batch_axes", batch_axes},
                               {"kwargs_spec", std::move(kwargs_spec)},

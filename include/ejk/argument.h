@@ -92,8 +92,10 @@ class KeySink {
  public:
   template <class T>
   KeySink& operator()(std::string_view name, const T& part) {
-    if (words_) detail::ArgTraits<T>::emit(part, *words_);
-    else {
+    if (words_) {
+      words_->push_bytes(name);
+      detail::ArgTraits<T>::emit(part, *words_);
+    } else {
       arg_->names.emplace_back(name);
       arg_->items.push_back(detail::ArgTraits<T>::describe(part));
     }

@@ -86,6 +86,30 @@ void for_each_in_order(const M& map, F&& f) {
   }
 }
 
+// Whether T is made of nothing but values: then it can be written as JSON and keyed by value.
+template <class T>
+consteval bool is_made_of_values() {
+  if constexpr (std::same_as<T, Value> || std::is_arithmetic_v<T> || std::is_enum_v<T> || is_string_like<T>) return true;
+  else if constexpr (std::same_as<T, std::nullopt_t> || std::same_as<T, std::nullptr_t>) return true;
+  else if constexpr (is_a<T, std::optional> || is_a<T, std::vector> || is_std_array<T>)
+    return is_made_of_values<typename T::value_type>();
+  else if constexpr (std::is_bounded_array_v<T>) return is_made_of_values<std::remove_extent_t<T>>();
+  else if constexpr (is_a<T, std::map>)
+    return (std::integral<typename T::key_type> || is_string_like<typename T::key_type>) &&
+           is_made_of_values<typename T::mapped_type>();
+  else if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>)
+    return []<class... P>(std::type_identity<std::tuple<P...>>) {
+      return (is_made_of_values<P>() && ...);
+    }(std::type_identity<decltype(std::tuple_cat(std::declval<T>()))>{});
+  else if constexpr (Reflected<T>)
+    return []<class... F>(std::type_identity<std::tuple<F&...>>) {
+      return (is_made_of_values<F>() && ...);
+    }(std::type_identity<decltype(fields_of(std::declval<T&>()))>{});
+  else return false;
+}
+template <class T>
+concept MadeOfValues = is_made_of_values<std::remove_cv_t<T>>();
+
 template <class T>
 Value value_of(const T& v) {
   if constexpr (std::same_as<T, Value>) return v;

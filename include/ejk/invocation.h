@@ -35,6 +35,7 @@ struct Arg {
   bool ordered = false;            // dict: keep the order of the names in the key text
 
   int64_t size() const;        // number of elements of a tensor
+  bool counts() const { return !unkeyed && role != Role::output; }  // is part of the key
   Value to_value() const;      // as it stands in the key text
 };
 

@@ -68,4 +68,7 @@ inline constexpr int any_number_of_words = -1;
 template <class P>
 struct ArgTraits;
 
+template <class P>
+concept Argument = requires { ArgTraits<P>::words; };
+
 }  // namespace ejk::detail

@@ -251,7 +251,7 @@ struct ArgTraits<P> {
 };
 
 template <class P>
-  requires(std::floating_point<P> || std::same_as<P, Half> || std::same_as<P, BFloat16>)
+  requires(Element<P> && !std::integral<P>)
 struct ArgTraits<P> {
   static constexpr int words = 0;
   static void emit(const P&, auto&) {}
@@ -287,7 +287,9 @@ struct ArgTraits<P> {
 // Pushes every leaf of v by value.
 template <class T>
 void emit_by_value(const T& v, auto& sink) {
-  if constexpr (std::floating_point<T>) sink.push(std::bit_cast<uint64_t>(static_cast<double>(v)));
+  if constexpr (std::same_as<T, std::nullptr_t> || std::same_as<T, std::nullopt_t>) return;
+  else if constexpr (std::same_as<T, Value>) sink.push_bytes(stable_json(v));
+  else if constexpr (std::floating_point<T>) sink.push(std::bit_cast<uint64_t>(static_cast<double>(v)));
   else if constexpr (std::integral<T> || std::is_enum_v<T>) sink.push(static_cast<uint64_t>(v));
   else if constexpr (is_string_like<T>) sink.push_bytes(v);
   else if constexpr (is_a<T, std::optional>) {
@@ -295,8 +297,8 @@ void emit_by_value(const T& v, auto& sink) {
     if (v) emit_by_value(*v, sink);
   } else if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>) {
     std::apply([&](const auto&... item) { (emit_by_value(item, sink), ...); }, v);
-  } else if constexpr (is_a<T, std::vector> || is_std_array<T>) {
-    sink.push(v.size());
+  } else if constexpr (is_a<T, std::vector> || is_std_array<T> || std::is_bounded_array_v<T>) {
+    sink.push(std::size(v));
     for (const auto& item : v) emit_by_value(item, sink);
   } else if constexpr (is_a<T, std::map>) {
     sink.push(v.size());
@@ -309,7 +311,7 @@ consteval int words_by_value() {
   return std::is_arithmetic_v<T> || std::is_enum_v<T> ? 1 : any_number_of_words;
 }
 
-template <class T>
+template <MadeOfValues T>
 struct ArgTraits<Keyed<T>> {
   static constexpr int words = words_by_value<T>();
   static void emit(const Keyed<T>& p, auto& sink) { emit_by_value(p.value, sink); }
@@ -320,7 +322,7 @@ struct ArgTraits<Keyed<T>> {
 // Plain structs: settings, not data, so that their numbers count by value.
 template <class P>
 concept SettingsStruct =
-    Reflected<P> && !DynamicTensor<P> && !HasKey<P> && !is_std_array<P> && !std::is_empty_v<P>;
+    Reflected<P> && !DynamicTensor<P> && !HasKey<P> && !is_std_array<P> && !std::is_empty_v<P> && MadeOfValues<P>;
 template <SettingsStruct P>
 struct ArgTraits<P> {
   static constexpr int words = any_number_of_words;
@@ -331,7 +333,7 @@ struct ArgTraits<P> {
 
 // ---- wrappers -------------------------------------------------------------------------------
 
-template <class T>
+template <Argument T>
 class UnkeyedCopy {
  public:
   UnkeyedCopy(const Unkeyed<T>& original, Role role) : inner_(original.value, role) {}
@@ -343,7 +345,7 @@ class UnkeyedCopy {
   typename ArgTraits<T>::Copy inner_;
   Unkeyed<T> value_;
 };
-template <class T>
+template <Argument T>
 struct ArgTraits<Unkeyed<T>> {
   static constexpr int words = 0;
   static void emit(const Unkeyed<T>&, auto&) {}
@@ -353,6 +355,19 @@ struct ArgTraits<Unkeyed<T>> {
     return arg;
   }
   using Copy = UnkeyedCopy<T>;
+};
+// Handles, pointers, whatever run wants to be given: nobody looks inside.
+template <class T>
+  requires(!Argument<T>)
+struct ArgTraits<Unkeyed<T>> {
+  static constexpr int words = 0;
+  static void emit(const Unkeyed<T>&, auto&) {}
+  static Arg describe(const Unkeyed<T>&) {
+    Arg arg;
+    arg.unkeyed = true;
+    return arg;
+  }
+  using Copy = ValueCopy<Unkeyed<T>>;
 };
 
 template <class V>
@@ -368,7 +383,7 @@ class OutCopy {
   typename ArgTraits<V>::Copy inner_;
   Out<V> value_;
 };
-template <class V>
+template <Argument V>
 struct ArgTraits<Out<V>> {
   static constexpr int words = 0;
   static void emit(const Out<V>&, auto&) {}
@@ -380,7 +395,7 @@ struct ArgTraits<Out<V>> {
   using Copy = OutCopy<V>;
 };
 
-template <FixedString Name, class T, auto... D>
+template <FixedString Name, Argument T, auto... D>
 struct ArgTraits<Named<Name, T, D...>> {
   using P = Named<Name, T, D...>;
   static constexpr int words = ArgTraits<T>::words;
@@ -407,7 +422,7 @@ consteval int total_words() {
                                                                : (0 + ... + ArgTraits<T>::words);
 }
 
-template <class T>
+template <Argument T>
 struct ArgTraits<std::optional<T>> {
   using P = std::optional<T>;
   static constexpr int words = any_number_of_words;
@@ -470,9 +485,9 @@ struct TupleTraits {
     std::optional<P> value_;
   };
 };
-template <class... T>
+template <Argument... T>
 struct ArgTraits<std::tuple<T...>> : TupleTraits<std::tuple<T...>, T...> {};
-template <class A, class B>
+template <Argument A, Argument B>
 struct ArgTraits<std::pair<A, B>> : TupleTraits<std::pair<A, B>, A, B> {};
 
 // Lists and maps hold settings or arrays; copies share nothing with the original for settings,
@@ -501,7 +516,7 @@ class ListCopy {
   std::vector<std::unique_ptr<ItemCopy>> copies_;
 };
 
-template <class T, size_t N>
+template <Argument T, size_t N>
 struct ArgTraits<std::array<T, N>> {
   using P = std::array<T, N>;
   static constexpr int words =
@@ -518,7 +533,7 @@ struct ArgTraits<std::array<T, N>> {
   using Copy = ListCopy<P, T>;
 };
 
-template <class T, class A>
+template <Argument T, class A>
   requires(!ArrayElement<T>)
 struct ArgTraits<std::vector<T, A>> {
   using P = std::vector<T, A>;
@@ -536,7 +551,8 @@ struct ArgTraits<std::vector<T, A>> {
   using Copy = ListCopy<P, T>;
 };
 
-template <class K, class T, class C, class A>
+template <class K, Argument T, class C, class A>
+  requires(std::integral<K> || is_string_like<K>)
 struct ArgTraits<std::map<K, T, C, A>> {
   using P = std::map<K, T, C, A>;
   static constexpr int words = any_number_of_words;
@@ -548,11 +564,13 @@ struct ArgTraits<std::map<K, T, C, A>> {
     Arg arg;
     arg.kind = Arg::Kind::dict;
     arg.ordered = std::integral<K>;  // numbers sort as numbers before they become text
-    for (const auto& [name, item] : p) {
-      if constexpr (std::integral<K>) arg.names.push_back(std::to_string(name));
-      else arg.names.emplace_back(name);
+    auto add = [&](std::string name, const T& item) {
+      arg.names.push_back(std::move(name));
       arg.items.push_back(ArgTraits<T>::describe(item));
-    }
+    };
+    if constexpr (std::integral<K>) for_each_in_order(p, [&](K name, const T& item) { add(std::to_string(name), item); });
+    else
+      for (const auto& [name, item] : p) add(std::string(name), item);
     return arg;
   }
   class Copy {
@@ -581,12 +599,16 @@ struct ArgTraits<std::map<K, T, C, A>> {
 
 // ---- types of the user ----------------------------------------------------------------------
 
+// No name of a part has this length: what follows belongs to the next argument.
+inline constexpr uint64_t end_of_parts = ~uint64_t{0};
+
 template <HasKey P>
 struct ArgTraits<P> {
   static constexpr int words = any_number_of_words;
   static void emit(const P& p, auto& sink) {
     KeySink key(sink);
     ejk_key(key, p);
+    sink.push(end_of_parts);
   }
   static Arg describe(const P& p) {
     Arg arg;
@@ -597,8 +619,5 @@ struct ArgTraits<P> {
   }
   using Copy = ValueCopy<P>;
 };
-
-template <class P>
-concept Argument = requires { ArgTraits<P>::words; };
 
 }  // namespace ejk::detail

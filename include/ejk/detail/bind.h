@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,16 +15,19 @@
 
 namespace ejk::detail {
 
-// Where an argument is bound, for messages: "[op] argument 2".
+// Where an argument is bound, for messages: "[op] argument 2" or "[op] argument \"mask\"".
 struct Place {
   std::string_view op;
-  int argument;  // counted from 0 among run's parameters after the config
+  int argument;                // counted from 0 among run's parameters after the config
+  std::string_view name = {};  // of a named one
 };
 
 [[noreturn]] void wrong_array(const Place& place, const AnyView& given, DType dtype, int rank,
                               std::string_view problem);
 [[noreturn]] void wrong_keyword(std::string_view op, std::string_view name, std::string_view known);
 [[noreturn]] void missing_keyword(std::string_view op, std::string_view name);
+[[noreturn]] void repeated_keyword(std::string_view op, std::string_view name);
+[[noreturn]] void wrong_type(const Place& place, std::string_view given, std::string_view needed);
 
 inline void check_array(const Place& place, const AnyView& v, DType dtype, int rank, bool packed, bool writes) {
   if (v.platform != Platform::cpu) wrong_array(place, v, dtype, rank, "it does not live in CPU memory");
@@ -34,11 +38,44 @@ inline void check_array(const Place& place, const AnyView& v, DType dtype, int r
   if (writes && !v.writable) wrong_array(place, v, dtype, rank, "it is read-only and the kernel writes it");
 }
 
+template <class T>
+inline constexpr bool is_wrapper = false;
+template <class T>
+inline constexpr bool is_wrapper<Keyed<T>> = true;
+template <class T>
+inline constexpr bool is_wrapper<Unkeyed<T>> = true;
+template <class V>
+inline constexpr bool is_wrapper<Out<V>> = true;
+template <class T>
+inline constexpr bool is_named = false;
+template <FixedString N, class T, auto... D>
+inline constexpr bool is_named<Named<N, T, D...>> = true;
+
+template <class T>
+struct Wrapped;
+template <template <class> class W, class T>
+struct Wrapped<W<T>> {
+  using type = T;
+};
+template <FixedString N, class T, auto... D>
+struct Wrapped<Named<N, T, D...>> {
+  using type = T;
+};
+
+template <class A>
+inline constexpr bool is_keyword = false;
+template <class T>
+inline constexpr bool is_keyword<KeywordArgument<T>> = true;
+
 // The platform an argument or parameter type belongs to: types of other platforms say so with
-// `static constexpr ejk::Platform ejk_platform`.
+// `static constexpr ejk::Platform ejk_platform`; what wraps or holds one belongs there too.
 template <class T>
 consteval Platform platform_of() {
   if constexpr (requires { T::ejk_platform; }) return T::ejk_platform;
+  else if constexpr (is_wrapper<T> || is_named<T>) return platform_of<typename Wrapped<T>::type>();
+  else if constexpr (is_keyword<T>) return platform_of<std::remove_cvref_t<decltype(T::value)>>();
+  else if constexpr (is_a<T, std::optional> || is_a<T, std::vector> || is_std_array<T>)
+    return platform_of<typename T::value_type>();
   else return Platform::cpu;
 }
 template <class... A>
@@ -121,30 +158,6 @@ struct ArrayTarget<AnyView> {
   }
 };
 
-template <class T>
-inline constexpr bool is_wrapper = false;
-template <class T>
-inline constexpr bool is_wrapper<Keyed<T>> = true;
-template <class T>
-inline constexpr bool is_wrapper<Unkeyed<T>> = true;
-template <class V>
-inline constexpr bool is_wrapper<Out<V>> = true;
-template <class T>
-inline constexpr bool is_named = false;
-template <FixedString N, class T, auto... D>
-inline constexpr bool is_named<Named<N, T, D...>> = true;
-
-template <class T>
-struct Wrapped;
-template <template <class> class W, class T>
-struct Wrapped<W<T>> {
-  using type = T;
-};
-template <FixedString N, class T, auto... D>
-struct Wrapped<Named<N, T, D...>> {
-  using type = T;
-};
-
 // Stands in for a value after a mistake was reported, so that only the mistake is.
 template <class P>
 P& no_value() {
@@ -159,6 +172,57 @@ concept LineOf = requires(A& a) {
   { std::size(a) } -> std::convertible_to<size_t>;
 };
 
+template <class T>
+inline constexpr bool is_fixed_view = false;
+template <class T, int R>
+inline constexpr bool is_fixed_view<View<T, R>> = true;
+template <class T, int R>
+inline constexpr bool is_fixed_view<StridedView<T, R>> = true;
+
+// How an argument becomes a parameter, in the order in which the ways are tried.
+enum class Way {
+  other_platform, itself, loses_fraction, none,  // the last two of these and the first are mistakes
+  wrapped,     // Keyed, Unkeyed, Out, Named and optional: what is inside is bound
+  lifted,      // an optional of another type
+  checked,     // an array that knows its type at run time only
+  converted,   // implicitly
+  line,        // contiguous storage as a view of rank 1
+  erased,      // a view of fixed type as AnyView
+};
+constexpr bool is_mistake(Way way) {
+  return way == Way::other_platform || way == Way::loses_fraction || way == Way::none;
+}
+
+template <class P, class A>
+consteval Way way_of() {
+  using U = std::remove_cvref_t<A>;
+  if constexpr (std::same_as<U, P>) return Way::itself;
+  else if constexpr (std::same_as<U, std::nullopt_t> && std::is_convertible_v<A, P>) return Way::converted;
+  else if constexpr (platform_of<P>() != platform_of<U>()) return Way::other_platform;
+  else if constexpr (is_wrapper<P> || is_named<P>) {
+    constexpr Way inside = way_of<typename Wrapped<P>::type, A>();
+    return is_mistake(inside) ? inside : Way::wrapped;
+  } else if constexpr (ArrayTarget<P>::is_array && DynamicTensor<U>) return Way::checked;
+  else if constexpr (std::floating_point<U> && std::integral<P>) return Way::loses_fraction;
+  else if constexpr (is_a<P, std::optional>) {
+    if constexpr (is_a<U, std::optional>) {
+      constexpr Way inside = way_of<typename P::value_type, const typename U::value_type&>();
+      return is_mistake(inside) ? inside : Way::lifted;
+    } else {
+      constexpr Way inside = way_of<typename P::value_type, A>();
+      return is_mistake(inside) && std::is_convertible_v<A, P> ? Way::converted
+             : is_mistake(inside)                              ? inside
+                                                               : Way::wrapped;
+    }
+  } else if constexpr (std::is_convertible_v<A, P>) return Way::converted;
+  else if constexpr (requires { typename P::element_type; requires P::rank == 1; requires LineOf<A, typename P::element_type>; })
+    return Way::line;
+  else if constexpr (std::same_as<P, AnyView> && is_fixed_view<U>) return Way::erased;
+  else if constexpr (requires { requires U::rank == 1; { std::declval<A>().span() } -> std::convertible_to<P>; })
+    return Way::line;
+  else return Way::none;
+}
+
 // What `run` gets for its parameter Raw when the caller passes `arg`: a reference to the argument
 // itself if the types agree, else a new P.
 template <class K, int I, class Raw, class A>
@@ -166,40 +230,45 @@ decltype(auto) bind(const Place& place, A&& arg) {
   using P = std::remove_cvref_t<Raw>;
   using U = std::remove_cvref_t<A>;
   constexpr bool writes = std::is_lvalue_reference_v<Raw> && !std::is_const_v<std::remove_reference_t<Raw>>;
-  if constexpr (platform_of<P>() != platform_of<U>()) {
+  constexpr bool fixed = std::is_const_v<std::remove_reference_t<A>> || !std::is_lvalue_reference_v<A>;
+  constexpr Way way = way_of<P, A>();
+  if constexpr (way == Way::other_platform) {
     static_cast<void>(mistake::argument_lives_on_another_platform<K, I, U, P>{});
     return no_value<P>();
-  } else if constexpr (std::same_as<U, P>) {
-    if constexpr (writes && (std::is_const_v<std::remove_reference_t<A>> || !std::is_lvalue_reference_v<A>))
-      static_cast<void>(mistake::argument_is_const_but_run_writes_it<K, I, U, P>{});
+  } else if constexpr (way == Way::loses_fraction) {
+    static_cast<void>(mistake::argument_would_lose_its_fraction<K, I, U, P>{});
+    return no_value<P>();
+  } else if constexpr (way == Way::none || (writes && way != Way::itself)) {
+    static_cast<void>(mistake::argument_does_not_fit<K, I, U, P>{});
+    return no_value<P>();
+  } else if constexpr (writes && fixed) {
+    static_cast<void>(mistake::argument_is_const_but_run_writes_it<K, I, U, P>{});
+    return no_value<P>();
+  } else if constexpr (way == Way::itself) {
     if constexpr (std::same_as<P, AnyView>) static_cast<void>(ArrayTarget<P>::make(place, arg));
     else if constexpr (DlpackTensor<P>) static_cast<void>(ArrayTarget<AnyView>::make(place, any_view_of(arg)));
     return static_cast<std::remove_reference_t<A>&>(arg);
-  } else if constexpr (writes) {
-    static_cast<void>(mistake::argument_does_not_fit<K, I, U, P>{});
-    return no_value<P>();
-  } else if constexpr (is_wrapper<P> || is_named<P>) {
-    using T = typename Wrapped<P>::type;
-    return P(bind<K, I, T>(place, std::forward<A>(arg)));
-  } else if constexpr (ArrayTarget<P>::is_array && DynamicTensor<U>) {
+  } else if constexpr (way == Way::wrapped) {
+    if constexpr (is_a<P, std::optional>) return P(bind<K, I, typename P::value_type>(place, std::forward<A>(arg)));
+    else return P(bind<K, I, typename Wrapped<P>::type>(place, std::forward<A>(arg)));
+  } else if constexpr (way == Way::lifted) {
+    return arg ? P(bind<K, I, typename P::value_type>(place, *arg)) : P();
+  } else if constexpr (way == Way::checked) {
     return ArrayTarget<P>::make(place, any_view_of(arg));
-  } else if constexpr (std::floating_point<U> && std::integral<P>) {
-    static_cast<void>(mistake::argument_would_lose_its_fraction<K, I, U, P>{});
-    return no_value<P>();
-  } else if constexpr (std::is_convertible_v<A, P>) {
+  } else if constexpr (way == Way::converted) {
     return static_cast<P>(std::forward<A>(arg));
-  } else if constexpr (requires { typename P::element_type; requires P::rank == 1; requires LineOf<A, typename P::element_type>; }) {
+  } else if constexpr (way == Way::erased) {
+    std::span<const int64_t> strides;
+    if constexpr (requires { arg.strides; }) strides = arg.strides;
+    using T = typename U::element_type;
+    return AnyView{const_cast<std::remove_const_t<T>*>(arg.data), dtype_of<T>, Platform::cpu, arg.shape, strides,
+                   !std::is_const_v<T>};
+  } else if constexpr (requires { arg.span(); }) {
+    return P(arg.span());
+  } else {
     const View<typename P::element_type, 1> line{std::data(arg), {static_cast<int64_t>(std::size(arg))}};
     return P(line);
-  } else {
-    static_cast<void>(mistake::argument_does_not_fit<K, I, U, P>{});
-    return no_value<P>();
   }
 }
-
-template <class A>
-inline constexpr bool is_keyword = false;
-template <class T>
-inline constexpr bool is_keyword<KeywordArgument<T>> = true;
 
 }  // namespace ejk::detail
