@@ -180,7 +180,8 @@ std::vector<int64_t> packed_strides(DType dtype, const std::vector<int64_t>& sha
   int64_t step = 1, bits = 0;
   for (size_t d = shape.size(); d-- > 0;) {
     if (shape[d] < 0)
-      refuse(fmt::format("[tensor] shape {} was given: sizes must be 0 or more", shape_text(shape)));
+      refuse(fmt::format("[tensor] shape {} was given: sizes must be 0 or more",
+                         shape_text(shape)));
     strides[d] = step;
     if (__builtin_mul_overflow(step, std::max<int64_t>(shape[d], 1), &step))
       refuse_size(dtype, shape);

@@ -137,8 +137,9 @@ struct Mismatch {
 
 std::optional<std::string> text_of(const Mismatch& m, size_t output, DType dtype) {
   if (m.count == 0) return std::nullopt;
-  return fmt::format("output {}: {} of {} elements ({}) differ, the first at {}: got {}, expected {}",
-                     output, m.count, m.total, dtype_name(dtype), m.first, m.got, m.expected);
+  return fmt::format(
+      "output {}: {} of {} elements ({}) differ, the first at {}: got {}, expected {}", output,
+      m.count, m.total, dtype_name(dtype), m.first, m.got, m.expected);
 }
 
 bool close(double got, double expected, double scale, const Tolerance& allowed) {

@@ -45,7 +45,8 @@ class FakeRoot {
 
 std::string x86_cpuinfo(const std::string& flags, const std::string& mhz = "2299.998") {
   return "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 207\n"
-         "model name\t: Intel(R) Xeon(R) Processor\nstepping\t: 2\nmicrocode\t: 0x1\ncpu MHz\t\t: " +
+         "model name\t: Intel(R) Xeon(R) Processor\nstepping\t: 2\nmicrocode\t: 0x1\n"
+         "cpu MHz\t\t: " +
          mhz + "\nflags\t\t: " + flags + "\nbogomips\t: 4599.99\npower management:\n\n" +
          "processor\t: 1\nmodel name\t: second core\n\n";
 }
@@ -97,7 +98,8 @@ TEST(Device, OtherIsaUnderTheSameNameIsAnotherDevice) {
 TEST(Device, ClockSpeedAndUnrelatedFlagsDoNotSplitADevice) {
   FakeRoot before, after;
   make_x86(before), make_x86(after);
-  after.write("proc/cpuinfo", x86_cpuinfo("bmi2 avx2 avx fma f16c sse4_2 new_mitigation", "3100.2"));
+  after.write("proc/cpuinfo",
+              x86_cpuinfo("bmi2 avx2 avx fma f16c sse4_2 new_mitigation", "3100.2"));
   EXPECT_EQ(before.probe().fingerprint, after.probe().fingerprint);
   EXPECT_EQ(before.probe().identity, after.probe().identity);
 }

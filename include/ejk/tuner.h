@@ -86,7 +86,7 @@ class Tuner {
     for (const Config& c : candidates) {
       try {
         calls.push_back([fn = make_fn(c), &args...]() mutable { static_cast<void>(fn(args...)); });
-      } catch (const std::exception&) {  // a candidate that cannot be made fails like one that throws
+      } catch (const std::exception&) {  // fails like one that throws when it runs
         calls.push_back([why = std::current_exception()] { std::rethrow_exception(why); });
       }
     }
