@@ -42,7 +42,19 @@ void ConfigCache::insert(const EntryId& id, Record record) {
   records_.insert_or_assign(joined(id), std::move(record));
 }
 
+void ConfigCache::put_any(const EntryId& id, AnyConfig config) {
+  std::lock_guard order(order_);
+  insert(id, {std::move(config), Origin::memory, id.spec});
+  changed();
+}
+
+void ConfigCache::keep(const EntryId& id, Record record, uint64_t generation) {
+  std::lock_guard order(order_);
+  if (generation_.load(std::memory_order_acquire) == generation) insert(id, std::move(record));
+}
+
 void ConfigCache::clear() {
+  std::lock_guard order(order_);
   {
     std::lock_guard lock(mutex_);
     records_.clear();
@@ -62,6 +74,7 @@ std::optional<AnyConfig> ConfigCache::get(std::string device, std::string op, st
 }
 
 void ConfigCache::erase(const EntryId& id) {
+  std::lock_guard order(order_);
   {
     std::lock_guard lock(mutex_);
     records_.erase(joined(id));

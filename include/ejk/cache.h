@@ -46,16 +46,16 @@ class ConfigCache {
   void put(std::string device, std::string op, std::string key, C config) {
     put_any({std::move(device), std::move(op), std::move(key), {}}, make_config(std::move(config)));
   }
-  void put_any(const EntryId& id, AnyConfig config) {
-    insert(id, {std::move(config), Origin::memory, id.spec});
-    changed();
-  }
+  void put_any(const EntryId& id, AnyConfig config);
   std::optional<AnyConfig> get(std::string device, std::string op, std::string key) const;
   bool contains(std::string device, std::string op, std::string key) const {
     return get(std::move(device), std::move(op), std::move(key)).has_value();
   }
   void erase(const EntryId& id);
 
+  // Inserts unless something was put, erased or cleared since `generation`: what someone puts by
+  // hand is not overwritten by a selection that was under way.
+  void keep(const EntryId& id, Record record, uint64_t generation);
   // Counts the changes that came from outside; warm tables compare it.
   uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
@@ -63,6 +63,7 @@ class ConfigCache {
   void changed() noexcept { generation_.fetch_add(1, std::memory_order_acq_rel); }
 
  private:
+  std::mutex order_;  // held while something changes together with the generation
   mutable std::mutex mutex_;
   std::map<std::string, Record, std::less<>> records_;  // by device, op and key
   std::atomic<uint64_t> generation_{0};

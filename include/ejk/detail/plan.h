@@ -15,6 +15,7 @@
 #include <ejk/argument.h>
 #include <ejk/config.h>
 #include <ejk/detail/bind.h>
+#include <ejk/detail/hash.h>
 #include <ejk/detail/hooks.h>
 #include <ejk/kernel.h>
 
@@ -87,7 +88,9 @@ struct reference_has_another_signature {
 };
 template <class Kernel>
 struct key_has_another_signature {
-  static_assert(sizeof(Kernel) == 0, "ejk: the kernel's key must take run's parameters without the config and be const");
+  static_assert(sizeof(Kernel) == 0, 
+                "ejk: the kernel's key must take run's parameters without the config, be const and return what "
+                "counts: one value or a std::tuple of values");
 };
 template <class Kernel, size_t Given, size_t Wanted>
 struct wrong_number_of_arguments {
@@ -177,27 +180,15 @@ inline Arg with_role(Arg arg, Role role) {
   return arg;
 }
 
-inline uint64_t multiply_fold(uint64_t a, uint64_t b) {
-  const auto product = static_cast<unsigned __int128>(a) * b;
-  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-}
-
-// Words are taken in pairs whose products do not wait for each other. Any odd random-looking
-// constants do: a table probe compares the words themselves.
-inline uint64_t hash_words(const uint64_t* words, size_t count) {
-  constexpr uint64_t a = 0x9E3779B97F4A7C15, b = 0xD6E8FEB86659FD93;
-  uint64_t h = count * b;
-  uint64_t salt = a;
-  size_t i = 0;
-  for (; i + 1 < count; i += 2, salt += 0xA0761D6478BD642F)
-    h ^= multiply_fold(words[i] ^ salt, words[i + 1] ^ (salt * 5));
-  if (i < count) h ^= multiply_fold(words[i] ^ salt, b);
-  return h ^ (h >> 32);
-}
-
 // A distinct address for every kernel type, context and platform in the process.
 template <class K, Context C, Platform P>
 inline constexpr char kernel_tag = 0;
+
+// What a key hook may return: values, arrays and tuples of those.
+template <class T>
+inline constexpr bool can_be_in_key = MadeOfValues<T> || Argument<T>;
+template <class... T>
+inline constexpr bool can_be_in_key<std::tuple<T...>> = (can_be_in_key<T> && ...);
 
 template <class K, Context C, Platform P>
 struct Plan {
@@ -239,7 +230,7 @@ struct Plan {
   static_assert(check_parameters(Indices{}));
 
   static consteval bool check_members() {
-    if constexpr (!std::is_empty_v<K> && !has_key && !Reflected<K>)
+    if constexpr (!std::is_empty_v<K> && !has_key && !MadeOfValues<K>)
       static_cast<void>(mistake::data_members_cannot_be_keyed<K>{});
     return true;
   }
@@ -259,13 +250,33 @@ struct Plan {
   static void emit(const K& kernel, const Params& params, uint64_t salt, auto& sink, std::index_sequence<I...>) {
     sink.push(reinterpret_cast<uintptr_t>(&kernel_tag<K, C, P>) ^ salt);
     if constexpr (has_key) {
-      emit_by_value(hook_key::call(kernel, std::get<I>(params)...), sink);
+      if constexpr (check_key<decltype(std::get<I>(params))...>())
+        emit_key(hook_key::call(kernel, std::get<I>(params)...), sink);
       // is_valid is asked once for every exact shape that shares the key.
       if constexpr (has_is_valid) (emit_shape<I>(std::get<I>(params), sink), ...);
     } else {
       if constexpr (!std::is_empty_v<K>) emit_by_value(kernel, sink);
       (ArgTraits<Param<I>>::emit(std::get<I>(params), sink), ...);
     }
+  }
+  // What the key hook returns counts by value, arrays in it as arrays do.
+  template <class T>
+  static void emit_key(const T& key, auto& sink) {
+    if constexpr (MadeOfValues<T>) emit_by_value(key, sink);
+    else if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>)
+      std::apply([&](const auto&... part) { (emit_key(part, sink), ...); }, key);
+    else ArgTraits<T>::emit(key, sink);
+  }
+  template <class... Passed>
+  static consteval bool check_key() {
+    if constexpr (!hook_key::template callable<K, Passed...>) {
+      static_cast<void>(mistake::key_has_another_signature<K>{});
+      return false;
+    } else if constexpr (!can_be_in_key<std::remove_cvref_t<decltype(hook_key::call(std::declval<const K&>(),
+                                                                                    std::declval<Passed>()...))>>) {
+      static_cast<void>(mistake::key_has_another_signature<K>{});
+      return false;
+    } else return true;
   }
   template <size_t I>
   static void emit_shape(const Param<I>& param, auto& sink) {
@@ -284,7 +295,8 @@ struct Plan {
     inv.context = C;
     (add_argument<I>(inv, std::get<I>(params)), ...);
     if constexpr (has_key) {
-      inv.key_args = describe_key(hook_key::call(kernel, std::get<I>(params)...));
+      if constexpr (check_key<decltype(std::get<I>(params))...>())
+        inv.key_args = describe_key(hook_key::call(kernel, std::get<I>(params)...));
     } else if constexpr (!std::is_empty_v<K>) {
       inv.members = value_of(kernel);
     }
@@ -300,9 +312,14 @@ struct Plan {
   static std::vector<Arg> describe_key(const T& key) {
     std::vector<Arg> args;
     if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>)
-      std::apply([&](const auto&... part) { (args.push_back(describe_value(value_of(part))), ...); }, key);
-    else args.push_back(describe_value(value_of(key)));
+      std::apply([&](const auto&... part) { (args.push_back(describe_part(part)), ...); }, key);
+    else args.push_back(describe_part(key));
     return args;
+  }
+  template <class T>
+  static Arg describe_part(const T& part) {
+    if constexpr (MadeOfValues<T>) return describe_value(value_of(part));
+    else return ArgTraits<T>::describe(part);
   }
 
   // -- running --------------------------------------------------------------------------------
@@ -334,7 +351,10 @@ struct Plan {
     } else {
       auto passed = std::forward_as_tuple(std::forward<A>(args)...);
       return [&]<size_t... I>(std::index_sequence<I...>) {
-        if constexpr (positional<A...> < sizeof...(A)) check_names(passed);
+        if constexpr (positional<A...> < sizeof...(A)) {
+          check_names(passed);
+          (check_given_once<I, A...>(passed), ...);
+        }
         return std::tuple<decltype(bind_one<I, A...>(passed))...>(bind_one<I, A...>(passed)...);
       }(Indices{});
     }
@@ -365,13 +385,12 @@ struct Plan {
     if constexpr (is_keyword<A>) {
       if (arg.name != N::name) return;
       using T = typename Wrapped<N>::type;
-      if constexpr (std::is_convertible_v<decltype(arg.value), T>) {
-        out = N(arg.value);
-        given = true;
-      } else if constexpr (ArrayTarget<T>::is_array) {
-        out = N(bind<K, -1, T>(Place{K::op_id, -1}, arg.value));
-        given = true;
-      }
+      const Place place{K::op_id, -1, N::name};
+      // Names are known at run time only, so are mistakes with what they name.
+      if constexpr (is_mistake(way_of<T, decltype((arg.value))>()))
+        wrong_type(place, type_name<std::remove_cvref_t<decltype(arg.value)>>(), type_name<T>());
+      else out = N(bind<K, -1, T>(place, arg.value));
+      given = true;
     }
   }
   template <FixedString N, class T, auto... D>
@@ -397,6 +416,17 @@ struct Plan {
         if (!known) (add_name<I>(names), ...);
       }(Indices{});
       if (!known) wrong_keyword(K::op_id, arg.name, names.empty() ? "none" : names);
+    }
+  }
+  template <size_t I, class... A>
+  static void check_given_once(const std::tuple<A&&...>& passed) {
+    if constexpr (is_named<Param<I>>) {
+      size_t times = I < positional<A...> ? 1 : 0;
+      auto count = [&](const auto& arg) {
+        if constexpr (is_keyword<std::remove_cvref_t<decltype(arg)>>) times += arg.name == Param<I>::name;
+      };
+      std::apply([&](const auto&... a) { (count(a), ...); }, passed);
+      if (times > 1) repeated_keyword(K::op_id, Param<I>::name);
     }
   }
   template <size_t I>

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// The autotune tier: one thread of one process tunes a key, the others wait for its result.
+#include <chrono>
+
+#include "choose.h"
+
+namespace ejk {
+
+namespace {
+
+// Long enough for another process to finish the same tuning; after that it counts as stuck.
+std::chrono::milliseconds patience_for(const AutotunePolicy& policy) {
+  return std::chrono::milliseconds(static_cast<int64_t>(1000 * (20 + 3 * policy.budget_seconds)));
+}
+
+}  // namespace
+
+std::optional<Choice> ConfigSelectorChain::from_autotune(Call& call) {
+  if (!call.policy.allow_autotune) return call.pass("autotune", "the policy does not allow it");
+  const std::string flight = text_of(call.id);
+  std::unique_lock lock(state_->mutex);
+  // Another thread may be at it: wait for its result.
+  for (auto other = state_->in_flight.find(flight); other != state_->in_flight.end() && !call.dry;
+       other = state_->in_flight.find(flight)) {
+    if (other->second == std::this_thread::get_id())
+      return call.pass("autotune", "this thread is already tuning this very call (the kernel calls itself)");
+    state_->flight_ended.wait(lock);
+    lock.unlock();
+    if (auto found = from_memory(call)) return answer(call, std::move(*found), "cache_hit", "memory");
+    lock.lock();
+  }
+  if (const auto vain = state_->tried_in_vain.find(flight); vain != state_->tried_in_vain.end())
+    return call.pass("autotune", "it was tried before in this process: " + vain->second);
+  if (options_.forbid_reautotune) {
+    if (const auto earlier = state_->tuned.find(flight); earlier != state_->tuned.end()) {
+      std::string why;
+      AnyConfig config = as_type(earlier->second, call.kernel.config_type(), why);
+      lock.unlock();
+      if (config && call.kernel.is_valid(config, call.inv)) {
+        if (!call.dry) keep(call, config, Origin::autotune);
+        return answer(call, {std::move(config), Origin::autotune}, "cache_hit", "memory");
+      }
+      lock.lock();
+    }
+  }
+  if (call.dry) {
+    lock.unlock();
+    try {
+      const auto candidates = call.kernel.candidate_cfgs(call.inv);
+      return call.pass("autotune", !candidates ? "the kernel has no candidate_cfgs"
+                                               : "would measure " + std::to_string(candidates->size()) + " candidates");
+    } catch (...) {
+      return call.pass("autotune", "candidate_cfgs threw: " + what_of(std::current_exception()));
+    }
+  }
+  state_->in_flight.emplace(flight, std::this_thread::get_id());
+  lock.unlock();
+  struct Landing {  // also when something throws
+    State& state;
+    const std::string& flight;
+    ~Landing() {
+      {
+        std::lock_guard guard(state.mutex);
+        state.in_flight.erase(flight);
+      }
+      state.flight_ended.notify_all();
+    }
+  } landing{*state_, flight};
+  return tune_alone(call);
+}
+
+// This thread is the only one in this process that tunes this key.
+std::optional<Choice> ConfigSelectorChain::tune_alone(Call& call) {
+  std::unique_ptr<TuningLease> lease;
+  if (options_.persistent && options_.persist_autotune) {
+    lease = options_.persistent->lease(call.id, patience_for(call.policy));
+    // Another process may have finished it while this one waited.
+    if (auto found = from_persistent(call)) return answer(call, std::move(*found), "cache_hit", "persistent");
+    if (std::lock_guard lock(state_->mutex); state_->tried_in_vain.contains(text_of(call.id)))
+      return call.pass("autotune", "an earlier tuning rejected every candidate");
+  }
+  const auto entry = run_tuner(call);
+  if (!entry || entry->outcome == Outcome::failed) return std::nullopt;
+  std::string why;
+  AnyConfig config(call.kernel.config_type().from_value(entry->config, why), &call.kernel.config_type());
+  if (options_.persistent && options_.persist_autotune) options_.persistent->put(*entry);
+  keep(call, config, Origin::autotune);
+  return Choice{std::move(config), Origin::autotune};
+}
+
+// Races the candidates and remembers how it ended. Empty if there was nothing to race.
+std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
+  auto in_vain = [&](const std::string& why) {
+    {
+      std::lock_guard lock(state_->mutex);
+      state_->tried_in_vain.insert_or_assign(text_of(call.id), why);
+    }
+    call.pass("autotune", why);
+    if (options_.on_event)
+      emit({"autotune_finish", call.id.device, call.id.op, call.id.key, {}, {}, seconds_now() - call.started, why});
+    return std::nullopt;
+  };
+
+  if (options_.on_event)
+    emit({"autotune_start", call.id.device, call.id.op, call.id.key, {}, {}, seconds_now() - call.started, {}});
+  std::vector<AnyConfig> candidates;
+  size_t invalid = 0;
+  std::optional<AnyConfig> heuristic;
+  try {
+    auto offered = call.kernel.candidate_cfgs(call.inv);
+    if (!offered) return in_vain("the kernel has no candidate_cfgs");
+    for (AnyConfig& c : *offered)
+      if (call.kernel.is_valid(c, call.inv)) candidates.push_back(std::move(c));
+      else ++invalid;
+  } catch (...) {
+    return in_vain("candidate_cfgs threw: " + what_of(std::current_exception()));
+  }
+  if (candidates.empty())
+    return in_vain(invalid == 0 ? "candidate_cfgs returned no candidate"
+                                : "is_valid rejected all " + std::to_string(invalid) + " candidates");
+  try {
+    heuristic = call.kernel.heuristic_cfg(call.inv);
+    if (heuristic && !call.kernel.is_valid(*heuristic, call.inv)) heuristic.reset();
+  } catch (...) {
+    warn_once("heuristic" + call.id.op, "[" + call.id.op + "] heuristic_cfg threw for key " + call.id.key + ": " +
+                                            what_of(std::current_exception()) + "; tuning goes on without it");
+  }
+
+  TuneResult result;
+  bool call_itself_fails = false;
+  try {
+    const auto trial = call.kernel.trial(call.inv);
+    TuneTask task{call.id.op, call.id.key, trial.get(), candidates, heuristic, call.policy.budget_seconds};
+    result = options_.tuner->tune(task);
+    if (!result.winner && heuristic) {
+      // If not even the heuristic runs, it is the call that is wrong, not the candidates.
+      try {
+        trial->reset();
+        trial->run(*heuristic);
+      } catch (...) {
+        call_itself_fails = true;
+      }
+    }
+  } catch (...) {
+    return in_vain("the tuner threw: " + what_of(std::current_exception()));
+  }
+
+  Entry entry;
+  entry.id = call.id;
+  entry.outcome = result.outcome;
+  if (result.winner) entry.config = candidates.at(*result.winner).to_value();
+  else entry.outcome = Outcome::failed;
+  entry.device = call.inv.device->identity;
+  entry.environment = call.inv.device->environment;
+  entry.evidence = result.evidence;
+  entry.candidates = result.candidates;
+  if (entry.outcome == Outcome::failed) {
+    std::string why = "every candidate was rejected";
+    for (const Measurement& m : result.candidates) why += "; " + stable_json(m.config) + ": " + m.why;
+    if (call_itself_fails) {  // not remembered: the next call may be a right one
+      call.pass("autotune", why);
+      return std::nullopt;
+    }
+    warn_once("failed" + text_of(call.id), "[" + call.id.op + "] tuning key " + call.id.key + " failed: " + why);
+    if (options_.persistent && options_.persist_autotune) options_.persistent->put(entry);
+    in_vain(why);
+    return entry;
+  }
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->tuned.insert_or_assign(text_of(call.id), candidates.at(*result.winner));
+    state_->tried_in_vain.erase(text_of(call.id));
+  }
+  if (options_.on_event)
+    emit({"autotune_finish", call.id.device, call.id.op, call.id.key, {}, entry.config, seconds_now() - call.started,
+          outcome_name(entry.outcome)});
+  return entry;
+}
+
+std::pair<Choice, Entry> ConfigSelectorChain::tune(const Invocation& inv, const AnyKernel& kernel) {
+  Call call(*this, inv, kernel, false);
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->tried_in_vain.erase(text_of(call.id));
+  }
+  auto entry = run_tuner(call);
+  if (!entry || entry->outcome == Outcome::failed) fail(call);
+  std::string why;
+  AnyConfig config(kernel.config_type().from_value(entry->config, why), &kernel.config_type());
+  if (options_.persistent && options_.persist_autotune) options_.persistent->put(*entry, true);
+  keep(call, config, Origin::autotune);
+  return {Choice{std::move(config), Origin::autotune}, std::move(*entry)};
+}
+
+}  // namespace ejk

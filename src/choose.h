@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the chain share: one call on its way, and what a selector remembers.
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ejk/error.h>
+#include <ejk/selector.h>
+
+#include "scalar_watch.h"
+
+namespace ejk {
+
+double seconds_now();
+std::string what_of(const std::exception_ptr& error);
+// All of an id in one text, for maps.
+std::string text_of(const EntryId& id);
+// The same config as the kernel's own type; empty with the reason if its fields do not fit.
+AnyConfig as_type(const AnyConfig& config, const ConfigType& type, std::string& why);
+inline constexpr uint64_t backward_salt = 0x5851F42D4C957F2D;
+
+struct ConfigSelectorChain::Call {
+  Call(const ConfigSelectorChain& chain, const Invocation& invocation, const AnyKernel& any_kernel, bool is_dry);
+
+  // Why a tier did not answer.
+  std::nullopt_t pass(std::string tier, std::string why, Value config = {}) {
+    tiers.push_back({std::move(tier), false, std::move(why), std::move(config)});
+    return std::nullopt;
+  }
+
+  Invocation inv;
+  const AnyKernel& kernel;
+  AutotunePolicy policy;
+  const bool dry;  // only explains: nothing is kept, sent or tuned
+  double started;
+  uint64_t generation;  // of the cache when the call began
+  EntryId id;
+  std::vector<Explanation::Tier> tiers;
+};
+
+// What one selector remembers besides the cache.
+struct ConfigSelectorChain::State {
+  std::mutex mutex;
+  std::condition_variable flight_ended;
+  std::map<std::string, std::thread::id> in_flight;   // keys being tuned and by whom
+  std::map<std::string, AnyConfig> tuned;             // for forbid_reautotune
+  std::map<std::string, std::string> tried_in_vain;   // keys whose tuning gave nothing, and why
+  std::set<std::string> warned;
+  ScalarWatch scalars;
+};
+
+}  // namespace ejk

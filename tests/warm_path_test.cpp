@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// A warm call allocates nothing and makes no system call.
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+#include "fakes.h"
+
+namespace {
+std::atomic<long> allocations{0};
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define EJK_COUNTS_ALLOCATIONS 1
+void* operator new(size_t n) {
+  ++allocations;
+  if (void* p = std::malloc(n)) return p;
+  throw std::bad_alloc();
+}
+void* operator new(size_t n, std::align_val_t a) {
+  ++allocations;
+  const size_t align = static_cast<size_t>(a);
+  if (void* p = std::aligned_alloc(align, (n + align - 1) / align * align)) return p;
+  throw std::bad_alloc();
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+#endif
+
+namespace {
+
+struct Fixed {
+  static constexpr std::string_view op_id = "fixed";
+  struct Config {
+    int block = 1;
+  };
+  void run(const Config& c, ejk::View<const float, 2> a, ejk::View<float, 2> b, float alpha) const {
+    b.data[0] = a.data[0] * alpha + static_cast<float>(c.block);
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
+};
+
+// Strings, optionals, strides and long keys take the general way.
+struct General {
+  static constexpr std::string_view op_id = "general";
+  struct Config {
+    int block = 1;
+  };
+  int factor = 3;
+  void run(const Config&, const ejk::Tensor& a, ejk::AnyView b, std::optional<int> n, const std::string& mode,
+           ejk::Keyed<std::array<int, 60>> many, ejk::Named<"causal", bool, false> causal) const {
+    static_cast<float*>(b.data)[0] = static_cast<float>(a.size() + n.value_or(0) + many.value[0] + factor) +
+                                     static_cast<float>(mode.size()) + (causal ? 1.f : 0.f);
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
+};
+
+class WarmPath : public testing::Test {
+ protected:
+  ejk::SelectorOptions options() {
+    ejk::SelectorOptions o;
+    o.policy = ejk::AutotunePolicy{};
+    o.tuner = std::make_shared<fakes::FakeTuner>();
+    return o;
+  }
+  void call() {
+    executor(Fixed{}, ejk::View<const float, 2>{data, {2, 2}}, ejk::View<float, 2>{data, {2, 2}}, 2.f);
+    executor(General{}, tensor, other, std::optional<int>(4), mode, many, ejk::kw("causal", true));
+  }
+
+  float data[4] = {};
+  ejk::Tensor tensor = ejk::Tensor::of<float>({3, 5}).transposed({1, 0}), other = ejk::Tensor::of<float>({9});
+  std::string mode = "a mode whose name is longer than any small string";
+  ejk::Keyed<std::array<int, 60>> many{};
+  ejk::Executor executor{options()};
+};
+
+TEST_F(WarmPath, AllocatesNothing) {
+#ifndef EJK_COUNTS_ALLOCATIONS
+  GTEST_SKIP() << "the sanitizer has the allocator";
+#endif
+  call();
+  call();
+  const long before = allocations;
+  for (int i = 0; i < 1000; ++i) call();
+  EXPECT_EQ(allocations, before);
+}
+
+// Any system call but the end of the process kills it.
+void forbid_system_calls() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+  };
+  const sock_fprog program{static_cast<unsigned short>(std::size(filter)), filter};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    _exit(77);
+}
+
+TEST_F(WarmPath, MakesNoSystemCall) {
+#ifndef EJK_COUNTS_ALLOCATIONS
+  GTEST_SKIP() << "the sanitizer makes its own";
+#endif
+  call();
+  call();
+  auto child = [&](bool cheat) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      forbid_system_calls();
+      for (int i = 0; i < 10000; ++i) call();
+      if (cheat) static_cast<void>(getppid());
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return status;
+  };
+  const int status = child(false);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no seccomp here";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "killed by a forbidden system call";
+  EXPECT_TRUE(WIFSIGNALED(child(true))) << "the filter itself does not work";
+}
+
+}  // namespace
