@@ -70,7 +70,9 @@ constexpr std::string_view everything_text =
     R"("ratio":0.5,"scale":1e-06,"tile":{"columns":8,"rows":4},"tiles":[{"columns":8,"rows":4}],)"
     R"("tiny":-1,"triple":[1,2,3]})";
 
-TEST(Config, FieldsOfEveryKindAreFoundByName) { EXPECT_EQ(stable_json(Everything{}), everything_text); }
+TEST(Config, FieldsOfEveryKindAreFoundByName) {
+  EXPECT_EQ(stable_json(Everything{}), everything_text);
+}
 
 TEST(Config, EveryKindOfFieldComesBackFromItsText) {
   Everything changed;
@@ -122,7 +124,8 @@ TEST(Config, TemplatesAndOneFieldStructsWork) {
   };
   struct Empty {};
   EXPECT_EQ(stable_json(Templated<int>{}), R"({"pair":[0,0],"value":0})");
-  EXPECT_EQ(stable_json(Templated<Tile>{}.pair), R"([{"columns":8,"rows":4},{"columns":8,"rows":4}])");
+  EXPECT_EQ(stable_json(Templated<Tile>{}.pair),
+            R"([{"columns":8,"rows":4},{"columns":8,"rows":4}])");
   EXPECT_EQ(stable_json(One{}), R"({"only":[3]})");
   EXPECT_EQ(stable_json(Text{"a"}), R"({"text":"a"})");
   EXPECT_EQ(stable_json(Empty{}), "{}");
@@ -190,15 +193,16 @@ TEST(Config, StructsWhoseFieldsCannotBeFoundAreNotTakenForOthers) {
 }
 
 struct TwentyFour {
-  int a0 = 0, a1 = 1, a2 = 2, a3 = 3, a4 = 4, a5 = 5, a6 = 6, a7 = 7, a8 = 8, a9 = 9, a10 = 10, a11 = 11, a12 = 12,
-      a13 = 13, a14 = 14, a15 = 15, a16 = 16, a17 = 17, a18 = 18, a19 = 19, a20 = 20, a21 = 21, a22 = 22, a23 = 23;
+  int a0 = 0, a1 = 1, a2 = 2, a3 = 3, a4 = 4, a5 = 5, a6 = 6, a7 = 7, a8 = 8, a9 = 9, a10 = 10,
+      a11 = 11, a12 = 12, a13 = 13, a14 = 14, a15 = 15, a16 = 16, a17 = 17, a18 = 18, a19 = 19,
+      a20 = 20, a21 = 21, a22 = 22, a23 = 23;
 };
 struct TwentyFive {
-  int a0 = 0, a1 = 1, a2 = 2, a3 = 3, a4 = 4, a5 = 5, a6 = 6, a7 = 7, a8 = 8, a9 = 9, a10 = 10, a11 = 11, a12 = 12,
-      a13 = 13, a14 = 14, a15 = 15, a16 = 16, a17 = 17, a18 = 18, a19 = 19, a20 = 20, a21 = 21, a22 = 22, a23 = 23,
-      a24 = 24;
-  EJK_CONFIG(TwentyFive, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19,
-             a20, a21, a22, a23, a24)
+  int a0 = 0, a1 = 1, a2 = 2, a3 = 3, a4 = 4, a5 = 5, a6 = 6, a7 = 7, a8 = 8, a9 = 9, a10 = 10,
+      a11 = 11, a12 = 12, a13 = 13, a14 = 14, a15 = 15, a16 = 16, a17 = 17, a18 = 18, a19 = 19,
+      a20 = 20, a21 = 21, a22 = 22, a23 = 23, a24 = 24;
+  EJK_CONFIG(TwentyFive, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16,
+             a17, a18, a19, a20, a21, a22, a23, a24)
 };
 
 TEST(Config, TwentyFourFieldsAreFoundAndMoreCanBeNamed) {
@@ -212,7 +216,8 @@ TEST(Config, TwentyFourFieldsAreFoundAndMoreCanBeNamed) {
 
 TEST(Config, FieldsTheTextDoesNotNameKeepTheirDefaults) {
   EXPECT_EQ(from_json<Everything>("{}"), Everything{});
-  const auto some = from_json<Everything>(R"({"nested":{"rows":1},"tile":{"columns":2},"tiles":[{"rows":3}]})");
+  const auto some =
+      from_json<Everything>(R"({"nested":{"rows":1},"tile":{"columns":2},"tiles":[{"rows":3}]})");
   EXPECT_EQ(some.nested, (Tile{1, 8}));
   EXPECT_EQ(some.tile, (Tile{4, 2}));
   EXPECT_EQ(some.tiles, std::vector{(Tile{3, 8})});
@@ -222,26 +227,30 @@ TEST(Config, WhatDoesNotFitIsRefusedWithTheFieldsPath) {
   auto why = [](const char* text) { return refusal([&] { from_json<Everything>(text); }); };
   EXPECT_THAT(why(R"({"flags":true})"), AllOf(HasSubstr("\"flags\""), HasSubstr("Everything")));
   EXPECT_THAT(why(R"({"nested":{"row":1}})"), AllOf(HasSubstr("nested: "), HasSubstr("\"row\"")));
-  EXPECT_THAT(why(R"({"tiles":[{"rows":1},{"rows":"x"}]})"), HasSubstr("tiles[1].rows: expected an integer"));
+  EXPECT_THAT(why(R"({"tiles":[{"rows":1},{"rows":"x"}]})"),
+              HasSubstr("tiles[1].rows: expected an integer"));
   EXPECT_THAT(why(R"({"flag":1})"), HasSubstr("flag: expected a bool"));
   EXPECT_THAT(why(R"({"tiny":1.0})"), HasSubstr("tiny: expected an integer"));
   EXPECT_THAT(why(R"({"tiny":true})"), HasSubstr("tiny: expected an integer"));
   EXPECT_THAT(why(R"({"tiny":null})"), HasSubstr("tiny: expected an integer"));
   EXPECT_THAT(why(R"({"tiny":128})"), HasSubstr("tiny: 128 does not fit"));
   EXPECT_THAT(why(R"({"huge":-1})"), HasSubstr("huge: -1 does not fit"));
-  EXPECT_THAT(why(R"({"huge":18446744073709551616})"), HasSubstr("huge: 18446744073709551616 does not fit"));
+  EXPECT_THAT(why(R"({"huge":18446744073709551616})"),
+              HasSubstr("huge: 18446744073709551616 does not fit"));
   EXPECT_THAT(why(R"({"ratio":1e300})"), HasSubstr("ratio: 1e+300 does not fit"));
   EXPECT_THAT(why(R"({"ratio":"1"})"), HasSubstr("ratio: expected a number"));
   EXPECT_THAT(why(R"({"order":"diagonal"})"), HasSubstr("order: unknown enumerator \"diagonal\""));
   EXPECT_THAT(why(R"({"order":1.5})"), HasSubstr("order: expected an enumerator"));
   EXPECT_THAT(why(R"({"level":256})"), HasSubstr("level: 256 does not fit"));
-  EXPECT_THAT(why(R"({"level":18446744073709551615})"), HasSubstr("level: 18446744073709551615 does not fit"));
+  EXPECT_THAT(why(R"({"level":18446744073709551615})"),
+              HasSubstr("level: 18446744073709551615 does not fit"));
   EXPECT_THAT(why(R"({"name":3})"), HasSubstr("name: expected a string"));
   EXPECT_THAT(why(R"({"list":{}})"), HasSubstr("list: expected an array"));
   EXPECT_THAT(why(R"({"triple":[1,2]})"), HasSubstr("triple: expected an array of that length"));
   EXPECT_THAT(why(R"({"both":[1]})"), HasSubstr("both: expected an array of that length"));
   EXPECT_THAT(why(R"({"both":["1","one"]})"), HasSubstr("both[0]: "));
-  EXPECT_THAT(why(R"({"by_number":{"1x":"a"}})"), HasSubstr("by_number: \"1x\" is not an integer key"));
+  EXPECT_THAT(why(R"({"by_number":{"1x":"a"}})"),
+              HasSubstr("by_number: \"1x\" is not an integer key"));
   EXPECT_THAT(why(R"({"by_name":{"a":"b"}})"), HasSubstr("by_name.a: expected a number"));
   EXPECT_THAT(why("[]"), HasSubstr("expected an object"));
   EXPECT_THAT(why("{"), HasSubstr("JSON"));
@@ -250,7 +259,8 @@ TEST(Config, WhatDoesNotFitIsRefusedWithTheFieldsPath) {
 TEST(Config, WholeNumbersAreTakenForFloatsAndFloatsKeepInfinities) {
   EXPECT_EQ(from_json<Everything>(R"({"scale":2})").scale, 2.0);
   EXPECT_EQ(from_json<Everything>(R"({"scale":1000000000000000000000000})").scale, 1e24);
-  EXPECT_EQ(from_json<Everything>(R"({"ratio":Infinity})").ratio, std::numeric_limits<float>::infinity());
+  EXPECT_EQ(from_json<Everything>(R"({"ratio":Infinity})").ratio,
+            std::numeric_limits<float>::infinity());
   EXPECT_TRUE(from_json<Everything>(R"({"ratio":NaN})").ratio != 0);
 }
 
@@ -274,16 +284,19 @@ TEST(Config, StoredConfigsMustNameEveryField) {
   EXPECT_THAT(why, HasSubstr("tile: is missing"));
   EXPECT_EQ(type.from_value(parse_json(R"({"block":1,"tile":{"rows":2}})"), why), nullptr);
   EXPECT_THAT(why, HasSubstr("tile.columns: is missing"));
-  EXPECT_EQ(type.from_value(parse_json(R"({"block":1,"tile":{"rows":2,"columns":3},"x":1})"), why), nullptr);
+  EXPECT_EQ(type.from_value(parse_json(R"({"block":1,"tile":{"rows":2,"columns":3},"x":1})"), why),
+            nullptr);
   EXPECT_THAT(why, HasSubstr("\"x\""));
-  const auto config = type.from_value(parse_json(R"({"block":1,"tile":{"rows":2,"columns":3}})"), why);
+  const auto config =
+      type.from_value(parse_json(R"({"block":1,"tile":{"rows":2,"columns":3}})"), why);
   ASSERT_NE(config, nullptr);
   EXPECT_EQ(static_cast<const Outer::Config*>(config.get())->tile, (Tile{2, 3}));
   EXPECT_THAT(type.name, HasSubstr("Outer::Config"));
 }
 
 TEST(Config, ErasedConfigsCompareByContent) {
-  const AnyConfig one = make_config(Tile{1, 2}), same = make_config(Tile{1, 2}), other = make_config(Tile{2, 1});
+  const AnyConfig one = make_config(Tile{1, 2}), same = make_config(Tile{1, 2}),
+                  other = make_config(Tile{2, 1});
   EXPECT_EQ(one, same);
   EXPECT_FALSE(one == other);
   EXPECT_EQ(one.as<Tile>(), (Tile{1, 2}));
@@ -293,7 +306,8 @@ TEST(Config, ErasedConfigsCompareByContent) {
 
 TEST(Config, NumbersAsMapKeysSortAsNumbers) {
   const std::map<int, bool, std::greater<int>> downwards{{100, true}, {9, false}, {-3, true}};
-  EXPECT_EQ(stable_json(std::map<int, bool>{{100, true}, {9, false}, {-3, true}}), R"({"-3":true,"9":false,"100":true})");
+  EXPECT_EQ(stable_json(std::map<int, bool>{{100, true}, {9, false}, {-3, true}}),
+            R"({"-3":true,"9":false,"100":true})");
   EXPECT_EQ(stable_json(downwards), R"({"-3":true,"9":false,"100":true})");
 }
 
@@ -315,10 +329,11 @@ TEST(Config, AttentionParametersReadAsTheOriginalWritesThem) {
     if (name->as_string() == "BwdParams") same(std::type_identity<BwdParams>{});
   }
   EXPECT_GE(checked, 2);
-  EXPECT_EQ(stable_json(FwdParams{.q_blocksize = 128, .num_warps = 4}),
-            R"({"blocksize_heads":null,"blocksize_k":null,"blocksize_keys":null,"blocksize_m":null,)"
-            R"("blocksize_n":null,"kv_blocksize":null,"num_key_splits":null,"num_stages":null,"num_warps":4,)"
-            R"("q_blocksize":128})");
+  EXPECT_EQ(
+      stable_json(FwdParams{.q_blocksize = 128, .num_warps = 4}),
+      R"({"blocksize_heads":null,"blocksize_k":null,"blocksize_keys":null,"blocksize_m":null,)"
+      R"("blocksize_n":null,"kv_blocksize":null,"num_key_splits":null,"num_stages":null,"num_warps":4,)"
+      R"("q_blocksize":128})");
 }
 
 // ---- spaces -----------------------------------------------------------------------------------
@@ -330,8 +345,10 @@ std::vector<std::pair<int, int>> points(const std::vector<Tile>& tiles) {
 }
 
 TEST(Space, TheLastParameterVariesFastest) {
-  const auto configs = space<Tile>().param(&Tile::rows, {2, 1}).param(&Tile::columns, {7, 8, 9}).configs();
-  EXPECT_EQ(points(configs), (std::vector<std::pair<int, int>>{{2, 7}, {2, 8}, {2, 9}, {1, 7}, {1, 8}, {1, 9}}));
+  const auto configs =
+      space<Tile>().param(&Tile::rows, {2, 1}).param(&Tile::columns, {7, 8, 9}).configs();
+  EXPECT_EQ(points(configs),
+            (std::vector<std::pair<int, int>>{{2, 7}, {2, 8}, {2, 9}, {1, 7}, {1, 8}, {1, 9}}));
 }
 
 TEST(Space, AllConstraintsMustAccept) {
@@ -352,7 +369,8 @@ TEST(Space, FieldsThatAreNoParameterKeepTheirDefaults) {
 }
 
 TEST(Space, ParametersMayBeOfAnyTypeAndInherited) {
-  const auto configs = space<WithBase>().param(&WithBase::inherited, {3, 4}).param(&WithBase::own, {5}).configs();
+  const auto configs =
+      space<WithBase>().param(&WithBase::inherited, {3, 4}).param(&WithBase::own, {5}).configs();
   ASSERT_EQ(configs.size(), 2u);
   EXPECT_EQ(configs[1].inherited, 4);
 

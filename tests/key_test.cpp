@@ -27,9 +27,13 @@ const Value& vectors() {
   return v;
 }
 
-const std::string& text_of(const Value& object, std::string_view name) { return object.find(name)->as_string(); }
+const std::string& text_of(const Value& object, std::string_view name) {
+  return object.find(name)->as_string();
+}
 
-double from_bits(const std::string& hex) { return std::bit_cast<double>(uint64_t(std::stoull(hex, nullptr, 16))); }
+double from_bits(const std::string& hex) {
+  return std::bit_cast<double>(uint64_t(std::stoull(hex, nullptr, 16)));
+}
 
 // ---- the original's vectors, rebuilt as abstract arguments -------------------------------------
 
@@ -72,7 +76,9 @@ std::optional<Arg> dict_of(const Value& v) {
     const Value& name = pair.as_array()[0];
     auto made = arg_of(pair.as_array()[1]);
     if (!made) return std::nullopt;
-    arg.names.push_back(name.is_string() ? name.as_string() : name.find("v") ? text_of(name, "v") : "null");
+    arg.names.push_back(name.is_string() ? name.as_string()
+                        : name.find("v") ? text_of(name, "v")
+                                         : "null");
     arg.items.push_back(std::move(*made));
   }
   return arg;
@@ -82,7 +88,8 @@ std::optional<Arg> dict_of(const Value& v) {
 Value numpy_scalar(const Value& v) {
   const std::string& repr = text_of(v, "repr");
   if (text_of(v, "dtype") == "bool") return repr == "np.True_";
-  const Value number = parse_json(repr.substr(repr.find('(') + 1, repr.find(')') - repr.find('(') - 1));
+  const Value number =
+      parse_json(repr.substr(repr.find('(') + 1, repr.find(')') - repr.find('(') - 1));
   return text_of(v, "dtype") == "float32" ? Value(static_cast<float>(number.as_double())) : number;
 }
 
@@ -139,7 +146,8 @@ TEST(KeyVectors, EveryCallThatCanBeSaidHasTheOriginalsTextKeyAndLabel) {
   }
   EXPECT_EQ(checked, 76);
   // Arrays of strings, of Python objects and of JAX's random keys hold no numbers.
-  EXPECT_EQ(left_out, (std::set<std::string>{"np_str_array", "np_object_array", "prng_keys_batch"}));
+  EXPECT_EQ(left_out,
+            (std::set<std::string>{"np_str_array", "np_object_array", "prng_keys_batch"}));
 }
 
 TEST(KeyVectors, SingleValuesHaveTheOriginalsTextAndHash) {
@@ -147,8 +155,10 @@ TEST(KeyVectors, SingleValuesHaveTheOriginalsTextAndHash) {
   for (const Value& vector : vectors().find("bare")->as_array()) {
     const auto arg = arg_of(*vector.find("value"));
     if (!arg) continue;
-    EXPECT_EQ(stable_json(arg->to_value()), text_of(vector, "stable_json")) << text_of(vector, "name");
-    EXPECT_EQ(short_hash(arg->to_value()), text_of(vector, "short_hash")) << text_of(vector, "name");
+    EXPECT_EQ(stable_json(arg->to_value()), text_of(vector, "stable_json"))
+        << text_of(vector, "name");
+    EXPECT_EQ(short_hash(arg->to_value()), text_of(vector, "short_hash"))
+        << text_of(vector, "name");
     ++checked;
   }
   EXPECT_GE(checked, 60);
@@ -157,8 +167,9 @@ TEST(KeyVectors, SingleValuesHaveTheOriginalsTextAndHash) {
 TEST(KeyVectors, LabelsAreTheOriginals) {
   for (const Value& v : vectors().find("labels")->as_array()) {
     const Value& prefix = *v.find("prefix");
-    const std::string label = prefix.is_null() ? make_label(text_of(v, "op_id"), text_of(v, "hash"))
-                                               : make_label(text_of(v, "op_id"), text_of(v, "hash"), prefix.as_string());
+    const std::string label =
+        prefix.is_null() ? make_label(text_of(v, "op_id"), text_of(v, "hash"))
+                         : make_label(text_of(v, "op_id"), text_of(v, "hash"), prefix.as_string());
     EXPECT_EQ(label, text_of(v, "label"));
   }
 }
@@ -206,22 +217,27 @@ struct Tree {
   Leaf a;
 };
 [[maybe_unused]] void ejk_key(KeySink& key, const Leaf& leaf) { key("y", nullptr)("x", leaf.x); }
-[[maybe_unused]] void ejk_key(KeySink& key, const Tree& tree) { key("b", std::tuple(1, std::tuple(2, 3)))("a", tree.a); }
+[[maybe_unused]] void ejk_key(KeySink& key, const Tree& tree) {
+  key("b", std::tuple(1, std::tuple(2, 3)))("a", tree.a);
+}
 
 TEST(KeyVectors, ArraysThroughRealKernels) {
   std::vector<int64_t> longs(4);
   std::vector<double> doubles(4);
   std::vector<float> floats(3);
   const uint16_t shorts[6] = {};
-  expect_vector("jax_uint16", call<View<const uint16_t, 2>>(View<const uint16_t, 2>{shorts, {2, 3}}));
+  expect_vector("jax_uint16",
+                call<View<const uint16_t, 2>>(View<const uint16_t, 2>{shorts, {2, 3}}));
   expect_vector("jax_float32", call<View<const float, 2>>(Tensor(DType::float32, {2, 3})));
   expect_vector("jax_float32", call<Tensor>(Tensor(DType::float32, {2, 3})));
   expect_vector("jax_float32", call<StridedView<float, 2>>(Tensor(DType::float32, {2, 3})));
-  for (const char* dtype : {"complex64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "int4",
-                            "uint4", "int2", "uint2", "float8_e8m0fnu", "float8_e3m4", "float8_e4m3"}) {
+  for (const char* dtype :
+       {"complex64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "int4",
+        "uint4", "int2", "uint2", "float8_e8m0fnu", "float8_e3m4", "float8_e4m3"}) {
     const int64_t shape[] = {2, 3};
-    expect_vector("jax_" + std::string(dtype),
-                  call<AnyView>(AnyView{nullptr, dtype_from_name(dtype), Platform::cpu, shape, {}, false}));
+    expect_vector(
+        "jax_" + std::string(dtype),
+        call<AnyView>(AnyView{nullptr, dtype_from_name(dtype), Platform::cpu, shape, {}, false}));
   }
   expect_vector("np_int64", call<std::span<const int64_t>>(longs));
   expect_vector("np_int64", call<std::vector<int64_t>>(longs));
@@ -231,7 +247,8 @@ TEST(KeyVectors, ArraysThroughRealKernels) {
   expect_vector("shape_()", call<AnyView>(Tensor(DType::float32, {})));
   expect_vector("shape_()", call<float>(0.5f));
   expect_vector("shape_(1,)", call<View<float, 1>>(Tensor(DType::float32, {1})));
-  expect_vector("shape_(1048576, 2)", call<View<const float, 2>>(View<const float, 2>{nullptr, {1048576, 2}}));
+  expect_vector("shape_(1048576, 2)",
+                call<View<const float, 2>>(View<const float, 2>{nullptr, {1048576, 2}}));
   expect_vector("plain_ref", call<View<const float, 2>>(Tensor(DType::float32, {4, 8})));
 }
 
@@ -288,7 +305,8 @@ TEST(KeyVectors, StructuresThroughRealKernels) {
   expect_vector("empty_list", call<std::vector<std::string>>(std::vector<std::string>()));
   expect_vector("empty_list", call<Keyed<std::vector<int>>>(std::vector<int>()));
   expect_vector("nested", call<std::tuple<Tree>>(std::tuple(Tree{{two.view<float, 1>()}})));
-  expect_vector("ordered_dict", call<std::map<std::string, int>>(std::map<std::string, int>{{"z", 1}, {"a", 2}}));
+  expect_vector("ordered_dict",
+                call<std::map<std::string, int>>(std::map<std::string, int>{{"z", 1}, {"a", 2}}));
   expect_vector("fwdparams", call<FwdParams>(FwdParams{.q_blocksize = 128, .num_warps = 4}));
   expect_vector("bwdparams", call<const BwdParams&>(BwdParams{.blocksize_m = 64}));
 }
@@ -321,11 +339,14 @@ TEST(KeyVectors, ShardMapCountsAsTheMethod) {
   expect_vector("plain_ref", Seen::calls[1]);
 }
 
-// ---- rules -----------------------------------------------------------------------------------------
+// ---- rules
+// -----------------------------------------------------------------------------------------
 
 // Whether two calls share a key. The text and the words of the warm table must agree about it.
 bool same(const Invocation& a, const Invocation& b) {
-  auto unsalted = [](const Invocation& inv) { return std::vector(inv.words.begin() + 1, inv.words.end()); };
+  auto unsalted = [](const Invocation& inv) {
+    return std::vector(inv.words.begin() + 1, inv.words.end());
+  };
   EXPECT_EQ(a.spec() == b.spec(), unsalted(a) == unsalted(b)) << a.spec() << "\n" << b.spec();
   EXPECT_EQ(a.spec() == b.spec(), a.call_key() == b.call_key());
   return a.spec() == b.spec();
@@ -337,7 +358,8 @@ TEST(Keys, BareFloatsCountByType) {
   EXPECT_NE(call<Half>(Half(1.f)).spec(), call<BFloat16>(BFloat16(1.f)).spec());
   EXPECT_TRUE(same(call<std::optional<float>>(1.f), call<std::optional<float>>(2.f)));
   EXPECT_FALSE(same(call<std::optional<float>>(1.f), call<std::optional<float>>(std::nullopt)));
-  EXPECT_TRUE(same(call<std::tuple<float, int>>(std::tuple(1.f, 2)), call<std::tuple<float, int>>(std::tuple(3.f, 2))));
+  EXPECT_TRUE(same(call<std::tuple<float, int>>(std::tuple(1.f, 2)),
+                   call<std::tuple<float, int>>(std::tuple(3.f, 2))));
 }
 
 TEST(Keys, KeyedFloatsCountByValueAndBits) {
@@ -362,8 +384,10 @@ TEST(Keys, IntegersBoolsEnumsAndStringsCountByValue) {
   EXPECT_THAT(call<Mode>(Mode::exact).spec(), HasSubstr("[\"exact\"]"));
   EXPECT_FALSE(same(call<Wide>(Wide::least), call<Wide>(Wide::zero)));
   EXPECT_FALSE(same(call<std::string>(""), call<std::string>(std::string("\0", 1))));
-  EXPECT_FALSE(same(call<std::string>("12345678"), call<std::string>(std::string("12345678\0", 9))));
-  EXPECT_FALSE(same(call<std::string, std::string>("ab", "c"), call<std::string, std::string>("a", "bc")));
+  EXPECT_FALSE(
+      same(call<std::string>("12345678"), call<std::string>(std::string("12345678\0", 9))));
+  EXPECT_FALSE(
+      same(call<std::string, std::string>("ab", "c"), call<std::string, std::string>("a", "bc")));
   EXPECT_FALSE(same(call<std::string>("1"), call<std::string>("2")));
 }
 
@@ -379,8 +403,10 @@ TEST(Keys, UnkeyedArgumentsAndOutputsDoNotCount) {
   EXPECT_THAT((call<Unkeyed<int>, int>(1, 5).spec()), HasSubstr("\"args_spec\":[5]"));
   EXPECT_TRUE(same(call<Out<View<float, 1>>>(small), call<Out<View<float, 1>>>(large)));
   EXPECT_EQ((call<Out<View<float, 1>>>(small).args.at(0).role), Role::output);
-  EXPECT_TRUE(same(call<Named<"n", Unkeyed<int>>>(kw("n", 1)), call<Named<"n", Unkeyed<int>>>(kw("n", 2))));
-  EXPECT_TRUE(same(call<Named<"y", Out<View<float, 1>>>>(kw("y", small)), call<Named<"y", Out<View<float, 1>>>>(kw("y", large))));
+  EXPECT_TRUE(
+      same(call<Named<"n", Unkeyed<int>>>(kw("n", 1)), call<Named<"n", Unkeyed<int>>>(kw("n", 2))));
+  EXPECT_TRUE(same(call<Named<"y", Out<View<float, 1>>>>(kw("y", small)),
+                   call<Named<"y", Out<View<float, 1>>>>(kw("y", large))));
   EXPECT_TRUE(same(call<std::tuple<Unkeyed<int>, int>>(std::tuple(Unkeyed<int>(1), 5)),
                    call<std::tuple<Unkeyed<int>, int>>(std::tuple(Unkeyed<int>(2), 5))));
   using Map = std::map<std::string, Unkeyed<int>>;
@@ -402,7 +428,8 @@ TEST(Keys, InvocationsShowTheValuesOfWhatDoesNotCount) {
 
 TEST(Keys, ArraysCountByElementTypeShapeAndStrides) {
   const Tensor a(DType::float32, {4, 6}), b(DType::float64, {4, 6}), c(DType::float32, {6, 4});
-  const Tensor transposed = c.transposed({1, 0}), sliced = Tensor(DType::float32, {8, 6}).sliced(0, 0, 8, 2);
+  const Tensor transposed = c.transposed({1, 0}),
+               sliced = Tensor(DType::float32, {8, 6}).sliced(0, 0, 8, 2);
   using S = StridedView<const float, 2>;
   EXPECT_FALSE(same(call<AnyView>(a), call<AnyView>(b)));
   EXPECT_FALSE(same(call<AnyView>(a), call<AnyView>(c)));
@@ -411,7 +438,8 @@ TEST(Keys, ArraysCountByElementTypeShapeAndStrides) {
   EXPECT_FALSE(same(call<S>(sliced), call<S>(transposed)));
   EXPECT_FALSE(same(call<Tensor>(a), call<Tensor>(transposed)));
   EXPECT_TRUE(same(call<S>(a), call<S>(a.clone())));
-  EXPECT_THAT(call<S>(transposed).spec(), HasSubstr(R"({"dtype":"float32","shape":[4,6],"strides":[1,4]})"));
+  EXPECT_THAT(call<S>(transposed).spec(),
+              HasSubstr(R"({"dtype":"float32","shape":[4,6],"strides":[1,4]})"));
   EXPECT_THAT(call<S>(a).spec(), Not(HasSubstr("strides")));
   EXPECT_EQ(call<AnyView>(transposed).spec(), call<S>(transposed).spec());
   // Where packed rows are all there is, strides say nothing.
@@ -429,7 +457,8 @@ TEST(Keys, ArraysOfAnyRank) {
 
 TEST(Keys, SpansOfFixedSizeAreArrays) {
   std::array<float, 4> four{};
-  EXPECT_THAT((call<std::span<float, 4>>(std::span<float, 4>(four)).spec()), HasSubstr("\"shape\":[4]"));
+  EXPECT_THAT((call<std::span<float, 4>>(std::span<float, 4>(four)).spec()),
+              HasSubstr("\"shape\":[4]"));
   EXPECT_THAT(call<std::span<const float>>(four).spec(), HasSubstr("\"shape\":[4]"));
 }
 
@@ -456,7 +485,8 @@ TEST(Keys, DlpackTensorsAreArrays) {
   float data[24] = {};
   int64_t shape[] = {2, 3}, packed[] = {3, 1}, wide[] = {12, 1};
   const DLTensor plain{data, {DLDevice::cpu, 0}, 2, {2, 32, 1}, shape, nullptr, 0};
-  DLTensor same_strides = plain, strided = plain, moved = plain, complex = plain, away = plain, odd = plain;
+  DLTensor same_strides = plain, strided = plain, moved = plain, complex = plain, away = plain,
+           odd = plain;
   same_strides.strides = packed;
   strided.strides = wide;
   moved.byte_offset = 8;
@@ -505,7 +535,8 @@ TEST(Keys, TypesOfTheUserCountByWhatTheySay) {
 }
 
 TEST(Keys, TypesOfTheUserThatNameDifferentPartsDoNotCollide) {
-  EXPECT_FALSE(same(call<Sparse>(Sparse{{1}, Mode::fast, true}), call<Sparse>(Sparse{{1}, Mode::fast, false})));
+  EXPECT_FALSE(same(call<Sparse>(Sparse{{1}, Mode::fast, true}),
+                    call<Sparse>(Sparse{{1}, Mode::fast, false})));
   const Sparse plain{{1}}, exact{{1}, Mode::exact};
   EXPECT_FALSE(same(call<Sparse, Sparse>(plain, exact), call<Sparse, Sparse>(exact, plain)));
 }
@@ -519,15 +550,20 @@ TEST(Keys, ContainersCountByStructureAndContent) {
   EXPECT_FALSE(same(call<Nested>(Nested{{"a"}, {"b"}}), call<Nested>(Nested{{"a", "b"}})));
   EXPECT_FALSE(same(call<Nested>(Nested{{}, {"b"}}), call<Nested>(Nested{{"b"}, {}})));
   EXPECT_FALSE(same(call<Map>(Map{{"a", 1}}), call<Map>(Map{{"b", 1}})));
-  EXPECT_THAT(call<Numbers>(Numbers{{10, true}, {9, false}}).spec(), HasSubstr(R"({"9":false,"10":true})"));
+  EXPECT_THAT(call<Numbers>(Numbers{{10, true}, {9, false}}).spec(),
+              HasSubstr(R"({"9":false,"10":true})"));
   EXPECT_FALSE(same(call<std::optional<int>, std::optional<int>>(1, std::nullopt),
                     call<std::optional<int>, std::optional<int>>(std::nullopt, 1)));
-  EXPECT_FALSE(same(call<std::vector<bool>>(std::vector{true, false}), call<std::vector<bool>>(std::vector{false, true})));
-  EXPECT_TRUE(same(call<std::vector<int>>(std::vector{1, 2}), call<std::vector<int>>(std::vector{3, 4})));
-  EXPECT_FALSE(same(call<std::pair<int, std::string>>(std::pair(1, "a")), call<std::pair<int, std::string>>(std::pair(1, "b"))));
+  EXPECT_FALSE(same(call<std::vector<bool>>(std::vector{true, false}),
+                    call<std::vector<bool>>(std::vector{false, true})));
+  EXPECT_TRUE(
+      same(call<std::vector<int>>(std::vector{1, 2}), call<std::vector<int>>(std::vector{3, 4})));
+  EXPECT_FALSE(same(call<std::pair<int, std::string>>(std::pair(1, "a")),
+                    call<std::pair<int, std::string>>(std::pair(1, "b"))));
   const Tensor t(DType::float32, {3});
   using Views = std::vector<View<const float, 1>>;
-  EXPECT_FALSE(same(call<Views>(Views{t.view<float, 1>()}), call<Views>(Views{t.view<float, 1>(), t.view<float, 1>()})));
+  EXPECT_FALSE(same(call<Views>(Views{t.view<float, 1>()}),
+                    call<Views>(Views{t.view<float, 1>(), t.view<float, 1>()})));
 }
 
 struct Settings {
@@ -550,14 +586,16 @@ struct Scaled {
 };
 
 TEST(Keys, DataMembersOfTheKernelCountByValue) {
-  const Invocation one = executor().describe(Scaled{1, "a"}, 5), two = executor().describe(Scaled{2, "a"}, 5);
+  const Invocation one = executor().describe(Scaled{1, "a"}, 5),
+                   two = executor().describe(Scaled{2, "a"}, 5);
   EXPECT_FALSE(same(one, two));
   EXPECT_TRUE(same(one, executor().describe(Scaled{1, "a"}, 5)));
   EXPECT_FALSE(same(one, executor().describe(Scaled{1, "b"}, 5)));
   EXPECT_THAT(one.spec(), HasSubstr(R"("kernel":{"name":"a","scale":1.0})"));
 }
 
-// ---- the key hook --------------------------------------------------------------------------------
+// ---- the key hook
+// --------------------------------------------------------------------------------
 
 struct Bucketed {
   static constexpr std::string_view op_id = "bucketed";
@@ -617,13 +655,15 @@ TEST(Keys, TheKeyHookMayReturnViewsAndSingleValues) {
   const Tensor a(DType::float32, {2, 3}), b(DType::float32, {3, 2});
   EXPECT_TRUE(same(executor().describe(ByWhole{}, a, 11), executor().describe(ByWhole{}, a, 12)));
   EXPECT_FALSE(same(executor().describe(ByWhole{}, a, 11), executor().describe(ByWhole{}, b, 11)));
-  EXPECT_THAT(executor().describe(ByWhole{}, a, 11).spec(), HasSubstr(R"([{"dtype":"float32","shape":[2,3]},1])"));
+  EXPECT_THAT(executor().describe(ByWhole{}, a, 11).spec(),
+              HasSubstr(R"([{"dtype":"float32","shape":[2,3]},1])"));
   EXPECT_TRUE(same(executor().describe(ByOne{}, 11), executor().describe(ByOne{}, 12)));
   EXPECT_FALSE(same(executor().describe(ByOne{}, 11), executor().describe(ByOne{}, 2)));
   EXPECT_THAT(executor().describe(ByOne{}, 11).spec(), HasSubstr(R"(["many"])"));
 }
 
-// ---- the warm table ------------------------------------------------------------------------------
+// ---- the warm table
+// ------------------------------------------------------------------------------
 
 // Asks for its config and tells how often.
 template <class... P>
@@ -676,7 +716,8 @@ TEST(WarmKeys, ThousandsOfKeysKeepTheirOwnConfigs) {
   const Counted<int, std::optional<int>> kernel;
   std::map<int, int> chosen;
   for (int i = 0; i < 3000; ++i) chosen[i] = e(kernel, i, i % 2 ? std::optional(i) : std::nullopt);
-  for (int i = 0; i < 3000; ++i) EXPECT_EQ(e(kernel, i, i % 2 ? std::optional(i) : std::nullopt), chosen[i]);
+  for (int i = 0; i < 3000; ++i)
+    EXPECT_EQ(e(kernel, i, i % 2 ? std::optional(i) : std::nullopt), chosen[i]);
   EXPECT_EQ((Counted<int, std::optional<int>>::asked), 3000);
 }
 
@@ -684,7 +725,8 @@ TEST(WarmKeys, AbsentAndPresentArgumentsOfTheSameWordsDiffer) {
   const Executor e(heuristics_only());
   const Counted<std::vector<std::optional<int>>> kernel;
   using List = std::vector<std::optional<int>>;
-  const int a = e(kernel, List{1, std::nullopt}), b = e(kernel, List{std::nullopt, 1}), c = e(kernel, List{0, 1});
+  const int a = e(kernel, List{1, std::nullopt}), b = e(kernel, List{std::nullopt, 1}),
+            c = e(kernel, List{0, 1});
   EXPECT_EQ(std::set({a, b, c}).size(), 3u);
 }
 
@@ -692,14 +734,16 @@ TEST(WarmKeys, SeveralThreadsWithLongKeysDoNotDisturbEachOther) {
   const Executor e(heuristics_only());
   const Counted<std::vector<std::string>> kernel;
   std::vector<std::vector<std::string>> lists;
-  for (int i = 0; i < 8; ++i) lists.push_back(std::vector<std::string>(60, std::string(1, static_cast<char>('a' + i))));
+  for (int i = 0; i < 8; ++i)
+    lists.push_back(std::vector<std::string>(60, std::string(1, static_cast<char>('a' + i))));
   std::vector<int> chosen;
   for (const auto& list : lists) chosen.push_back(e(kernel, list));
   std::atomic<int> wrong = 0;
   std::vector<std::jthread> threads;
   for (size_t t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
-      for (size_t i = 0; i < 400; ++i) wrong += e(kernel, lists[(i + t) % 8]) != chosen[(i + t) % 8];
+      for (size_t i = 0; i < 400; ++i)
+        wrong += e(kernel, lists[(i + t) % 8]) != chosen[(i + t) % 8];
     });
   threads.clear();
   EXPECT_EQ(wrong, 0);

@@ -179,6 +179,9 @@ inline constexpr bool is_fixed_view<View<T, R>> = true;
 template <class T, int R>
 inline constexpr bool is_fixed_view<StridedView<T, R>> = true;
 
+template <class V>
+using PackedOf = View<typename V::element_type, V::rank>;
+
 // How an argument becomes a parameter, in the order in which the ways are tried.
 enum class Way {
   other_platform, itself, loses_fraction, none,  // the last two of these and the first are mistakes
@@ -186,6 +189,7 @@ enum class Way {
   lifted,      // an optional of another type
   checked,     // an array that knows its type at run time only
   converted,   // implicitly
+  via_view,    // a packed view as a strided one of const elements
   line,        // contiguous storage as a view of rank 1
   erased,      // a view of fixed type as AnyView
 };
@@ -215,6 +219,8 @@ consteval Way way_of() {
                                                                : Way::wrapped;
     }
   } else if constexpr (std::is_convertible_v<A, P>) return Way::converted;
+  else if constexpr (is_fixed_view<P> && is_fixed_view<U>)
+    return requires { P(static_cast<PackedOf<P>>(std::declval<A>())); } ? Way::via_view : Way::none;
   else if constexpr (requires { typename P::element_type; requires P::rank == 1; requires LineOf<A, typename P::element_type>; })
     return Way::line;
   else if constexpr (std::same_as<P, AnyView> && is_fixed_view<U>) return Way::erased;
@@ -257,6 +263,8 @@ decltype(auto) bind(const Place& place, A&& arg) {
     return ArrayTarget<P>::make(place, any_view_of(arg));
   } else if constexpr (way == Way::converted) {
     return static_cast<P>(std::forward<A>(arg));
+  } else if constexpr (way == Way::via_view) {
+    return P(static_cast<PackedOf<P>>(arg));
   } else if constexpr (way == Way::erased) {
     std::span<const int64_t> strides;
     if constexpr (requires { arg.strides; }) strides = arg.strides;

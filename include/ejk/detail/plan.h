@@ -141,7 +141,8 @@ struct DropFirst<std::tuple<>> {
 // run's parameters after the config, as written.
 template <class K, class Run>
 consteval auto find_parameters() {
-  if constexpr (NamesArguments<K>) return std::type_identity<typename ListToTuple<typename K::Arguments>::type>{};
+  if constexpr (!Run::template unique<K> && NamesArguments<K>)
+    return std::type_identity<typename ListToTuple<typename K::Arguments>::type>{};
   else if constexpr (!Run::template unique<K>) {
     static_cast<void>(mistake::run_is_overloaded_or_a_template<K>{});
     return std::type_identity<std::tuple<>>{};
