@@ -18,13 +18,14 @@
 namespace {
 std::atomic<long> allocations{0};
 }
-void* operator new(size_t n) {
+// Not inlined: the compiler would see a malloc freed by delete and complain.
+[[gnu::noinline]] void* operator new(size_t n) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* p = std::malloc(n)) return p;
   throw std::bad_alloc();
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace {
 

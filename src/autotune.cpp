@@ -15,6 +15,18 @@ std::chrono::milliseconds patience_for(const AutotunePolicy& policy) {
 
 }  // namespace
 
+// What a call would do here, without doing it.
+std::nullopt_t ConfigSelectorChain::would_tune(Call& call) {
+  try {
+    const auto candidates = call.kernel.candidate_cfgs(call.inv);
+    if (!candidates) return call.pass("autotune", "the kernel has no candidate_cfgs");
+    call.would_tune = !candidates->empty();
+    return call.pass("autotune", "would measure " + std::to_string(candidates->size()) + " candidates");
+  } catch (...) {
+    return call.pass("autotune", "candidate_cfgs threw: " + what_of(std::current_exception()));
+  }
+}
+
 std::optional<Choice> ConfigSelectorChain::from_autotune(Call& call) {
   if (!call.policy.allow_autotune) return call.pass("autotune", "the policy does not allow it");
   const std::string flight = text_of(call.id);
@@ -45,13 +57,7 @@ std::optional<Choice> ConfigSelectorChain::from_autotune(Call& call) {
   }
   if (call.dry) {
     lock.unlock();
-    try {
-      const auto candidates = call.kernel.candidate_cfgs(call.inv);
-      return call.pass("autotune", !candidates ? "the kernel has no candidate_cfgs"
-                                               : "would measure " + std::to_string(candidates->size()) + " candidates");
-    } catch (...) {
-      return call.pass("autotune", "candidate_cfgs threw: " + what_of(std::current_exception()));
-    }
+    return would_tune(call);
   }
   state_->in_flight.emplace(flight, std::this_thread::get_id());
   lock.unlock();

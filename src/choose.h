@@ -40,6 +40,7 @@ struct ConfigSelectorChain::Call {
   const AnyKernel& kernel;
   AutotunePolicy policy;
   const bool dry;  // only explains: nothing is kept, sent or tuned
+  bool would_tune = false;  // of a dry call
   double started;
   uint64_t generation;  // of the cache when the call began
   EntryId id;

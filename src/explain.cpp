@@ -48,10 +48,11 @@ Explanation ConfigSelectorChain::explain(const Invocation& inv, const AnyKernel&
   Call call(*this, inv, kernel, true);
   Explanation out{call.id.device, call.id.op, call.id.key, call.id.spec, {}, "error", {}, {}, {}};
   auto ask = [&](std::string_view name, std::optional<Choice> found) {
-    if (!found) return;
-    const Value config = found->config.to_value();
-    call.tiers.push_back({std::string(name), true, "has a config", config});
-    if (out.origin != "error") return;
+    const bool tunes = name == "autotune" && call.would_tune;
+    const Value config = found ? found->config.to_value() : Value();
+    if (found) call.tiers.push_back({std::string(name), true, "has a config", config});
+    else if (tunes) call.tiers.back().answers = true;
+    if (out.origin != "error" || (!found && !tunes)) return;
     out.origin = name;
     out.config = config;
   };
@@ -63,7 +64,8 @@ Explanation ConfigSelectorChain::explain(const Invocation& inv, const AnyKernel&
   ask(autotune_first ? "autotune" : "heuristics", from_fallback(call, true));
   ask(autotune_first ? "heuristics" : "autotune", from_fallback(call, false));
   out.tiers = std::move(call.tiers);
-  const bool stored = out.origin != "error" && out.origin != "heuristics";
+  const bool stored = out.origin == "override" || out.origin == "overlay" || out.origin == "memory" ||
+                      out.origin == "persistent";
   if (!stored && options_.persistent) find_nearest(*options_.persistent, call.id, out);
   return out;
 }

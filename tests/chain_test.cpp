@@ -581,7 +581,8 @@ TEST_F(Chain, ACacheOfOnesOwnIsUsed) {
 TEST_F(Chain, ExplainShowsEveryTierAndChangesNothing) {
   const ejk::Executor executor(setup.options(dir.path()));
   const auto before = executor.explain(Show{}, x, y);
-  EXPECT_EQ(before.origin, "heuristics");
+  EXPECT_EQ(before.origin, "autotune");
+  EXPECT_TRUE(before.config.is_null());
   std::vector<std::string> names;
   for (const auto& tier : before.tiers) names.push_back(tier.name);
   EXPECT_THAT(names, ElementsAre("override", "overlay", "memory", "persistent", "autotune", "heuristics"));

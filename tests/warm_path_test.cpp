@@ -21,21 +21,22 @@ std::atomic<long> allocations{0};
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define EJK_COUNTS_ALLOCATIONS 1
-void* operator new(size_t n) {
+// Not inlined: the compiler would see a malloc freed by delete and complain.
+[[gnu::noinline]] void* operator new(size_t n) {
   ++allocations;
   if (void* p = std::malloc(n)) return p;
   throw std::bad_alloc();
 }
-void* operator new(size_t n, std::align_val_t a) {
+[[gnu::noinline]] void* operator new(size_t n, std::align_val_t a) {
   ++allocations;
   const size_t align = static_cast<size_t>(a);
   if (void* p = std::aligned_alloc(align, (n + align - 1) / align * align)) return p;
   throw std::bad_alloc();
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
 #endif
 
 namespace {

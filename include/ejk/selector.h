@@ -136,8 +136,8 @@ struct Explanation {
 
   std::string device, op, key, spec;
   std::vector<Tier> tiers;       // in the order in which they are asked
-  std::string origin;            // the first one that answers; "error" if none does
-  Value config;                  // its config
+  std::string origin;            // the first one that answers or would tune; "error" if none does
+  Value config;                  // its config; null if it would have to be tuned first
   std::string nearest_key;       // when nothing is stored for the call: the stored key most like it
   std::vector<Difference> nearest;
 
@@ -205,6 +205,7 @@ class ConfigSelectorChain final : public ConfigChooser {
   std::optional<Choice> from_heuristics(Call& call);
   [[noreturn]] void fail(Call& call);
 
+  static std::nullopt_t would_tune(Call& call);
   std::optional<Choice> tune_alone(Call& call);
   std::optional<Entry> run_tuner(Call& call);
   void keep(Call& call, const AnyConfig& config, Origin origin);

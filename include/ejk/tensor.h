@@ -139,8 +139,8 @@ struct AnyView {
   void* data = nullptr;
   DType dtype = DType::float32;
   Platform platform = Platform::cpu;
-  std::span<const int64_t> shape;
-  std::span<const int64_t> strides;  // in elements
+  std::span<const int64_t> shape = {};
+  std::span<const int64_t> strides = {};  // in elements
   bool writable = true;
 
   int64_t size() const;
