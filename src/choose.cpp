@@ -122,12 +122,7 @@ std::optional<Choice> ConfigSelectorChain::from_memory(Call& call) {
   const Value held = config.to_value();
   if (record->origin == Origin::heuristics) {
     if (!call.policy.allow_heuristics) return call.pass("memory", "holds a heuristic, which the policy does not allow", held);
-    bool tried;
-    {
-      std::lock_guard lock(state_->mutex);
-      tried = state_->tried_in_vain.contains(text_of(call.id));
-    }
-    if (!tried && call.policy.allow_autotune && call.policy.cache_miss_fallback == Fallback::autotune)
+    if (may_still_tune(call.policy, call.id))
       return call.pass("memory", "holds a heuristic, but tuning is possible now", held);
   }
   if (!call.kernel.is_valid(config, call.inv))
@@ -208,8 +203,20 @@ void ConfigSelectorChain::keep(Call& call, const AnyConfig& config, Origin origi
   if (!present || present->origin != origin || !(present->config == config))
     options_.cache->keep(call.id, {config, origin, call.id.spec}, call.generation);
   if (call.inv.words.empty()) return;
+  auto entry = std::make_unique<detail::WarmEntry>();
+  entry->owner = config;
+  entry->id = call.id;
+  entry->heuristic = origin == Origin::heuristics;
+  entry->ask_first = entry->heuristic && may_still_tune(*options_.policy, call.id);
   const uint64_t hash = detail::hash_words(call.inv.words.data(), call.inv.words.size());
-  warm_->publish(hash, call.inv.words, config, origin == Origin::heuristics, call.id, call.generation);
+  warm_->publish(hash, std::move(entry), call.inv.words, call.generation);
+}
+
+// Whether a call under this policy would rather tune than take a heuristic that is kept.
+bool ConfigSelectorChain::may_still_tune(const AutotunePolicy& policy, const EntryId& id) const {
+  if (!policy.allow_autotune || policy.cache_miss_fallback != Fallback::autotune) return false;
+  std::lock_guard lock(state_->mutex);
+  return !state_->tried_in_vain.contains(text_of(id));
 }
 
 uint64_t ConfigSelectorChain::scoped_salt() const { return policy().validate_backward ? backward_salt : 0; }
@@ -220,12 +227,8 @@ std::optional<Choice> ConfigSelectorChain::reuse(const detail::WarmEntry& entry)
     if (scope->overlay && scope->active.load(std::memory_order_acquire) && scope->overlay->find(entry.id))
       return std::nullopt;
   if (entry.heuristic) {
-    const AutotunePolicy now_valid = policy();
-    if (!now_valid.allow_heuristics) return std::nullopt;
-    if (now_valid.allow_autotune && now_valid.cache_miss_fallback == Fallback::autotune) {
-      std::lock_guard lock(state_->mutex);
-      if (!state_->tried_in_vain.contains(text_of(entry.id))) return std::nullopt;
-    }
+    const AutotunePolicy in_force = policy();
+    if (!in_force.allow_heuristics || may_still_tune(in_force, entry.id)) return std::nullopt;
   }
   if (options_.on_event)
     emit({"cache_hit", entry.id.device, entry.id.op, entry.id.key, "memory", entry.owner.to_value(), seconds_now() - started, {}});

@@ -107,14 +107,10 @@ WarmTable::Slot& WarmTable::place(Slots& slots, uint64_t hash, const std::vector
   }
 }
 
-void WarmTable::publish(uint64_t hash, std::vector<uint64_t> words, AnyConfig config, bool heuristic, EntryId id,
+void WarmTable::publish(uint64_t hash, std::unique_ptr<WarmEntry> entry, std::vector<uint64_t> words,
                         uint64_t generation) {
-  auto entry = std::make_unique<WarmEntry>();
   entry->count = static_cast<uint32_t>(words.size());
-  entry->heuristic = heuristic;
-  entry->config = config.get();
-  entry->owner = std::move(config);
-  entry->id = std::move(id);
+  entry->config = entry->owner.get();
   entry->rest = words;
   if (words.size() <= WarmEntry::inline_words) std::copy(words.begin(), words.end(), entry->first);
   entry->words = words.size() <= WarmEntry::inline_words ? entry->first : entry->rest.data();

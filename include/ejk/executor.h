@@ -142,7 +142,7 @@ class Executor {
     return with_params<P>(
         kernel,
         [&](auto&& params) -> decltype(auto) {
-          choose<P>(kernel, params, make_config(config));  // tells events and hooks
+          if (!quiet_) choose<P>(kernel, params, make_config(config));  // tells events and hooks
           return P::run(kernel, config, params);
         },
         std::forward<Args>(args)...);
@@ -319,7 +319,7 @@ class Executor {
     using Config = typename P::Config;
     if (undisturbed()) [[likely]] {
       const detail::WarmEntry* entry = probe<P>(kernel, params, salt_);
-      if (entry != nullptr && !entry->heuristic) [[likely]]
+      if (entry != nullptr && !entry->ask_first) [[likely]]
         return P::run(kernel, *static_cast<const Config*>(entry->config), params);
     }
     return run_slowly<P>(kernel, params);

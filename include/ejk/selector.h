@@ -205,6 +205,7 @@ class ConfigSelectorChain final : public ConfigChooser {
   std::optional<Choice> from_heuristics(Call& call);
   [[noreturn]] void fail(Call& call);
 
+  bool may_still_tune(const AutotunePolicy& policy, const EntryId& id) const;
   static std::nullopt_t would_tune(Call& call);
   std::optional<Choice> tune_alone(Call& call);
   std::optional<Entry> run_tuner(Call& call);

@@ -17,7 +17,8 @@ namespace ejk::detail {
 struct alignas(64) WarmEntry {
   const void* config = nullptr;
   uint32_t count = 0;
-  bool heuristic = false;  // ask the policy before using it
+  bool ask_first = false;  // a warm call may not use it without asking the selector
+  bool heuristic = false;  // a call under scopes must ask the policy
   const uint64_t* words = nullptr;
   static constexpr size_t inline_words = 5;
   uint64_t first[inline_words];
@@ -50,8 +51,7 @@ class WarmTable {
   }
 
   // Adds or replaces. An entry made for an older generation of the cache is not taken.
-  void publish(uint64_t hash, std::vector<uint64_t> words, AnyConfig config, bool heuristic, EntryId id,
-               uint64_t generation);
+  void publish(uint64_t hash, std::unique_ptr<WarmEntry> entry, std::vector<uint64_t> words, uint64_t generation);
 
  private:
   struct Slot {
