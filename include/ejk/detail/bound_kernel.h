@@ -103,6 +103,9 @@ class TypedTrial final : public Trial {
   template <class... A>
   void call_reference(A&... args) {
     if constexpr (!hook_reference::callable<K, A&...>) static_cast<void>(mistake::reference_has_another_signature<K>{});
+    else if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(hook_reference::call(kernel_, args...))>,
+                                       std::remove_cvref_t<typename P::Result>>)
+      static_cast<void>(mistake::reference_has_another_signature<K>{});
     else if constexpr (std::is_void_v<decltype(hook_reference::call(kernel_, args...))>)
       hook_reference::call(kernel_, args...);
     else
@@ -161,9 +164,10 @@ class BoundKernel final : public AnyKernel {
       static_cast<void>(mistake::heuristic_cfg_has_another_signature<K>{});
       return std::nullopt;
     } else {
-      if constexpr (!std::is_convertible_v<decltype(H::call(kernel_, inv)), Config>)
+      if constexpr (!std::is_convertible_v<decltype(H::call(kernel_, inv)), Config>) {
         static_cast<void>(mistake::heuristic_cfg_has_another_signature<K>{});
-      return make_config<Config>(H::call(kernel_, inv));
+        return std::nullopt;
+      } else return make_config<Config>(H::call(kernel_, inv));
     }
   }
 
@@ -185,6 +189,9 @@ class BoundKernel final : public AnyKernel {
   bool is_valid(const AnyConfig& config, const Invocation& inv) const override {
     if constexpr (!P::has_is_valid) return true;
     else if constexpr (!hook_is_valid::callable<K, const Config&, const Invocation&>) {
+      static_cast<void>(mistake::is_valid_has_another_signature<K>{});
+      return true;
+    } else if constexpr (!std::is_convertible_v<decltype(hook_is_valid::call(kernel_, config.as<Config>(), inv)), bool>) {
       static_cast<void>(mistake::is_valid_has_another_signature<K>{});
       return true;
     } else return hook_is_valid::call(kernel_, config.as<Config>(), inv);

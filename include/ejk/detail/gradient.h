@@ -16,6 +16,11 @@ struct kernel_has_no_gradient {
   static_assert(sizeof(Kernel) == 0,
                 "ejk: the kernel has no gradient; add fwd_with_residuals and vjp, or custom_vjp (see kernel.h)");
 };
+template <class Kernel>
+struct fwd_with_residuals_has_another_signature {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel's fwd_with_residuals must be const and take run's parameters, the config first");
+};
 template <class Kernel, class Cotangent>
 struct vjp_has_another_signature {
   static_assert(sizeof(Kernel) == 0,
@@ -110,12 +115,21 @@ class Pull {
   Params params_;
 };
 
+template <class P, class... A>
+auto call_forward(const typename P::Kernel& kernel, const typename P::Config& config, A&... args) {
+  if constexpr (P::Forward::template callable<typename P::Kernel, const typename P::Config&, A&...>)
+    return P::Forward::call(kernel, config, args...);
+  else {
+    static_cast<void>(mistake::fwd_with_residuals_has_another_signature<typename P::Kernel>{});
+    return NoOutput{};
+  }
+}
+
 // Runs forward; gives {out, pull}. Kernels that return nothing give a NoOutput.
 template <class P, class Params>
 auto run_forward(const typename P::Kernel& kernel, const typename P::Config& config, Params params) {
   if constexpr (has_two_step_gradient<P>) {
-    auto result = std::apply(
-        [&](auto&... p) { return P::Forward::call(kernel, config, p...); }, params);
+    auto result = std::apply([&](auto&... p) { return call_forward<P>(kernel, config, p...); }, params);
     using R = ForwardResult<decltype(result)>;
     if constexpr (R::has_out) {
       auto& [out, residuals] = result;

@@ -28,6 +28,17 @@ struct kernel_has_no_config {
   static_assert(sizeof(Kernel) == 0, "ejk: the kernel needs a nested type `Config` (an empty struct will do)");
 };
 template <class Kernel>
+struct kernel_is_final {
+  static_assert(sizeof(Kernel) == 0, "ejk: the kernel must not be final: its hooks are found by deriving from it");
+};
+template <class Kernel>
+struct config_cannot_be_written {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel's Config must be made of bools, numbers, enums, strings, optionals, vectors, arrays, "
+                "tuples, maps and plain structs, and have defaults; one with a base, C arrays or more than 24 fields "
+                "names its fields with EJK_CONFIG");
+};
+template <class Kernel>
 struct kernel_has_no_op_id {
   static_assert(sizeof(Kernel) == 0,
                 "ejk: the kernel needs `static constexpr std::string_view op_id = \"name\";`");
@@ -183,7 +194,7 @@ inline Arg with_role(Arg arg, Role role) {
 
 // A distinct address for every kernel type, context and platform in the process.
 template <class K, Context C, Platform P>
-inline constexpr char kernel_tag = 0;
+inline char kernel_tag = 0;  // not const: linkers may merge equal constants
 
 // What a key hook may return: values, arrays and tuples of those.
 template <class T>
@@ -200,6 +211,9 @@ struct Plan {
   static consteval bool check_kernel() {
     if constexpr (!HasConfig<K>) static_cast<void>(mistake::kernel_has_no_config<K>{});
     else if constexpr (!HasOpId<K>) static_cast<void>(mistake::kernel_has_no_op_id<K>{});
+    else if constexpr (std::is_final_v<K>) static_cast<void>(mistake::kernel_is_final<K>{});
+    else if constexpr (!MadeOfValues<typename K::Config> || !std::default_initializable<typename K::Config>)
+      static_cast<void>(mistake::config_cannot_be_written<K>{});
     else if constexpr (!hook_t<K, run_family, C, P>::found)
       static_cast<void>(mistake::kernel_has_no_run_for_this_platform<K>{});
     return true;

@@ -1,0 +1,14 @@
+// expect: custom_vjp must be const and take
+#include <ejk/ejk.h>
+
+struct Broken {
+  static constexpr std::string_view op_id = "broken";
+  struct Config {};
+  float run(const Config&, float x) const { return x; }
+  std::tuple<float> custom_vjp(const Config&, float) const { return {}; }
+};
+
+void call(ejk::Executor& executor) {
+  float x = 1;
+  executor.vjp(Broken{}, x).second(1.f);
+}

@@ -1,0 +1,10 @@
+// expect: a floating-point argument is passed for an integer parameter
+#include <ejk/ejk.h>
+
+struct Broken {
+  static constexpr std::string_view op_id = "broken";
+  struct Config {};
+  void run(const Config&, int) const {}
+};
+
+void call(ejk::Executor& executor) { executor(Broken{}, 1.5); }

@@ -1,0 +1,11 @@
+// expect: heuristic_cfg must be
+#include <ejk/ejk.h>
+
+struct Broken {
+  static constexpr std::string_view op_id = "broken";
+  struct Config {};
+  void run(const Config&, int) const {}
+  Config heuristic_cfg(int) const { return {}; }
+};
+
+void call(ejk::Executor& executor) { executor(Broken{}, 1); }

@@ -1,0 +1,11 @@
+// expect: key must take run's parameters without the config
+#include <ejk/ejk.h>
+
+struct Broken {
+  static constexpr std::string_view op_id = "broken";
+  struct Config {};
+  void run(const Config&, int) const {}
+  int key(std::string) const { return 1; }
+};
+
+void call(ejk::Executor& executor) { executor(Broken{}, 1); }

@@ -1,0 +1,10 @@
+// expect: is of a type the library does not know
+#include <ejk/ejk.h>
+
+struct Broken {
+  static constexpr std::string_view op_id = "broken";
+  struct Config {};
+  void run(const Config&, std::optional<std::vector<float*>>) const {}
+};
+
+void call(ejk::Executor& executor) { executor(Broken{}, std::nullopt); }

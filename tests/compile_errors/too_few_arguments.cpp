@@ -1,0 +1,10 @@
+// expect: another number of arguments
+#include <ejk/ejk.h>
+
+struct Broken {
+  static constexpr std::string_view op_id = "broken";
+  struct Config {};
+  void run(const Config&, int) const {}
+};
+
+void call(ejk::Executor& executor) { executor(Broken{}); }
