@@ -28,9 +28,9 @@ constexpr int most_rounds = 60;          // about 40 resolve 2 % on a noisy shar
 constexpr double reported = 0.95;        // confidence of the intervals in the evidence
 constexpr double decisive = 0.99;        // of decisions: many rivals are compared, every round
 constexpr int rounds_for_interval = 6;   // the least number whose min..max is a 95 % interval
-constexpr int rounds_for_dropping = 3;   // before that even the hopeless stay
-constexpr double clear_in_few = 1.5;     // ratio that all of 3 to 5 rounds must exceed
-constexpr double clear_in_one = 3;       // ratio that 1 or 2 rounds must exceed
+constexpr int rounds_for_dropping = 4;   // before that even the hopeless stay
+constexpr double clear_in_few = 2;       // ratio that all of 4 or 5 rounds must exceed
+constexpr double clear_in_one = 4;       // ratio that all of 1 to 3 rounds must exceed
 constexpr double not_worth_more = 0.02;  // differences below this do not justify another round
 
 // ---- the state of a race -----------------------------------------------------------------------
@@ -338,16 +338,14 @@ void count_first_runs(Race& race) {
 
 // ---- 5. the decision ---------------------------------------------------------------------------
 
-// The incumbent stays unless it is clearly beaten. Among those that beat it and are not clearly
-// slower than the best, the earliest: equal candidates give the same winner every time.
+// The incumbent stays unless it is clearly beaten. Else the earliest of those that are not clearly
+// slower than the best: equal candidates give the same winner every time.
 size_t pick(const Race& race) {
   const size_t best = leader(race), incumbent = race.incumbent;
   const bool defends = race.entrants[incumbent].can_win();
   if (defends && !clearly_slower(race, incumbent, best)) return incumbent;
-  for (size_t i = 0; i < best; ++i) {
-    if (!race.entrants[i].can_win() || clearly_slower(race, i, best)) continue;
-    if (!race.entrants[incumbent].candidate() || clearly_slower(race, incumbent, i)) return i;
-  }
+  for (size_t i = 0; i < best; ++i)
+    if (race.entrants[i].can_win() && !clearly_slower(race, i, best)) return i;
   return best;
 }
 
