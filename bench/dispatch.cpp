@@ -121,7 +121,8 @@ Costs measure(const ejk::Executor& executor, const Arguments& args, const Map& m
   return {bench::median(overhead), bench::median(probe), bench::median(ratio)};
 }
 
-// Throughput of two threads over that of one, on the same executor.
+// Throughput of two threads over that of one, on the same executor. The best round of each: any
+// other process on a small machine takes time from two threads and not from one.
 double two_threads_over_one(const ejk::Executor& executor, const Arguments& args) {
   auto work = [&] {
     alignas(64) float mine[128] = {};
@@ -135,10 +136,9 @@ double two_threads_over_one(const ejk::Executor& executor, const Arguments& args
                                             std::jthread other(work);
                                             work();
                                           }},
-                                         21);
-  std::vector<double> gain;
-  for (size_t i = 0; i < samples[0].size(); ++i) gain.push_back(2 * samples[0][i] / samples[1][i]);
-  return bench::median(gain);
+                                         31);
+  return 2 * *std::min_element(samples[0].begin(), samples[0].end()) /
+         *std::min_element(samples[1].begin(), samples[1].end());
 }
 
 }  // namespace
