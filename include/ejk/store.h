@@ -29,8 +29,8 @@ struct EntryId {
 // How one candidate did.
 struct Measurement {
   Value config;
-  std::string status = "ok";  // "ok", "slower" (dropped out early), "rejected"
-  std::string why;            // of a rejection
+  std::string status = "ok";  // "ok", "slower" (dropped out early), "rejected", "untried"
+  std::string why;            // of a rejection, or of not being tried
   double seconds = 0;         // median of its samples
   double ratio = 0;           // median of its per-round ratios to the incumbent, < 1 is faster
   double ratio_low = 0, ratio_high = 0;  // 95 % interval of that median
