@@ -208,6 +208,7 @@ consteval Way way_of() {
     return is_mistake(inside) ? inside : Way::wrapped;
   } else if constexpr (ArrayTarget<P>::is_array && DynamicTensor<U>) return Way::checked;
   else if constexpr (std::floating_point<U> && std::integral<P>) return Way::loses_fraction;
+  else if constexpr (std::same_as<P, bool> && std::is_pointer_v<std::decay_t<A>>) return Way::none;  // always true
   else if constexpr (is_a<P, std::optional>) {
     if constexpr (is_a<U, std::optional>) {
       constexpr Way inside = way_of<typename P::value_type, const typename U::value_type&>();
