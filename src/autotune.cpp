@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The autotune tier: one thread of one process tunes a key, the others wait for its result.
+#include <algorithm>
 #include <chrono>
 
 #include "choose.h"
@@ -10,7 +11,9 @@ namespace {
 
 // Long enough for another process to finish the same tuning; after that it counts as stuck.
 std::chrono::milliseconds patience_for(const AutotunePolicy& policy) {
-  return std::chrono::milliseconds(static_cast<int64_t>(1000 * (20 + 3 * policy.budget_seconds)));
+  constexpr double most = 1e6;  // seconds: a budget without limit must not overflow the clock
+  const double budget = policy.budget_seconds < most ? std::max(0., policy.budget_seconds) : most;
+  return std::chrono::milliseconds(static_cast<int64_t>(1000 * (20 + 3 * budget)));
 }
 
 }  // namespace
@@ -48,7 +51,7 @@ std::optional<Choice> ConfigSelectorChain::from_autotune(Call& call) {
       std::string why;
       AnyConfig config = as_type(earlier->second, call.kernel.config_type(), why);
       lock.unlock();
-      if (config && call.kernel.is_valid(config, call.inv)) {
+      if (config && !call.problem_with(config)) {
         if (!call.dry) keep(call, config, Origin::autotune);
         return answer(call, {std::move(config), Origin::autotune}, "cache_hit", "memory");
       }
@@ -89,21 +92,24 @@ std::optional<Choice> ConfigSelectorChain::tune_alone(Call& call) {
   if (!entry || entry->outcome == Outcome::failed) return std::nullopt;
   std::string why;
   AnyConfig config(call.kernel.config_type().from_value(entry->config, why), &call.kernel.config_type());
-  if (options_.persistent && options_.persist_autotune) options_.persistent->put(*entry);
+  if (options_.persistent && options_.persist_autotune) options_.persistent->put(*entry, call.stored_is_unusable);
   keep(call, config, Origin::autotune);
   return Choice{std::move(config), Origin::autotune};
 }
 
 // Races the candidates and remembers how it ended. Empty if there was nothing to race.
 std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
+  auto finished = [&](const std::string& why) {
+    if (options_.on_event)
+      emit({"autotune_finish", call.id.device, call.id.op, call.id.key, {}, {}, seconds_now() - call.started, why});
+  };
   auto in_vain = [&](const std::string& why) {
     {
       std::lock_guard lock(state_->mutex);
       state_->tried_in_vain.insert_or_assign(text_of(call.id), why);
     }
     call.pass("autotune", why);
-    if (options_.on_event)
-      emit({"autotune_finish", call.id.device, call.id.op, call.id.key, {}, {}, seconds_now() - call.started, why});
+    finished(why);
     return std::nullopt;
   };
 
@@ -116,7 +122,7 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
     auto offered = call.kernel.candidate_cfgs(call.inv);
     if (!offered) return in_vain("the kernel has no candidate_cfgs");
     for (AnyConfig& c : *offered)
-      if (call.kernel.is_valid(c, call.inv)) candidates.push_back(std::move(c));
+      if (!call.problem_with(c)) candidates.push_back(std::move(c));
       else ++invalid;
   } catch (...) {
     return in_vain("candidate_cfgs threw: " + what_of(std::current_exception()));
@@ -126,7 +132,7 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
                                 : "is_valid rejected all " + std::to_string(invalid) + " candidates");
   try {
     heuristic = call.kernel.heuristic_cfg(call.inv);
-    if (heuristic && !call.kernel.is_valid(*heuristic, call.inv)) heuristic.reset();
+    if (heuristic && call.problem_with(*heuristic)) heuristic.reset();
   } catch (...) {
     warn_once("heuristic" + call.id.op, "[" + call.id.op + "] heuristic_cfg threw for key " + call.id.key + ": " +
                                             what_of(std::current_exception()) + "; tuning goes on without it");
@@ -138,11 +144,12 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
     const auto trial = call.kernel.trial(call.inv);
     TuneTask task{call.id.op, call.id.key, trial.get(), candidates, heuristic, call.policy.budget_seconds};
     result = options_.tuner->tune(task);
-    if (!result.winner && heuristic) {
-      // If not even the heuristic runs, it is the call that is wrong, not the candidates.
+    if (!result.winner) {
+      // If not even the heuristic runs, it is the call that is wrong, not the candidates. Without
+      // one the first candidate must show it: an output of a wrong size is not part of the key.
       try {
         trial->reset();
-        trial->run(*heuristic);
+        trial->run(heuristic ? *heuristic : candidates.front());
       } catch (...) {
         call_itself_fails = true;
       }
@@ -165,6 +172,7 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
     for (const Measurement& m : result.candidates) why += "; " + stable_json(m.config) + ": " + m.why;
     if (call_itself_fails) {  // not remembered: the next call may be a right one
       call.pass("autotune", why);
+      finished(why);
       return std::nullopt;
     }
     warn_once("failed" + text_of(call.id), "[" + call.id.op + "] tuning key " + call.id.key + " failed: " + why);

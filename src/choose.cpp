@@ -37,8 +37,23 @@ namespace {
 // A config field that asks for more threads than run here makes the config useless here.
 bool asks_too_many_threads(const Value& config) {
   for (std::string_view name : {"threads", "num_threads"})
-    if (const Value* v = config.find(name); v && v->is_int() && v->as_int() > visible_cores()) return true;
+    if (const Value* v = config.find(name); v && v->is_int() && v->as_double() > visible_cores()) return true;
   return false;
+}
+
+// Whether a tuning in which every candidate was rejected would end so again: it was done here, and
+// no candidate has come since.
+bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel& kernel) {
+  if (failed.environment != inv.device->environment) return false;
+  std::set<std::string> rejected;
+  for (const Measurement& m : failed.candidates) rejected.insert(stable_json(m.config));
+  try {
+    for (const AnyConfig& c : kernel.candidate_cfgs(inv).value_or(std::vector<AnyConfig>{}))
+      if (!rejected.contains(stable_json(c.to_value())) && kernel.is_valid(c, inv)) return false;
+  } catch (...) {
+    return false;  // the tuning will say what was thrown
+  }
+  return true;
 }
 
 }  // namespace
@@ -53,6 +68,15 @@ ConfigSelectorChain::Call::Call(const ConfigSelectorChain& chain, const Invocati
   }
   id = {inv.device->fingerprint, inv.op(), {}, inv.spec()};
   id.key = short_hash(std::string_view(id.spec));
+}
+
+std::optional<std::string> ConfigSelectorChain::Call::problem_with(const AnyConfig& config) const {
+  try {
+    if (kernel.is_valid(config, inv)) return std::nullopt;
+    return "is not valid for this call (is_valid)";
+  } catch (...) {
+    return "made is_valid throw: " + what_of(std::current_exception());
+  }
 }
 
 ConfigSelectorChain::ConfigSelectorChain(SelectorOptions options)
@@ -125,18 +149,19 @@ std::optional<Choice> ConfigSelectorChain::from_memory(Call& call) {
     if (may_still_tune(call.policy, call.id))
       return call.pass("memory", "holds a heuristic, but tuning is possible now", held);
   }
-  if (!call.kernel.is_valid(config, call.inv))
-    return call.pass("memory", "its config is not valid for this call (is_valid)", held);
+  if (const auto problem = call.problem_with(config)) return call.pass("memory", "its config " + *problem, held);
   if (!call.dry) keep(call, config, record->origin);
   return Choice{std::move(config), Origin::memory};
 }
 
 std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
+  call.stored_is_unusable = false;
   if (!options_.persistent) return call.pass("persistent", "no persistent cache is set");
   const auto found = options_.persistent->get(call.id);
   if (!found) return call.pass("persistent", "nothing for this key");
   const Entry& entry = found->entry;
   auto unusable = [&](const std::string& why) {
+    call.stored_is_unusable = true;
     if (!call.dry)
       warn_once("persistent" + text_of(call.id), "[" + call.id.op + "] the entry for key " + call.id.key + " in " +
                                                      found->where + " is not used: " + why +
@@ -144,6 +169,9 @@ std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
     return call.pass("persistent", found->where + ": " + why, entry.config);
   };
   if (entry.outcome == Outcome::failed) {
+    if (!still_hopeless(entry, call.inv, call.kernel))
+      return call.pass("persistent", found->where + ": an earlier tuning rejected every candidate, but there are new "
+                                                    "ones, or it was in another environment");
     if (!call.dry) {
       std::lock_guard lock(state_->mutex);
       state_->tried_in_vain.try_emplace(text_of(call.id), "an earlier tuning, kept in " + found->where +
@@ -157,7 +185,7 @@ std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
   AnyConfig config(call.kernel.config_type().from_value(entry.config, why), &call.kernel.config_type());
   if (!config) return unusable("its config no longer fits " + std::string(call.kernel.config_type().name) + ": " + why);
   if (asks_too_many_threads(entry.config)) return unusable("its config asks for more threads than run here");
-  if (!call.kernel.is_valid(config, call.inv)) return unusable("its config is not valid for this call (is_valid)");
+  if (const auto problem = call.problem_with(config)) return unusable("its config " + *problem);
   if (!call.dry) keep(call, config, Origin::persistent);
   return Choice{std::move(config), Origin::persistent};
 }
@@ -176,8 +204,8 @@ std::optional<Choice> ConfigSelectorChain::from_heuristics(Call& call) {
     return call.pass("heuristics", "heuristic_cfg threw: " + what_of(std::current_exception()));
   }
   if (!config) return call.pass("heuristics", "the kernel has no heuristic_cfg");
-  if (!call.kernel.is_valid(*config, call.inv))
-    return call.pass("heuristics", "heuristic_cfg returned a config that is_valid rejects", config->to_value());
+  if (const auto problem = call.problem_with(*config))
+    return call.pass("heuristics", "heuristic_cfg returned a config that " + *problem, config->to_value());
   if (!call.dry) keep(call, *config, Origin::heuristics);
   return answer(call, {std::move(*config), Origin::heuristics}, "heuristics");
 }
@@ -200,7 +228,9 @@ void ConfigSelectorChain::keep(Call& call, const AnyConfig& config, Origin origi
   if (!present) {
     if (auto complaint = state_->scalars.saw(call.inv)) options_.on_warning(*complaint);
   }
-  if (!present || present->origin != origin || !(present->config == config))
+  // A heuristic does not take the place of what was tuned or put for other calls with this key.
+  const bool yields = present && origin == Origin::heuristics && present->origin != Origin::heuristics;
+  if (!yields && (!present || present->origin != origin || !(present->config == config)))
     options_.cache->keep(call.id, {config, origin, call.id.spec}, call.generation);
   if (call.inv.words.empty()) return;
   auto entry = std::make_unique<detail::WarmEntry>();

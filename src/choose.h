@@ -36,11 +36,15 @@ struct ConfigSelectorChain::Call {
     return std::nullopt;
   }
 
+  // Why the config cannot run this call; empty if it can. An is_valid that throws says no.
+  std::optional<std::string> problem_with(const AnyConfig& config) const;
+
   Invocation inv;
   const AnyKernel& kernel;
   AutotunePolicy policy;
   const bool dry;  // only explains: nothing is kept, sent or tuned
   bool would_tune = false;  // of a dry call
+  bool stored_is_unusable = false;  // the persistent entry must make room, whatever its evidence
   double started;
   uint64_t generation;  // of the cache when the call began
   EntryId id;

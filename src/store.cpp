@@ -368,10 +368,14 @@ PersistentCache::PersistentCache(std::vector<std::shared_ptr<Store>> layers)
     : layers_(std::move(layers)) {}
 
 std::optional<PersistentCache::Found> PersistentCache::get(const EntryId& id) {
+  std::optional<Found> failed;  // does not hide what a layer behind has found
   for (const auto& layer : layers_) {
-    if (auto entry = layer->get(id)) return Found{std::move(*entry), layer->where()};
+    auto entry = layer->get(id);
+    if (!entry) continue;
+    if (entry->outcome != Outcome::failed) return Found{std::move(*entry), layer->where()};
+    if (!failed) failed = Found{std::move(*entry), layer->where()};
   }
-  return std::nullopt;
+  return failed;
 }
 
 Store* PersistentCache::writable_layer() const {

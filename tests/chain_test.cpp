@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <thread>
 
 #include "fakes.h"
@@ -607,6 +608,143 @@ TEST_F(Chain, ExplainShowsHowTheNearestStoredKeyDiffers) {
   EXPECT_EQ(miss.nearest[0].stored, ejk::Value(8));
   EXPECT_EQ(miss.nearest[0].call, ejk::Value(9));
   EXPECT_THAT(miss.text(), HasSubstr("args_spec[0].shape[0]: stored 8, this call 9"));
+}
+
+// ---- what is stored never stands in the way for ever ------------------------------------------------
+
+TEST_F(Chain, AStoredConfigThatNoLongerFitsIsReplacedHoweverManySamplesItHas) {
+  {
+    const ejk::Executor executor(setup.options(dir.path()));
+    run(executor);
+    ejk::Entry entry = executor.chain().persistent()->get(id(executor))->entry;
+    entry.config = ejk::Value::object({{"of_an_older_struct", 1}});
+    entry.evidence.samples = 1000;
+    ASSERT_TRUE(executor.chain().persistent()->put(entry, true));
+  }
+  EXPECT_EQ(run(ejk::Executor(setup.options(dir.path()))), 2);
+  EXPECT_EQ(setup.tuner->asked, 2);
+  EXPECT_EQ(run(ejk::Executor(setup.options(dir.path()))), 2);
+  EXPECT_EQ(setup.tuner->asked, 2);
+}
+
+TEST_F(Chain, AFailedTuningIsTriedAgainWithNewCandidatesOrInAnotherEnvironment) {
+  setup.tuner->outcome = ejk::Outcome::failed;
+  const auto changed = [&](auto change) {
+    fakes::TempDir other;
+    const ejk::Executor executor(setup.options(other.path()));
+    run(executor);
+    ejk::Entry entry = executor.chain().persistent()->get(id(executor))->entry;
+    EXPECT_EQ(entry.outcome, ejk::Outcome::failed);
+    change(entry);
+    EXPECT_TRUE(executor.chain().persistent()->put(entry, true));
+    const int before = setup.tuner->asked;
+    run(ejk::Executor(setup.options(other.path())));
+    return setup.tuner->asked - before;
+  };
+  EXPECT_EQ(changed([](ejk::Entry&) {}), 0);
+  EXPECT_EQ(changed([](ejk::Entry& e) { e.candidates.pop_back(); }), 1);
+  EXPECT_EQ(changed([](ejk::Entry& e) { e.environment = ejk::Value::object({{"compiler", "older"}}); }), 1);
+}
+
+struct NoGuess {  // its output is not part of the key
+  static constexpr std::string_view op_id = "no_guess";
+  struct Config {
+    int block = 1;
+  };
+  void run(const Config& c, std::span<const float> v, ejk::Out<std::span<float>> w) const {
+    if (v.size() != w->size()) throw std::runtime_error("sizes differ");
+    for (float& f : *w) f = static_cast<float>(c.block * 0 + 5);
+  }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
+};
+
+TEST_F(Chain, AWrongCallDoesNotCondemnTheKeyOfAKernelWithoutHeuristic) {
+  auto options = setup.options(dir.path());
+  options.tuner = nullptr;
+  const ejk::Executor executor(options);
+  std::vector<float> shorter(3);
+  EXPECT_THROW(executor(NoGuess{}, x, shorter), ejk::Error);
+  EXPECT_THAT(setup.events.take(), ElementsAre("autotune_start", "autotune_finish", "error"));
+  executor(NoGuess{}, x, y);
+  EXPECT_EQ(y[0], 5);
+}
+
+TEST_F(Chain, AFailedTuningInFrontDoesNotHideTheAnswerOfALayerBehind) {
+  fakes::TempDir site;
+  run(ejk::Executor(setup.options(site.path())));
+  setup.tuner->outcome = ejk::Outcome::failed;
+  run(ejk::Executor(setup.options(dir.path())));
+  auto options = setup.options();
+  std::vector<std::shared_ptr<ejk::Store>> layers{std::make_shared<ejk::DirectoryStore>(dir.path()),
+                                                  std::make_shared<ejk::DirectoryStore>(site.path())};
+  options.persistent = std::make_shared<ejk::PersistentCache>(std::move(layers));
+  EXPECT_EQ(run(ejk::Executor(options)), 2);
+}
+
+struct Bucketed {
+  static constexpr std::string_view op_id = "bucketed";
+  struct Config {
+    int block = 1;
+  };
+  int run(const Config& c, std::span<const float>) const { return c.block; }
+  int key(std::span<const float>) const { return 0; }
+  bool is_valid(const Config& c, const ejk::Invocation& inv) const {
+    if (c.block == 3) throw std::runtime_error("three");
+    return c.block <= inv.args[0].shape[0];
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {1}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{8}, {1}}; }
+};
+
+TEST_F(Chain, AHeuristicForOneShapeOfABucketLeavesTheTunedConfigOfTheOthers) {
+  setup.tuner->pick = 0;
+  const ejk::Executor executor(setup.options());
+  EXPECT_EQ(executor(Bucketed{}, x), 8);
+  const auto scope = ejk::policy_override({.allow_autotune = false});
+  EXPECT_EQ(executor(Bucketed{}, std::vector<float>(4)), 1);
+  executor.chain().cache().put("some", "other", "key", Show::Config{1});  // what is warm is void
+  EXPECT_EQ(executor(Bucketed{}, x), 8);
+}
+
+TEST_F(Chain, AnIsValidThatThrowsIsANo) {
+  const ejk::Executor executor(setup.options());
+  const auto inv = executor.describe(Bucketed{}, x);
+  executor.chain().cache().put(inv.device->fingerprint, inv.op(), inv.call_key(), Bucketed::Config{3});
+  EXPECT_EQ(executor(Bucketed{}, x), 1);
+}
+
+struct ManyThreads {
+  static constexpr std::string_view op_id = "many_threads";
+  struct Config {
+    size_t threads = 1;
+  };
+  size_t run(const Config& c, int) const { return c.threads; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {1}}; }
+};
+
+TEST_F(Chain, AStoredNumberOfThreadsBeyondAllIntegersIsAMiss) {
+  {
+    const ejk::Executor executor(setup.options(dir.path()));
+    executor(ManyThreads{}, 1);
+    const auto inv = executor.describe(ManyThreads{}, 1);
+    ejk::Entry entry =
+        executor.chain().persistent()->get({inv.device->fingerprint, inv.op(), inv.call_key(), inv.spec()})->entry;
+    entry.config["threads"] = ~uint64_t{0};
+    ASSERT_TRUE(executor.chain().persistent()->put(entry, true));
+  }
+  EXPECT_EQ(ejk::Executor(setup.options(dir.path()))(ManyThreads{}, 1), 1u);
+}
+
+TEST_F(Chain, ABudgetWithoutLimitStillTakesTheLease) {
+  auto options = setup.options(dir.path());
+  options.policy->budget_seconds = std::numeric_limits<double>::infinity();
+  const ejk::Executor executor(options);
+  bool free = true;
+  setup.tuner->before = [&](const ejk::TuneTask&) {
+    free = executor.chain().persistent()->lease(id(executor), std::chrono::milliseconds(1)) != nullptr;
+  };
+  EXPECT_EQ(run(executor), 2);
+  EXPECT_FALSE(free);
 }
 
 }  // namespace

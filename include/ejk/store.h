@@ -157,8 +157,9 @@ class DirectoryStore final : public Store {
 std::string default_store_path();
 
 // Layers of stores: the user's own first, then read-only ones (a site's, an application's).
-// Reads ask each layer in turn; writes go to the first writable layer. Visits pass over entries
-// that a layer in front hides. Thread-safe if its layers are.
+// Reads ask each layer in turn, a failed tuning does not hide an answer behind it; writes go to the
+// first writable layer. Visits pass over entries that a layer in front hides. Thread-safe if its
+// layers are.
 class PersistentCache {
  public:
   struct Found {
