@@ -92,6 +92,11 @@ std::pair<int64_t, int64_t> reach(const ArrayRef& a) {
 
 }  // namespace
 
+void poison(const AnyView& array) {
+  // All ones are NaN in every floating type; for integers a pattern no kernel produces by rest.
+  if (array.bytes() > 0) std::memset(array.data, is_floating(array.dtype) ? 0xFF : 0xA5, array.bytes());
+}
+
 PrivateArray::PrivateArray(ArrayRef original, Role role) : copy_(std::move(original)), role_(role) {
   if (role == Role::in_out && !copy_.writable) role_ = Role::input;
   if (role == Role::input && copy_.writable) role_ = Role::in_out;
@@ -117,10 +122,7 @@ void PrivateArray::reset() {
   const AnyView all = storage_.any();
   if (role_ == Role::in_out) {
     if (all.bytes() > 0) std::memcpy(all.data, pristine_.any().data, all.bytes());
-  } else if (role_ == Role::output && all.bytes() > 0) {
-    // All ones are NaN in every floating type; for integers a pattern no kernel produces by rest.
-    std::memset(all.data, is_floating(copy_.dtype) ? 0xFF : 0xA5, all.bytes());
-  }
+  } else if (role_ == Role::output) poison(all);
 }
 
 void PrivateArray::append_output(std::vector<OutputBytes>& outputs) const {

@@ -54,16 +54,28 @@ concept DynamicTensor = requires(const T& t) { any_view_of(t); };
 
 // ---- copies ---------------------------------------------------------------------------------
 
+// Appends the arrays and numbers in a value; see bound_kernel.h.
+template <class T>
+void append_result(const T& result, std::vector<OutputBytes>& outputs);
+
 template <class P>
 class ValueCopy {
  public:
-  ValueCopy(const P& original, Role) : value_(original) {}
+  ValueCopy(const P& original, Role role) : value_(original) {
+    if (role == Role::in_out) pristine_.emplace(original);
+  }
   P& get() { return value_; }
-  void reset() {}
-  void append_outputs(std::vector<OutputBytes>&) const {}
+  void reset() {
+    if constexpr (std::is_copy_assignable_v<P>)
+      if (pristine_) value_ = *pristine_;
+  }
+  void append_outputs(std::vector<OutputBytes>& outputs) const {
+    if (pristine_) append_result(value_, outputs);
+  }
 
  private:
   P value_;
+  std::optional<P> pristine_;  // of one that run may write
 };
 
 // For types that can be pointed at other data: Rebuild::at(original, array) gives such a P.
@@ -186,6 +198,8 @@ class OwningCopy {
   P& get() { return value_; }
   void reset() {
     if (role_ != Role::input) value_ = clone(pristine_);
+    std::array<int64_t, 1> size;
+    if (role_ == Role::output) poison(view(value_, size));
   }
   void append_outputs(std::vector<OutputBytes>& outputs) const {
     std::array<int64_t, 1> size;
@@ -433,18 +447,24 @@ struct ArgTraits<std::optional<T>> {
   static Arg describe(const P& p) { return p ? ArgTraits<T>::describe(*p) : describe_value({}); }
   class Copy {
    public:
-    Copy(const P& original, Role role) {
+    Copy(const P& original, Role role) : role_(role) {
       if (original) inner_.emplace(*original, role);
     }
-    P& get() { return inner_ ? value_ = inner_->get() : value_; }
+    P& get() {
+      if (inner_) value_ = inner_->get();
+      else value_.reset();
+      return value_;
+    }
     void reset() {
       if (inner_) inner_->reset();
     }
     void append_outputs(std::vector<OutputBytes>& outputs) const {
-      if (inner_) inner_->append_outputs(outputs);
+      if (role_ == Role::in_out) append_result(value_, outputs);
+      else if (inner_) inner_->append_outputs(outputs);
     }
 
    private:
+    Role role_;
     std::optional<typename ArgTraits<T>::Copy> inner_;
     P value_;
   };
@@ -474,13 +494,15 @@ struct TupleTraits {
       std::apply([](auto&... c) { (c->reset(), ...); }, copies_);
     }
     void append_outputs(std::vector<OutputBytes>& outputs) const {
-      std::apply([&](const auto&... c) { (c->append_outputs(outputs), ...); }, copies_);
+      if (role_ == Role::in_out && value_) append_result(*value_, outputs);
+      else std::apply([&](const auto&... c) { (c->append_outputs(outputs), ...); }, copies_);
     }
 
    private:
     template <size_t... I>
     Copy(const P& original, Role role, std::index_sequence<I...>)
-        : copies_(std::make_unique<typename ArgTraits<T>::Copy>(std::get<I>(original), role)...) {}
+        : role_(role), copies_(std::make_unique<typename ArgTraits<T>::Copy>(std::get<I>(original), role)...) {}
+    Role role_;
     std::tuple<std::unique_ptr<typename ArgTraits<T>::Copy>...> copies_;
     std::optional<P> value_;
   };
@@ -496,9 +518,11 @@ template <class P, class T>
 class ListCopy {
  public:
   ListCopy(const P& original, Role role) : value_(original) {
+    if (role == Role::in_out) pristine_.emplace(original);
     for (const auto& item : original) copies_.push_back(std::make_unique<ItemCopy>(item, role));
   }
   P& get() {
+    if (pristine_) value_ = *pristine_;  // run may have made it longer
     size_t i = 0;
     for (auto&& item : value_) item = copies_[i++]->get();
     return value_;
@@ -507,12 +531,15 @@ class ListCopy {
     for (auto& c : copies_) c->reset();
   }
   void append_outputs(std::vector<OutputBytes>& outputs) const {
-    for (const auto& c : copies_) c->append_outputs(outputs);
+    if (pristine_) append_result(value_, outputs);
+    else
+      for (const auto& c : copies_) c->append_outputs(outputs);
   }
 
  private:
   using ItemCopy = typename ArgTraits<T>::Copy;
   P value_;
+  std::optional<P> pristine_;  // of one that run may write
   std::vector<std::unique_ptr<ItemCopy>> copies_;
 };
 
@@ -576,10 +603,12 @@ struct ArgTraits<std::map<K, T, C, A>> {
   class Copy {
    public:
     Copy(const P& original, Role role) : value_(original) {
+      if (role == Role::in_out) pristine_.emplace(original);
       for (const auto& [name, item] : original)
         copies_.push_back(std::make_unique<typename ArgTraits<T>::Copy>(item, role));
     }
     P& get() {
+      if (pristine_) value_ = *pristine_;  // run may have added to it
       size_t i = 0;
       for (auto& [name, item] : value_) item = copies_[i++]->get();
       return value_;
@@ -588,11 +617,15 @@ struct ArgTraits<std::map<K, T, C, A>> {
       for (auto& c : copies_) c->reset();
     }
     void append_outputs(std::vector<OutputBytes>& outputs) const {
-      for (const auto& c : copies_) c->append_outputs(outputs);
+      if (pristine_)
+        for (const auto& [name, item] : value_) append_result(item, outputs);
+      else
+        for (const auto& c : copies_) c->append_outputs(outputs);
     }
 
    private:
     P value_;
+    std::optional<P> pristine_;  // of one that run may write
     std::vector<std::unique_ptr<typename ArgTraits<T>::Copy>> copies_;
   };
 };

@@ -43,4 +43,7 @@ class PrivateArray {
 
 OutputBytes packed_bytes(const AnyView& array);
 
+// Fills a packed array with what no kernel leaves by rest.
+void poison(const AnyView& array);
+
 }  // namespace ejk::detail
