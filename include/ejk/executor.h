@@ -77,6 +77,18 @@ inline constexpr bool owns_memory<Tensor> = true;
 template <>
 inline constexpr bool owns_memory<std::string> = true;
 
+// A pull-back whose views are of what `prepare` made, which it therefore keeps.
+template <class Prepared, class Pull>
+struct PreparedPull {
+  std::shared_ptr<const Prepared> prepared;
+  Pull pull;
+  template <class Dy>
+  auto operator()(const Dy& dy) const {
+    return pull(dy);
+  }
+  decltype(auto) config() const { return pull.config(); }
+};
+
 }  // namespace detail
 
 // A kernel with its configuration chosen once. Calling it is calling the kernel: prepare and the
@@ -209,14 +221,20 @@ class Executor {
       static_cast<void>(detail::mistake::kernel_has_no_gradient<K>{});
     } else {
       (refuse_temporary<K, Args>(), ...);
-      return with_params<P>(
-          kernel,
-          [&](auto&& params) {
-            const Choice choice = choose<P>(kernel, params);
-            auto kept = std::apply([](const auto&... p) { return std::make_tuple(p...); }, params);
-            return detail::run_forward<P>(kernel, choice.config.template as<typename K::Config>(), std::move(kept));
-          },
-          std::forward<Args>(args)...);
+      auto forward = [&](const auto& params) {
+        const Choice choice = choose<P>(kernel, params);
+        auto kept = std::apply([](const auto&... p) { return std::make_tuple(p...); }, params);
+        return detail::run_forward<P>(kernel, choice.config.template as<typename K::Config>(), std::move(kept));
+      };
+      if constexpr (!P::has_prepare) return forward(P::bind_all(std::forward<Args>(args)...));
+      else {
+        auto prepared = prepare<K>(kernel, std::forward<Args>(args)...);
+        using Prepared = decltype(prepared);
+        auto owner = std::make_shared<Prepared>(std::move(prepared));
+        auto [out, pull] = forward(std::apply([](auto&... p) { return P::bind_all(p...); }, *owner));
+        using Pull = detail::PreparedPull<Prepared, decltype(pull)>;
+        return std::pair<decltype(out), Pull>(std::move(out), Pull{std::move(owner), std::move(pull)});
+      }
     }
   }
 
@@ -267,13 +285,19 @@ class Executor {
       static_cast<void>(detail::mistake::vjp_keeps_views_of_its_arguments<K, std::remove_cvref_t<A>>{});
   }
 
+  template <class K, class... Args>
+  static auto prepare(const K& kernel, Args&&... args) {
+    auto prepared = detail::hook_prepare::call(kernel, std::forward<Args>(args)...);
+    if constexpr (!detail::is_a<decltype(prepared), std::tuple>)
+      static_cast<void>(detail::mistake::prepare_does_not_return_a_tuple<K>{});
+    return prepared;
+  }
+
   // Calls f with run's parameters, made from the caller's arguments through prepare.
   template <class P, class K, class F, class... Args>
   static decltype(auto) with_params(const K& kernel, F&& f, Args&&... args) {
     if constexpr (P::has_prepare) {
-      auto prepared = detail::hook_prepare::call(kernel, std::forward<Args>(args)...);
-      if constexpr (!detail::is_a<decltype(prepared), std::tuple>)
-        static_cast<void>(detail::mistake::prepare_does_not_return_a_tuple<K>{});
+      auto prepared = prepare<K>(kernel, std::forward<Args>(args)...);
       return std::apply(
           [&](auto&... p) -> decltype(auto) {
             auto params = P::bind_all(p...);
