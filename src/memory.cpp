@@ -136,7 +136,12 @@ void WarmTable::publish(uint64_t hash, std::unique_ptr<WarmEntry> entry, std::ve
     slots_.store(slots, std::memory_order_release);
   }
   Slot& slot = place(*slots, hash, words);
-  if (slot.entry.load(std::memory_order_relaxed) == nullptr) ++used_;
+  const WarmEntry* there = slot.entry.load(std::memory_order_relaxed);
+  // Entries are never freed: calls that always ask the selector must not add one each time.
+  if (there && there->ask_first == entry->ask_first && there->heuristic == entry->heuristic &&
+      there->owner.type() == entry->owner.type() && there->owner == entry->owner)
+    return;
+  if (there == nullptr) ++used_;
   slot.hash.store(hash, std::memory_order_relaxed);
   slot.entry.store(entry.get(), std::memory_order_release);
   entries_.push_back(std::move(entry));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "fakes.h"
 
@@ -246,6 +247,125 @@ TEST_F(ExecutorTest, ATunerMeasuresPlainFunctionsToo) {
                                   std::vector<int>{8, 1, 4}, 2000);
   EXPECT_EQ(best, 1);
   EXPECT_GT(tuner.measure(spin, 1000), 0);
+}
+
+// ---- what prepare makes, and what run writes through references -------------------------------------
+
+struct Doubling {
+  static constexpr std::string_view op_id = "doubling";
+  struct Config {
+    int block = 1;
+  };
+  using Parameters = std::tuple<std::span<const float>>;
+  float run(const Config&, std::span<const float> v) const { return v[0]; }
+  std::tuple<std::vector<float>> prepare(std::vector<float> v) const {
+    for (float& f : v) f *= 2;
+    return {std::move(v)};
+  }
+  std::tuple<std::vector<float>> custom_vjp(const Config&, const Parameters& p, float dy) const {
+    std::vector<float> gradient;
+    for (float f : std::get<0>(p)) gradient.push_back(f * dy);
+    return {gradient};
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+
+TEST_F(ExecutorTest, APullBackKeepsWhatPrepareMade) {
+  auto [out, pull] = executor.vjp(Doubling{}, x);
+  EXPECT_EQ(out, 2);
+  const std::vector<float> in_its_place(3, 77.f);
+  EXPECT_THAT(std::get<0>(pull(10.f)), ElementsAre(20, 40, 60));
+}
+
+// Looks at the trial only: what run may write must be there, and be put back.
+class LookingTuner : public ejk::Tuner {
+ public:
+  ejk::TuneResult tune(const ejk::TuneTask& task) override {
+    for (auto* seen : {&first, &second}) {
+      task.trial->reset();
+      before = task.trial->outputs();
+      task.trial->run(task.candidates[0]);
+      *seen = task.trial->outputs();
+    }
+    ejk::TuneResult result;
+    result.outcome = ejk::Outcome::tuned;
+    result.winner = 0;
+    return result;
+  }
+  std::vector<ejk::OutputBytes> before, first, second;
+};
+
+template <class T>
+struct Adding {
+  static constexpr std::string_view op_id = "adding";
+  struct Config {
+    int block = 1;
+  };
+  void run(const Config&, T& v) const {
+    if constexpr (std::is_arithmetic_v<T>) v += 1;
+    else if constexpr (requires { v->size(); }) v->push_back(1);
+    else v.push_back({1});
+  }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
+};
+
+template <class T>
+void expect_compared_and_restored(T value, size_t arrays) {
+  fakes::Setup setup;
+  auto options = setup.options();
+  const auto tuner = std::make_shared<LookingTuner>();
+  options.tuner = tuner;
+  const ejk::Executor executor(options);
+  executor(Adding<T>{}, value);
+  ASSERT_EQ(tuner->first.size(), arrays);
+  ASSERT_EQ(tuner->second.size(), arrays);
+  for (size_t i = 0; i < arrays; ++i) EXPECT_EQ(tuner->first[i].bytes, tuner->second[i].bytes);
+}
+
+TEST_F(ExecutorTest, WhatRunWritesThroughAReferenceIsComparedAndPutBackInTrials) {
+  expect_compared_and_restored(2.5, 1);
+  expect_compared_and_restored(std::vector<std::vector<float>>{{1}, {2}}, 3);
+  expect_compared_and_restored(std::optional<std::vector<float>>({1, 2}), 1);
+}
+
+struct Fills {
+  static constexpr std::string_view op_id = "fills";
+  struct Config {
+    int block = 1;
+  };
+  void run(const Config&, ejk::Out<ejk::Tensor>) const {}
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
+};
+
+TEST_F(ExecutorTest, AnOutputTensorIsPoisonedInTrials) {
+  auto options = setup.options();
+  const auto tuner = std::make_shared<LookingTuner>();
+  options.tuner = tuner;
+  const ejk::Executor looking(options);
+  looking(Fills{}, ejk::Tensor::of<float>({1}));
+  float left = 0;
+  std::memcpy(&left, tuner->before.at(0).bytes.data(), sizeof left);
+  EXPECT_TRUE(std::isnan(left));
+}
+
+struct SameWords {
+  const std::vector<uint64_t>& words;
+  bool equal(const ejk::detail::WarmEntry& entry) const {
+    return std::equal(words.begin(), words.end(), entry.words, entry.words + entry.count);
+  }
+};
+
+TEST_F(ExecutorTest, CallsThatAlwaysAskTheSelectorDoNotFillTheWarmTable) {
+  const auto warm = [&] {
+    const auto words = executor.describe(Doubling{}, x).words;
+    const uint64_t hash = ejk::detail::hash_words(words.data(), words.size());
+    return executor.chain().warm().find(hash, SameWords{words}, executor.chain().generation());
+  };
+  executor.vjp(Doubling{}, x);
+  const auto* once = warm();
+  ASSERT_NE(once, nullptr);
+  executor.vjp(Doubling{}, x);  // a new entry would be kept as long as the executor
+  EXPECT_EQ(warm(), once);
 }
 
 }  // namespace
