@@ -67,10 +67,12 @@ std::string Invocation::spec() const {
   if (!key_args)
     for (const auto& [name, arg] : kwargs)
       if (arg.counts()) kwargs_spec[name] = arg.to_value();
+  // A batched call is known by its axes; one that only takes the batch hooks, by their name.
+  const bool named = context == Context::shard_map || (context == Context::batch && batch_axes.is_null());
   Value spec = Value::object({{"args_spec", items_of(key_args ? *key_args : args)},
                               {"batch_axes", batch_axes},
                               {"kwargs_spec", std::move(kwargs_spec)},
-                              {"method", context == Context::shard_map ? Value("shard_map") : Value()}});
+                              {"method", named ? Value(context_name(context)) : Value()}});
   // Members the original does not know are there only when they differ from its world.
   if (!members.is_null()) spec["kernel"] = members;
   if (backward) spec["objective"] = "forward+backward";

@@ -749,5 +749,24 @@ TEST(WarmKeys, SeveralThreadsWithLongKeysDoNotDisturbEachOther) {
   EXPECT_EQ(wrong, 0);
 }
 
+struct InABatch {
+  static constexpr std::string_view op_id = "in_a_batch";
+  struct Config {
+    int block = 1;
+  };
+  int run(const Config& c, int) const { return c.block; }
+  int run_batch(const Config& c, int) const { return c.block; }
+  Config heuristic_cfg(const Invocation&) const { return {1}; }
+  Config heuristic_cfg_batch(const Invocation&) const { return {2}; }
+};
+
+TEST(Key, ACallInTheBatchContextHasItsOwnKey) {
+  SelectorOptions options;
+  options.policy = AutotunePolicy{.allow_autotune = false};
+  const Executor executor(options);
+  EXPECT_EQ(executor(InABatch{}, 5), 1);
+  EXPECT_EQ(executor.call<Context::batch>(InABatch{}, 5), 2);
+}
+
 }  // namespace
 }  // namespace ejk
