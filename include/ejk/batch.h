@@ -117,6 +117,13 @@ template <class A>
 concept BatchArray = DynamicTensor<A> || requires(const A& a) { ArgTraits<A>::array(a); } ||
                      (is_a<A, std::vector> && requires { requires ArrayElement<typename A::value_type>; });
 
+// Elements are bound by value: what run writes through a reference to a number, string or vector
+// would be lost.
+template <class Raw>
+inline constexpr bool loses_writes =
+    role_of_raw<Raw>() == Role::in_out && !DynamicTensor<typename Unwrap<std::remove_cvref_t<Raw>>::type> &&
+    !ArrayTarget<typename Unwrap<std::remove_cvref_t<Raw>>::type>::is_array;
+
 // Gives run's parameter for each element of one argument.
 template <class P, size_t I, class A>
 class BatchArgument {
@@ -220,6 +227,11 @@ class Batched {
   auto run(std::index_sequence<I...>, Args&... args) const {
     using P = detail::Plan<K, Context::batch, detail::call_platform<Args...>()>;
     static_assert(sizeof...(Args) == P::arity, "ejk: a batched call takes all of run's parameters, by position");
+    static_assert(!P::has_prepare, "ejk: a batched call has no place for the kernel's prepare; prepare its arguments "
+                                   "yourself, in a kernel without the hook");
+    static_assert((!detail::loses_writes<typename P::template Raw<I>> && ...),
+                  "ejk: a batched call would lose what run writes through a reference to a value; take a view of one "
+                  "element, or return the value");
     check_axes(sizeof...(Args));
     const std::tuple<detail::BatchArgument<P, I, Args>...> batch{{args, axis<Args>(I)}...};
     const int64_t count = common_size(std::get<I>(batch).size()...);
