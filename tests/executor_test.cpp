@@ -368,4 +368,32 @@ TEST_F(ExecutorTest, CallsThatAlwaysAskTheSelectorDoNotFillTheWarmTable) {
   EXPECT_EQ(warm(), once);
 }
 
+struct Twice {  // returns nothing, so its cotangent is of no known type
+  static constexpr std::string_view op_id = "twice";
+  struct Config {
+    int block = 1;
+  };
+  void run(const Config&, std::span<const float> v, ejk::Out<std::span<float>> w) const {
+    for (size_t i = 0; i < v.size(); ++i) (*w)[i] = 2 * v[i];
+  }
+  int fwd_with_residuals(const Config& c, std::span<const float> v, ejk::Out<std::span<float>> w) const {
+    run(c, v, w);
+    return 2;
+  }
+  std::tuple<std::vector<float>> vjp(const Config&, int factor, std::span<const float> dy) const {
+    std::vector<float> gradient;
+    for (float d : dy) gradient.push_back(static_cast<float>(factor) * d);
+    return {gradient};
+  }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
+};
+
+TEST_F(ExecutorTest, AKernelThatReturnsNothingMayHaveAGradient) {
+  const auto scope = ejk::policy_override({.validate_backward = true});
+  executor(Twice{}, x, y);
+  EXPECT_THAT(y, ElementsAre(2, 4, 6));
+  auto [none, pull] = executor.vjp(Twice{}, x, y);
+  EXPECT_THAT(std::get<0>(pull(x)), ElementsAre(2, 4, 6));
+}
+
 }  // namespace

@@ -116,9 +116,12 @@ class TypedTrial final : public Trial {
   void run_backward(const Config& config) {
     auto owned = std::apply([](auto&... c) { return std::make_tuple(c->get()...); }, copies_);
     auto [out, pull] = run_forward<P>(kernel_, config, std::move(owned));
-    // The output itself is as good a cotangent as any, and finite.
-    auto results = std::make_shared<decltype(std::pair(out, pull(out)))>(out, pull(out));
-    append_results_ = [results](auto& found) { append_result(*results, found); };
+    if constexpr (std::is_same_v<decltype(out), NoOutput>) return;  // nobody knows what its cotangents look like
+    else {
+      // The output itself is as good a cotangent as any, and finite.
+      auto results = std::make_shared<decltype(std::pair(out, pull(out)))>(out, pull(out));
+      append_results_ = [results](auto& found) { append_result(*results, found); };
+    }
   }
 
   template <class I>
