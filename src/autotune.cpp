@@ -18,6 +18,16 @@ std::chrono::milliseconds patience_for(const AutotunePolicy& policy) {
 
 }  // namespace
 
+bool ConfigSelectorChain::State::waits_for_itself(const std::string& flight) const {
+  for (auto next = in_flight.find(flight); next != in_flight.end();) {
+    if (next->second == std::this_thread::get_id()) return true;
+    const auto waits = waiting.find(next->second);
+    if (waits == waiting.end()) return false;
+    next = in_flight.find(waits->second);
+  }
+  return false;
+}
+
 // What a call would do here, without doing it.
 std::nullopt_t ConfigSelectorChain::would_tune(Call& call) {
   try {
@@ -37,9 +47,11 @@ std::optional<Choice> ConfigSelectorChain::from_autotune(Call& call) {
   // Another thread may be at it: wait for its result.
   for (auto other = state_->in_flight.find(flight); other != state_->in_flight.end() && !call.dry;
        other = state_->in_flight.find(flight)) {
-    if (other->second == std::this_thread::get_id())
+    if (state_->waits_for_itself(flight))
       return call.pass("autotune", "this thread is already tuning this very call (the kernel calls itself)");
+    state_->waiting[std::this_thread::get_id()] = flight;
     state_->flight_ended.wait(lock);
+    state_->waiting.erase(std::this_thread::get_id());
     lock.unlock();
     if (auto found = from_memory(call)) return answer(call, std::move(*found), "cache_hit", "memory");
     lock.lock();
@@ -202,6 +214,7 @@ std::pair<Choice, Entry> ConfigSelectorChain::tune(const Invocation& inv, const 
   std::string why;
   AnyConfig config(kernel.config_type().from_value(entry->config, why), &kernel.config_type());
   if (options_.persistent && options_.persist_autotune) options_.persistent->put(*entry, true);
+  call.generation = generation();  // asked for by name: whatever was put meanwhile does not stop it
   keep(call, config, Origin::autotune);
   return {Choice{std::move(config), Origin::autotune}, std::move(*entry)};
 }

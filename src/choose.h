@@ -56,10 +56,15 @@ struct ConfigSelectorChain::State {
   std::mutex mutex;
   std::condition_variable flight_ended;
   std::map<std::string, std::thread::id> in_flight;   // keys being tuned and by whom
+  std::map<std::thread::id, std::string> waiting;     // threads and the key each waits for
   std::map<std::string, AnyConfig> tuned;             // for forbid_reautotune
   std::map<std::string, std::string> tried_in_vain;   // keys whose tuning gave nothing, and why
   std::set<std::string> warned;
   ScalarWatch scalars;
+
+  // Whether the calling thread is tuning this key, or something its tuner waits for: waiting would
+  // never end. With the mutex held.
+  bool waits_for_itself(const std::string& flight) const;
 };
 
 }  // namespace ejk

@@ -747,4 +747,49 @@ TEST_F(Chain, ABudgetWithoutLimitStillTakesTheLease) {
   EXPECT_FALSE(free);
 }
 
+TEST_F(Chain, AnExplicitTuneIsKeptEvenIfSomethingElseIsPutMeanwhile) {
+  const ejk::Executor executor(setup.options());
+  EXPECT_EQ(run(executor), 2);
+  setup.tuner->pick = 2;
+  setup.tuner->before = [&](const ejk::TuneTask&) {
+    executor.chain().cache().put("some", "other", "key", Show::Config{1});
+  };
+  EXPECT_EQ(executor.tune(Show{}, x, y).config.block, 3);
+  EXPECT_EQ(run(executor), 3);
+}
+
+// Two kernels that call each other. Each begins only when both are being tuned.
+const ejk::Executor* both_run_on = nullptr;
+std::atomic<int> both_begun{0};
+
+template <int N>
+struct OneOfTwo {
+  static constexpr std::string_view op_id = N == 0 ? "one" : "two";
+  struct Config {
+    int block = 1;
+  };
+  int run(const Config& c, bool inner) const {
+    return inner ? c.block : (*both_run_on)(OneOfTwo<1 - N>{}, false) + 1;
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {7}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
+};
+
+TEST_F(Chain, KernelsThatCallEachOtherAreTunedAtOnceWithoutWaitingForEver) {
+  auto options = setup.options();
+  options.on_event = {};
+  const ejk::Executor executor(options);
+  both_run_on = &executor;
+  setup.tuner->before = [&](const ejk::TuneTask& task) {
+    ++both_begun;
+    while (both_begun < 2) std::this_thread::yield();
+    if (task.op == "one@v0") executor.choose_config(OneOfTwo<1>{}, false);
+    else executor.choose_config(OneOfTwo<0>{}, false);
+  };
+  std::thread other([&] { executor.choose_config(OneOfTwo<1>{}, false); });
+  EXPECT_EQ(executor.choose_config(OneOfTwo<0>{}, false).config.block, 2);
+  other.join();
+  EXPECT_EQ(setup.tuner->asked, 2);
+}
+
 }  // namespace
