@@ -227,8 +227,10 @@ class Batched {
   auto run(std::index_sequence<I...>, Args&... args) const {
     using P = detail::Plan<K, Context::batch, detail::call_platform<Args...>()>;
     static_assert(sizeof...(Args) == P::arity, "ejk: a batched call takes all of run's parameters, by position");
-    static_assert(!P::has_prepare, "ejk: a batched call has no place for the kernel's prepare; prepare its arguments "
-                                   "yourself, in a kernel without the hook");
+    // A prepare that makes run's arguments from others is the caller's own business here.
+    static_assert(!detail::hook_prepare::callable<K, typename P::template Param<I>&...>,
+                  "ejk: a batched call takes run's parameters and has no place for the kernel's prepare, which would "
+                  "change them; prepare them yourself, in a kernel without the hook");
     static_assert((!detail::loses_writes<typename P::template Raw<I>> && ...),
                   "ejk: a batched call would lose what run writes through a reference to a value; take a view of one "
                   "element, or return the value");

@@ -1,4 +1,4 @@
-// expect: a batched call has no place for the kernel's prepare
+// expect: has no place for the kernel's prepare
 #include <ejk/ejk.h>
 
 struct Broken {
