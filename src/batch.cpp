@@ -18,8 +18,9 @@ void spread(int64_t count, int workers, const std::function<void(int64_t begin, 
     }
   };
   {
+    const ScopeSnapshot scopes = current_scopes();  // what elements call sees what the caller set
     std::vector<std::jthread> threads;
-    for (int64_t p = 1; p < parts; ++p) threads.emplace_back(part, p);
+    for (int64_t p = 1; p < parts; ++p) threads.emplace_back([&, p] { scopes.run([&] { part(p); }); });
     part(0);
   }
   for (const std::exception_ptr& error : errors)

@@ -124,6 +124,7 @@ std::optional<Choice> ConfigSelectorChain::from_overlay(Call& call) {
     std::string why;
     AnyConfig config = as_type(record->config, call.kernel.config_type(), why);
     if (config) return Choice{std::move(config), Origin::overlay};
+    if (call.dry) continue;
     warn_once("overlay" + call.id.op, "[" + call.id.op + "] the overlay's config for key " + call.id.key +
                                           " does not fit " + std::string(call.kernel.config_type().name) + ": " +
                                           why + "; it is passed over");
@@ -138,7 +139,7 @@ std::optional<Choice> ConfigSelectorChain::from_memory(Call& call) {
   std::string why;
   AnyConfig config = as_type(record->config, call.kernel.config_type(), why);
   if (!config) {
-    warn_once("memory" + text_of(call.id), "[" + call.id.op + "] the cached config for key " + call.id.key +
+    if (!call.dry) warn_once("memory" + text_of(call.id), "[" + call.id.op + "] the cached config for key " + call.id.key +
                                                " does not fit " + std::string(call.kernel.config_type().name) +
                                                ": " + why + "; it is passed over");
     return call.pass("memory", "its config does not fit: " + why);

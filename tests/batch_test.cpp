@@ -129,6 +129,29 @@ TEST_F(Batch, ElementsAreSpreadOverThreads) {
   EXPECT_THAT(sums, ElementsAre(0, 1, 2, 3, 4));
 }
 
+struct Nested {
+  static constexpr std::string_view op_id = "batch_nested";
+  struct Config {};
+  const ejk::Executor* executor = nullptr;
+  auto key(float) const { return 0; }
+  float run(const Config&, float) const {
+    std::vector<float> x(8), y(8);
+    (*executor)(fakes::Show{}, x, y);
+    return y[0];
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+
+TEST_F(Batch, CallsInsideElementsSeeTheCallersScopes) {
+  std::vector<float> x(8), y(8);
+  const auto inv = executor.describe(fakes::Show{}, x, y);
+  ejk::ConfigCache cache;
+  cache.put(inv.device->fingerprint, inv.op(), inv.call_key(), fakes::Show::Config{100});
+  const auto scope = ejk::overlay_cache(cache);
+  const std::vector<float> batch(4);
+  EXPECT_THAT(ejk::vmap_with_config(executor, Nested{&executor}, 0).threads(4)(batch), testing::Each(100));
+}
+
 TEST_F(Batch, AnEmptyBatchRunsNothing) {
   EXPECT_TRUE(ejk::vmap_with_config(executor, Sum{}, 0)(Tensor::of<float>({0, 3})).empty());
   EXPECT_EQ(executor.chain().cache().size(), 0u);

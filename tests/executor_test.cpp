@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 #include <cstring>
 
 #include "fakes.h"
@@ -394,6 +395,29 @@ TEST_F(ExecutorTest, AKernelThatReturnsNothingMayHaveAGradient) {
   EXPECT_THAT(y, ElementsAre(2, 4, 6));
   auto [none, pull] = executor.vjp(Twice{}, x, y);
   EXPECT_THAT(std::get<0>(pull(x)), ElementsAre(2, 4, 6));
+}
+
+struct SeesStrides {
+  static constexpr std::string_view op_id = "sees_strides";
+  struct Config {
+    int block = 1;
+  };
+  static inline std::set<std::vector<int64_t>> seen;
+  float run(const Config&, const ejk::Tensor& t) const {
+    seen.insert(t.strides());
+    return t.strided<float, 2>()(1, 2);
+  }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
+};
+
+TEST_F(ExecutorTest, AStridedTensorIsTriedWithItsStrides) {
+  auto options = setup.options();
+  options.tuner = nullptr;
+  const ejk::Executor real(options);
+  ejk::Tensor t = ejk::Tensor::of<float>({8, 4}).sliced(0, 0, 8, 2).transposed({1, 0});
+  t.strided<float, 2>()(1, 2) = 5;
+  EXPECT_EQ(real(SeesStrides{}, t), 5);
+  EXPECT_THAT(SeesStrides::seen, ElementsAre(t.strides()));
 }
 
 }  // namespace

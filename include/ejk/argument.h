@@ -22,7 +22,8 @@ namespace ejk {
 //   optional, tuple, pair, array, map, vector     by structure and what they hold
 //   plain structs                                 by the values of their fields
 //   Out<...>, Unkeyed<...>                        not at all
-// `const` elements are inputs; others are in-out arguments, which tuning saves and restores.
+// `const` elements are inputs; others are in-out arguments, which tuning saves and restores. A
+// Tensor, a std::vector or a value is an input unless it is taken by non-const reference or as Out.
 
 // The value counts, also for floating-point numbers and vectors of numbers.
 template <class T>

@@ -64,18 +64,21 @@ struct AnyKey {
 
 template <class K, class... A>
 inline constexpr bool config_comes_first = false;
-template <class K, class A, class... Rest>
+template <HasConfig K, class A, class... Rest>
 inline constexpr bool config_comes_first<K, A, Rest...> =
-    HasConfig<K> && std::is_same_v<std::remove_cvref_t<A>, typename K::Config>;
+    std::is_same_v<std::remove_cvref_t<A>, typename K::Config>;
 
+// Whether a view of a T that is gone would dangle.
 template <class T>
-inline constexpr bool owns_memory = false;
+inline constexpr bool owns_memory = is_std_array<T> || HasView<T>;
 template <class T, class A>
 inline constexpr bool owns_memory<std::vector<T, A>> = true;
 template <>
 inline constexpr bool owns_memory<Tensor> = true;
 template <>
 inline constexpr bool owns_memory<std::string> = true;
+template <class T>
+inline constexpr bool owns_memory<KeywordArgument<T>> = owns_memory<T>;  // T& for what has a name
 
 // A pull-back whose views are of what `prepare` made, which it therefore keeps.
 template <class Prepared, class Pull>
@@ -160,15 +163,15 @@ class Executor {
         std::forward<Args>(args)...);
   }
 
-  // What a call would run with, without running it.
+  // What a call would run with, without running it: a Chosen<Config>.
   template <class K, class... Args>
-  Chosen<typename K::Config> choose_config(const K& kernel, Args&&... args) const {
+  auto choose_config(const K& kernel, Args&&... args) const {
     using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
     return with_params<P>(
         kernel,
         [&](auto&& params) {
           const Choice choice = lookup<P>(kernel, params);
-          return Chosen<typename K::Config>{choice.config.template as<typename K::Config>(), choice.origin};
+          return Chosen<typename P::Config>{choice.config.template as<typename P::Config>(), choice.origin};
         },
         std::forward<Args>(args)...);
   }
@@ -199,15 +202,16 @@ class Executor {
         std::forward<Args>(args)...);
   }
 
-  // Tunes this call now, whatever is stored, and keeps the result. Needs a selector chain.
+  // Tunes this call now, whatever is stored, and keeps the result. Needs a selector chain. Gives a
+  // Tuned<Config>.
   template <class K, class... Args>
-  Tuned<typename K::Config> tune(const K& kernel, Args&&... args) const {
+  auto tune(const K& kernel, Args&&... args) const {
     using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
     return with_params<P>(
         kernel,
         [&](auto&& params) {
           auto [choice, entry] = chain().tune(invocation<P>(kernel, params), bound<P>(kernel, params));
-          return Tuned<typename K::Config>{choice.config.template as<typename K::Config>(), std::move(entry)};
+          return Tuned<typename P::Config>{choice.config.template as<typename P::Config>(), std::move(entry)};
         },
         std::forward<Args>(args)...);
   }
@@ -252,9 +256,9 @@ class Executor {
   }
 
   // The abstract call, as heuristics see it and keys are made from it.
-  template <class K, class... Args>
+  template <Context C = Context::plain, class K, class... Args>
   Invocation describe(const K& kernel, Args&&... args) const {
-    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+    using P = detail::Plan<K, C, detail::call_platform<Args...>()>;
     return with_params<P>(kernel, [&](auto&& params) { return invocation<P>(kernel, params); },
                           std::forward<Args>(args)...);
   }

@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -62,7 +63,31 @@ std::string random_name() {
   return name.append(temporary_suffix);
 }
 
+// Writing past RLIMIT_FSIZE raises SIGXFSZ, which ends the process. While this lives the signal is
+// held back from this thread and thrown away, so that the write fails like one on a full disk.
+class NoSizeSignal {
+ public:
+  NoSizeSignal() {
+    ::sigemptyset(&size_);
+    ::sigaddset(&size_, SIGXFSZ);
+    ::pthread_sigmask(SIG_BLOCK, &size_, &before_);
+  }
+  ~NoSizeSignal() {
+    const int saved = errno;
+    const timespec at_once{};
+    if (!::sigismember(&before_, SIGXFSZ))
+      retry_interrupted([&] { return ::sigtimedwait(&size_, nullptr, &at_once); });
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    errno = saved;
+  }
+  NoSizeSignal(const NoSizeSignal&) = delete;
+
+ private:
+  sigset_t size_, before_;
+};
+
 FileError write_all(const Fd& fd, std::string_view text, const std::string& path) {
+  const NoSizeSignal held_back;
   while (!text.empty()) {
     const ssize_t n =
         retry_interrupted([&] { return ::write(fd.get(), text.data(), text.size()); });

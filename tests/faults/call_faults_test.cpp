@@ -102,7 +102,6 @@ TEST_F(CallFaults, AReadOnlyStoreIsStillRead) {
 
 TEST_F(CallFaults, AFullDiskIsOneWarningAndTheCallRuns) {
   EXPECT_EQ(in_child([&] {
-              signal(SIGXFSZ, SIG_IGN);
               const rlimit none{16, 16};
               setrlimit(RLIMIT_FSIZE, &none);
               const ejk::Executor executor(setup.options(dir.path()));

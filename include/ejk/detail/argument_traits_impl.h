@@ -211,7 +211,7 @@ class OwningCopy {
   P pristine_, value_;
 };
 
-inline Tensor clone_tensor(const Tensor& t) { return t.clone(); }
+inline Tensor clone_tensor(const Tensor& t) { return t.clone_with_strides(); }
 inline AnyView view_tensor(const Tensor& t, std::array<int64_t, 1>&) { return t.any(); }
 template <>
 struct ArgTraits<Tensor> {
