@@ -63,8 +63,18 @@ struct WordsHash {
 using Map = std::unordered_map<Words, int, WordsHash>;
 
 Words words_of(const In& a, const InOut& b) {
-  return {1, 2, static_cast<uint64_t>(a.shape[0]), static_cast<uint64_t>(a.shape[1]), 3, 4,
-          static_cast<uint64_t>(b.shape[0]), static_cast<uint64_t>(b.shape[1]), 5, 6, 7, 8};
+  return {1,
+          2,
+          static_cast<uint64_t>(a.shape[0]),
+          static_cast<uint64_t>(a.shape[1]),
+          3,
+          4,
+          static_cast<uint64_t>(b.shape[0]),
+          static_cast<uint64_t>(b.shape[1]),
+          5,
+          6,
+          7,
+          8};
 }
 
 constexpr int calls = 20000;
@@ -104,13 +114,19 @@ Costs measure(const ejk::Executor& executor, const Arguments& args, const Map& m
     };
   };
   int64_t sink = 0;
-  const auto samples = bench::interleave(
-      {loop([&](const In& a, const InOut& b) { kernel.run(config, a, b, 2.f); }),
-       loop([&](const In& a, const InOut& b) { executor(kernel, a, b, 2.f); }),
-       loop([&](const In& a, const InOut& b) { compiled(a, b, 2.f); }),
-       loop([&](const In& a, const InOut& b) { sink += map.find(words_of(a, b))->second; bench::clobber(&sink); }),
-       loop([&](const In&, const InOut&) { sink += 1; bench::clobber(&sink); })},
-      rounds);
+  const auto samples =
+      bench::interleave({loop([&](const In& a, const InOut& b) { kernel.run(config, a, b, 2.f); }),
+                         loop([&](const In& a, const InOut& b) { executor(kernel, a, b, 2.f); }),
+                         loop([&](const In& a, const InOut& b) { compiled(a, b, 2.f); }),
+                         loop([&](const In& a, const InOut& b) {
+                           sink += map.find(words_of(a, b))->second;
+                           bench::clobber(&sink);
+                         }),
+                         loop([&](const In&, const InOut&) {
+                           sink += 1;
+                           bench::clobber(&sink);
+                         })},
+                        rounds);
   std::vector<double> overhead, probe, ratio;
   for (int r = 0; r < rounds; ++r) {
     const auto i = static_cast<size_t>(r);
@@ -132,7 +148,8 @@ double two_threads_over_one(const ejk::Executor& executor, const Arguments& args
       executor(Touch{}, own.a[0], own.b[0], 2.f);
     }
   };
-  const auto samples = bench::interleave({work, [&] {
+  const auto samples = bench::interleave({work,
+                                          [&] {
                                             std::jthread other(work);
                                             work();
                                           }},
@@ -145,16 +162,19 @@ double two_threads_over_one(const ejk::Executor& executor, const Arguments& args
 
 int main() {
   alignas(64) static float data[256] = {};
-  auto executor = ejk::Executor(ejk::SelectorOptions{.policy = ejk::AutotunePolicy{.allow_autotune = false}});
+  auto executor =
+      ejk::Executor(ejk::SelectorOptions{.policy = ejk::AutotunePolicy{.allow_autotune = false}});
   const Arguments one = make_arguments(data, 1), many = make_arguments(data, 2000);
 
   // Every key gets its config by text, as a tuned one would be there.
   for (size_t i = 0; i < many.a.size(); ++i) {
     const auto inv = executor.describe(Touch{}, many.a[i], many.b[i], 2.f);
-    executor.chain().cache().put(inv.device->fingerprint, inv.op(), inv.call_key(), Touch::Config{1});
+    executor.chain().cache().put(inv.device->fingerprint, inv.op(), inv.call_key(),
+                                 Touch::Config{1});
   }
   const auto small = executor.describe(Small{}, one.a[0], one.b[0], 2.f);
-  executor.chain().cache().put(small.device->fingerprint, small.op(), small.call_key(), Small::Config{1});
+  executor.chain().cache().put(small.device->fingerprint, small.op(), small.call_key(),
+                               Small::Config{1});
   for (size_t i = 0; i < many.a.size(); ++i) executor(Touch{}, many.a[i], many.b[i], 2.f);
 
   Map map_1000, map_2000;
@@ -164,7 +184,9 @@ int main() {
   }
 
   const long before = allocations.load();
-  for (int i = 0; i < calls; ++i) executor(Touch{}, many.a[static_cast<size_t>(i) % 2000], many.b[static_cast<size_t>(i) % 2000], 2.f);
+  for (int i = 0; i < calls; ++i)
+    executor(Touch{}, many.a[static_cast<size_t>(i) % 2000], many.b[static_cast<size_t>(i) % 2000],
+             2.f);
   const long during = allocations.load() - before;
 
   const Costs single = measure<Touch>(executor, one, map_1000);
@@ -172,13 +194,15 @@ int main() {
   const Costs compiled = measure<Small>(executor, one, map_1000);
   const double threads = two_threads_over_one(executor, one);
 
-  std::printf("%-44s %10s %10s %8s\n", "two rank-2 tensors and a scalar", "ours ns", "probe ns", "ratio");
+  std::printf("%-44s %10s %10s %8s\n", "two rank-2 tensors and a scalar", "ours ns", "probe ns",
+              "ratio");
   std::printf("%-44s %10.1f %10.1f %8.2f\n", "one key", single.overhead * 1e9, single.probe * 1e9,
               single.overhead / single.probe);
-  std::printf("%-44s %10.1f %10.1f %8.2f\n", "2000 keys in turn", turns.overhead * 1e9, turns.probe * 1e9,
-              turns.overhead / turns.probe);
+  std::printf("%-44s %10.1f %10.1f %8.2f\n", "2000 keys in turn", turns.overhead * 1e9,
+              turns.probe * 1e9, turns.overhead / turns.probe);
   std::printf("compiled call over direct, kernel of ~80 ns: %.3f\n", compiled.compiled_over_direct);
-  std::printf("two threads over one: %.2f   allocations in %d warm calls: %ld\n", threads, calls, during);
+  std::printf("two threads over one: %.2f   allocations in %d warm calls: %ld\n", threads, calls,
+              during);
   bench::print_json({{"overhead_ns", single.overhead * 1e9},
                      {"overhead_over_probe", single.overhead / single.probe},
                      {"overhead_over_probe_2000", turns.overhead / turns.probe},

@@ -26,7 +26,8 @@ inline double median(std::vector<double> v) {
 
 // Runs every function once per round, in turn, starting with another one each round. Gives the
 // seconds of each function, round by round.
-inline std::vector<std::vector<double>> interleave(const std::vector<std::function<void()>>& functions, int rounds) {
+inline std::vector<std::vector<double>> interleave(
+    const std::vector<std::function<void()>>& functions, int rounds) {
   std::vector<std::vector<double>> samples(functions.size());
   for (const auto& f : functions) f();  // warm-up
   for (int r = 0; r < rounds; ++r)

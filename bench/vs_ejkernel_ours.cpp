@@ -66,7 +66,8 @@ int main(int argc, char** argv) {
     bool kept = true;
     if (what == "choose") {
       elapsed = nanoseconds_of([&] {
-        for (int64_t i = 0; i < n; ++i) sum += executor.choose_config(Axpy{}, 2.f, xv, yv).config.block;
+        for (int64_t i = 0; i < n; ++i)
+          sum += executor.choose_config(Axpy{}, 2.f, xv, yv).config.block;
       });
       kept = sum == 128 * n;
     } else {

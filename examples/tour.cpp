@@ -98,8 +98,9 @@ class Tour {
     const bool all = find_again();
     std::printf("\nThe store is %s\n", store_.c_str());
     if (stored_ > 0)
-      std::printf("%d of %d choices were there from an earlier run; to measure again: %s --retune\n",
-                  stored_, calls_, program_.c_str());
+      std::printf(
+          "%d of %d choices were there from an earlier run; to measure again: %s --retune\n",
+          stored_, calls_, program_.c_str());
     return all;
   }
 

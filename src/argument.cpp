@@ -21,13 +21,17 @@ void WordSink::spill(uint64_t word) {
 DType dlpack_dtype(int code, int bits, int lanes) {
   enum { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6 };
   if (lanes == 1) {
-    if (code == kInt || code == kUInt)
-      switch (bits) {
-        case 8: return code == kInt ? DType::int8 : DType::uint8;
-        case 16: return code == kInt ? DType::int16 : DType::uint16;
-        case 32: return code == kInt ? DType::int32 : DType::uint32;
-        case 64: return code == kInt ? DType::int64 : DType::uint64;
-        case 4: return code == kInt ? DType::int4 : DType::uint4;
+    if (code == kInt || code == kUInt) switch (bits) {
+        case 8:
+          return code == kInt ? DType::int8 : DType::uint8;
+        case 16:
+          return code == kInt ? DType::int16 : DType::uint16;
+        case 32:
+          return code == kInt ? DType::int32 : DType::uint32;
+        case 64:
+          return code == kInt ? DType::int64 : DType::uint64;
+        case 4:
+          return code == kInt ? DType::int4 : DType::uint4;
       }
     if (code == kFloat && bits == 16) return DType::float16;
     if (code == kFloat && bits == 32) return DType::float32;
@@ -47,12 +51,16 @@ Platform dlpack_platform(int device_type) {
   enum { kCPU = 1, kCUDA = 2, kCUDAHost = 3, kOpenCL = 4 };
   switch (device_type) {
     case kCPU:
-    case kCUDAHost: return Platform::cpu;
-    case kCUDA: return Platform::cuda;
-    case kOpenCL: return Platform::opencl;
+    case kCUDAHost:
+      return Platform::cpu;
+    case kCUDA:
+      return Platform::cuda;
+    case kOpenCL:
+      return Platform::opencl;
   }
-  throw Error(ErrorKind::invalid_argument, "DLPack device type " + std::to_string(device_type) +
-                                               " is not supported; copy the array to the CPU first");
+  throw Error(ErrorKind::invalid_argument,
+              "DLPack device type " + std::to_string(device_type) +
+                  " is not supported; copy the array to the CPU first");
 }
 
 void emit_any(const AnyView& v, WordSink& sink) {
@@ -94,7 +102,8 @@ std::pair<int64_t, int64_t> reach(const ArrayRef& a) {
 
 void poison(const AnyView& array) {
   // All ones are NaN in every floating type; for integers a pattern no kernel produces by rest.
-  if (array.bytes() > 0) std::memset(array.data, is_floating(array.dtype) ? 0xFF : 0xA5, array.bytes());
+  if (array.bytes() > 0)
+    std::memset(array.data, is_floating(array.dtype) ? 0xFF : 0xA5, array.bytes());
 }
 
 PrivateArray::PrivateArray(ArrayRef original, Role role) : copy_(std::move(original)), role_(role) {
@@ -137,37 +146,42 @@ namespace {
 
 std::string text_of(const Place& place) {
   return "[" + std::string(place.op) + "] argument " +
-         (place.name.empty() ? std::to_string(place.argument) : "\"" + std::string(place.name) + "\"");
+         (place.name.empty() ? std::to_string(place.argument)
+                             : "\"" + std::string(place.name) + "\"");
 }
 
 }  // namespace
 
-void wrong_array(const Place& place, const AnyView& given, DType dtype, int rank, std::string_view problem) {
+void wrong_array(const Place& place, const AnyView& given, DType dtype, int rank,
+                 std::string_view problem) {
   throw Error(ErrorKind::invalid_argument,
-              text_of(place) + ": given " +
-                  std::string(dtype_name(given.dtype)) + shape_text(given.shape) + " on " +
-                  std::string(platform_name(given.platform)) + ", needed " + std::string(dtype_name(dtype)) +
-                  " of rank " + std::to_string(rank) + " on cpu: " + std::string(problem));
+              text_of(place) + ": given " + std::string(dtype_name(given.dtype)) +
+                  shape_text(given.shape) + " on " + std::string(platform_name(given.platform)) +
+                  ", needed " + std::string(dtype_name(dtype)) + " of rank " +
+                  std::to_string(rank) + " on cpu: " + std::string(problem));
 }
 
 void wrong_keyword(std::string_view op, std::string_view name, std::string_view known) {
   throw Error(ErrorKind::invalid_argument, "[" + std::string(op) + "] no argument is named \"" +
-                                               std::string(name) + "\"; known names: " + std::string(known));
+                                               std::string(name) +
+                                               "\"; known names: " + std::string(known));
 }
 
 void repeated_keyword(std::string_view op, std::string_view name) {
-  throw Error(ErrorKind::invalid_argument, text_of({op, 0, name}) + " is given twice; pass it once, by name or by place");
+  throw Error(ErrorKind::invalid_argument,
+              text_of({op, 0, name}) + " is given twice; pass it once, by name or by place");
 }
 
 void wrong_type(const Place& place, std::string_view given, std::string_view needed) {
-  throw Error(ErrorKind::invalid_argument, text_of(place) + ": given " + std::string(given) + ", needed " +
-                                               std::string(needed) + ": it does not convert; convert it yourself");
+  throw Error(ErrorKind::invalid_argument, text_of(place) + ": given " + std::string(given) +
+                                               ", needed " + std::string(needed) +
+                                               ": it does not convert; convert it yourself");
 }
 
 void missing_keyword(std::string_view op, std::string_view name) {
-  throw Error(ErrorKind::invalid_argument, "[" + std::string(op) + "] the named argument \"" +
-                                               std::string(name) + "\" is missing; pass ejk::kw(\"" +
-                                               std::string(name) + "\", ...)");
+  throw Error(ErrorKind::invalid_argument,
+              "[" + std::string(op) + "] the named argument \"" + std::string(name) +
+                  "\" is missing; pass ejk::kw(\"" + std::string(name) + "\", ...)");
 }
 
 }  // namespace ejk::detail

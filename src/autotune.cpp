@@ -34,7 +34,8 @@ std::nullopt_t ConfigSelectorChain::would_tune(Call& call) {
     const auto candidates = call.kernel.candidate_cfgs(call.inv);
     if (!candidates) return call.pass("autotune", "the kernel has no candidate_cfgs");
     call.would_tune = !candidates->empty();
-    return call.pass("autotune", "would measure " + std::to_string(candidates->size()) + " candidates");
+    return call.pass("autotune",
+                     "would measure " + std::to_string(candidates->size()) + " candidates");
   } catch (...) {
     return call.pass("autotune", "candidate_cfgs threw: " + what_of(std::current_exception()));
   }
@@ -48,12 +49,14 @@ std::optional<Choice> ConfigSelectorChain::from_autotune(Call& call) {
   for (auto other = state_->in_flight.find(flight); other != state_->in_flight.end() && !call.dry;
        other = state_->in_flight.find(flight)) {
     if (state_->waits_for_itself(flight))
-      return call.pass("autotune", "this thread is already tuning this very call (the kernel calls itself)");
+      return call.pass("autotune",
+                       "this thread is already tuning this very call (the kernel calls itself)");
     state_->waiting[std::this_thread::get_id()] = flight;
     state_->flight_ended.wait(lock);
     state_->waiting.erase(std::this_thread::get_id());
     lock.unlock();
-    if (auto found = from_memory(call)) return answer(call, std::move(*found), "cache_hit", "memory");
+    if (auto found = from_memory(call))
+      return answer(call, std::move(*found), "cache_hit", "memory");
     lock.lock();
   }
   if (const auto vain = state_->tried_in_vain.find(flight); vain != state_->tried_in_vain.end())
@@ -96,15 +99,18 @@ std::optional<Choice> ConfigSelectorChain::tune_alone(Call& call) {
   if (options_.persistent && options_.persist_autotune) {
     lease = options_.persistent->lease(call.id, patience_for(call.policy));
     // Another process may have finished it while this one waited.
-    if (auto found = from_persistent(call)) return answer(call, std::move(*found), "cache_hit", "persistent");
+    if (auto found = from_persistent(call))
+      return answer(call, std::move(*found), "cache_hit", "persistent");
     if (std::lock_guard lock(state_->mutex); state_->tried_in_vain.contains(text_of(call.id)))
       return call.pass("autotune", "an earlier tuning rejected every candidate");
   }
   const auto entry = run_tuner(call);
   if (!entry || entry->outcome == Outcome::failed) return std::nullopt;
   std::string why;
-  AnyConfig config(call.kernel.config_type().from_value(entry->config, why), &call.kernel.config_type());
-  if (options_.persistent && options_.persist_autotune) options_.persistent->put(*entry, call.stored_is_unusable);
+  AnyConfig config(call.kernel.config_type().from_value(entry->config, why),
+                   &call.kernel.config_type());
+  if (options_.persistent && options_.persist_autotune)
+    options_.persistent->put(*entry, call.stored_is_unusable);
   keep(call, config, Origin::autotune);
   return Choice{std::move(config), Origin::autotune};
 }
@@ -113,7 +119,14 @@ std::optional<Choice> ConfigSelectorChain::tune_alone(Call& call) {
 std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   auto finished = [&](const std::string& why) {
     if (options_.on_event)
-      emit({"autotune_finish", call.id.device, call.id.op, call.id.key, {}, {}, seconds_now() - call.started, why});
+      emit({"autotune_finish",
+            call.id.device,
+            call.id.op,
+            call.id.key,
+            {},
+            {},
+            seconds_now() - call.started,
+            why});
   };
   auto in_vain = [&](const std::string& why) {
     {
@@ -126,7 +139,14 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   };
 
   if (options_.on_event)
-    emit({"autotune_start", call.id.device, call.id.op, call.id.key, {}, {}, seconds_now() - call.started, {}});
+    emit({"autotune_start",
+          call.id.device,
+          call.id.op,
+          call.id.key,
+          {},
+          {},
+          seconds_now() - call.started,
+          {}});
   std::vector<AnyConfig> candidates;
   size_t invalid = 0;
   std::optional<AnyConfig> heuristic;
@@ -140,21 +160,24 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
     return in_vain("candidate_cfgs threw: " + what_of(std::current_exception()));
   }
   if (candidates.empty())
-    return in_vain(invalid == 0 ? "candidate_cfgs returned no candidate"
-                                : "is_valid rejected all " + std::to_string(invalid) + " candidates");
+    return in_vain(invalid == 0
+                       ? "candidate_cfgs returned no candidate"
+                       : "is_valid rejected all " + std::to_string(invalid) + " candidates");
   try {
     heuristic = call.kernel.heuristic_cfg(call.inv);
     if (heuristic && call.problem_with(*heuristic)) heuristic.reset();
   } catch (...) {
-    warn_once("heuristic" + call.id.op, "[" + call.id.op + "] heuristic_cfg threw for key " + call.id.key + ": " +
-                                            what_of(std::current_exception()) + "; tuning goes on without it");
+    warn_once("heuristic" + call.id.op, "[" + call.id.op + "] heuristic_cfg threw for key " +
+                                            call.id.key + ": " + what_of(std::current_exception()) +
+                                            "; tuning goes on without it");
   }
 
   TuneResult result;
   bool call_itself_fails = false;
   try {
     const auto trial = call.kernel.trial(call.inv);
-    TuneTask task{call.id.op, call.id.key, trial.get(), candidates, heuristic, call.policy.budget_seconds};
+    TuneTask task{call.id.op, call.id.key, trial.get(),
+                  candidates, heuristic,   call.policy.budget_seconds};
     result = options_.tuner->tune(task);
     if (!result.winner) {
       // If not even the heuristic runs, it is the call that is wrong, not the candidates. Without
@@ -181,13 +204,15 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   entry.candidates = result.candidates;
   if (entry.outcome == Outcome::failed) {
     std::string why = "every candidate was rejected";
-    for (const Measurement& m : result.candidates) why += "; " + stable_json(m.config) + ": " + m.why;
+    for (const Measurement& m : result.candidates)
+      why += "; " + stable_json(m.config) + ": " + m.why;
     if (call_itself_fails) {  // not remembered: the next call may be a right one
       call.pass("autotune", why);
       finished(why);
       return std::nullopt;
     }
-    warn_once("failed" + text_of(call.id), "[" + call.id.op + "] tuning key " + call.id.key + " failed: " + why);
+    warn_once("failed" + text_of(call.id),
+              "[" + call.id.op + "] tuning key " + call.id.key + " failed: " + why);
     if (options_.persistent && options_.persist_autotune) options_.persistent->put(entry);
     in_vain(why);
     return entry;
@@ -198,7 +223,13 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
     state_->tried_in_vain.erase(text_of(call.id));
   }
   if (options_.on_event)
-    emit({"autotune_finish", call.id.device, call.id.op, call.id.key, {}, entry.config, seconds_now() - call.started,
+    emit({"autotune_finish",
+          call.id.device,
+          call.id.op,
+          call.id.key,
+          {},
+          entry.config,
+          seconds_now() - call.started,
           outcome_name(entry.outcome)});
   return entry;
 }

@@ -7,7 +7,8 @@
 
 namespace ejk::detail {
 
-void spread(int64_t count, int workers, const std::function<void(int64_t begin, int64_t end)>& body) {
+void spread(int64_t count, int workers,
+            const std::function<void(int64_t begin, int64_t end)>& body) {
   const int64_t parts = std::clamp<int64_t>(workers, 1, std::max<int64_t>(count, 1));
   std::vector<std::exception_ptr> errors(static_cast<size_t>(parts));
   auto part = [&](int64_t p) {
@@ -20,7 +21,8 @@ void spread(int64_t count, int workers, const std::function<void(int64_t begin, 
   {
     const ScopeSnapshot scopes = current_scopes();  // what elements call sees what the caller set
     std::vector<std::jthread> threads;
-    for (int64_t p = 1; p < parts; ++p) threads.emplace_back([&, p] { scopes.run([&] { part(p); }); });
+    for (int64_t p = 1; p < parts; ++p)
+      threads.emplace_back([&, p] { scopes.run([&] { part(p); }); });
     part(0);
   }
   for (const std::exception_ptr& error : errors)
@@ -28,8 +30,8 @@ void spread(int64_t count, int workers, const std::function<void(int64_t begin, 
 }
 
 void wrong_batch(std::string_view op, int argument, const std::string& problem) {
-  throw Error(ErrorKind::invalid_argument,
-              "[" + std::string(op) + "] batched argument " + std::to_string(argument) + ": " + problem);
+  throw Error(ErrorKind::invalid_argument, "[" + std::string(op) + "] batched argument " +
+                                               std::to_string(argument) + ": " + problem);
 }
 
 }  // namespace ejk::detail

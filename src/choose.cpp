@@ -25,7 +25,9 @@ std::string what_of(const std::exception_ptr& error) {
   }
 }
 
-std::string text_of(const EntryId& id) { return id.device + '\n' + id.op + '\n' + id.key + '\n' + id.spec; }
+std::string text_of(const EntryId& id) {
+  return id.device + '\n' + id.op + '\n' + id.key + '\n' + id.spec;
+}
 
 AnyConfig as_type(const AnyConfig& config, const ConfigType& type, std::string& why) {
   if (config.type() == &type) return config;
@@ -37,7 +39,8 @@ namespace {
 // A config field that asks for more threads than run here makes the config useless here.
 bool asks_too_many_threads(const Value& config) {
   for (std::string_view name : {"threads", "num_threads"})
-    if (const Value* v = config.find(name); v && v->is_int() && v->as_double() > visible_cores()) return true;
+    if (const Value* v = config.find(name); v && v->is_int() && v->as_double() > visible_cores())
+      return true;
   return false;
 }
 
@@ -60,7 +63,11 @@ bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel&
 
 ConfigSelectorChain::Call::Call(const ConfigSelectorChain& chain, const Invocation& invocation,
                                 const AnyKernel& any_kernel, bool is_dry)
-    : inv(invocation), kernel(any_kernel), policy(chain.policy()), dry(is_dry), started(seconds_now()),
+    : inv(invocation),
+      kernel(any_kernel),
+      policy(chain.policy()),
+      dry(is_dry),
+      started(seconds_now()),
       generation(chain.generation()) {
   if (policy.validate_backward) {
     inv.backward = true;
@@ -80,7 +87,9 @@ std::optional<std::string> ConfigSelectorChain::Call::problem_with(const AnyConf
 }
 
 ConfigSelectorChain::ConfigSelectorChain(SelectorOptions options)
-    : options_(std::move(options)), warm_(std::make_unique<detail::WarmTable>()), state_(std::make_unique<State>()) {
+    : options_(std::move(options)),
+      warm_(std::make_unique<detail::WarmTable>()),
+      state_(std::make_unique<State>()) {
   if (!options_.cache) options_.cache = std::make_shared<ConfigCache>();
   if (!options_.policy) options_.policy = policy_from_environment();
   if (!options_.tuner) options_.tuner = std::make_shared<Tuner>();
@@ -101,9 +110,17 @@ Choice ConfigSelectorChain::choose(const Invocation& inv, const AnyKernel& kerne
   fail(call);
 }
 
-Choice ConfigSelectorChain::answer(Call& call, Choice choice, std::string_view kind, std::string_view tier) {
+Choice ConfigSelectorChain::answer(Call& call, Choice choice, std::string_view kind,
+                                   std::string_view tier) {
   if (options_.on_event && !call.dry)
-    emit({kind, call.id.device, call.id.op, call.id.key, tier, choice.config.to_value(), seconds_now() - call.started, {}});
+    emit({kind,
+          call.id.device,
+          call.id.op,
+          call.id.key,
+          tier,
+          choice.config.to_value(),
+          seconds_now() - call.started,
+          {}});
   return choice;
 }
 
@@ -125,9 +142,10 @@ std::optional<Choice> ConfigSelectorChain::from_overlay(Call& call) {
     AnyConfig config = as_type(record->config, call.kernel.config_type(), why);
     if (config) return Choice{std::move(config), Origin::overlay};
     if (call.dry) continue;
-    warn_once("overlay" + call.id.op, "[" + call.id.op + "] the overlay's config for key " + call.id.key +
-                                          " does not fit " + std::string(call.kernel.config_type().name) + ": " +
-                                          why + "; it is passed over");
+    warn_once("overlay" + call.id.op, "[" + call.id.op + "] the overlay's config for key " +
+                                          call.id.key + " does not fit " +
+                                          std::string(call.kernel.config_type().name) + ": " + why +
+                                          "; it is passed over");
   }
   return call.pass("overlay", asked == 0 ? "no overlay is in scope"
                                          : std::to_string(asked) + " in scope, none has this key");
@@ -139,18 +157,22 @@ std::optional<Choice> ConfigSelectorChain::from_memory(Call& call) {
   std::string why;
   AnyConfig config = as_type(record->config, call.kernel.config_type(), why);
   if (!config) {
-    if (!call.dry) warn_once("memory" + text_of(call.id), "[" + call.id.op + "] the cached config for key " + call.id.key +
-                                               " does not fit " + std::string(call.kernel.config_type().name) +
-                                               ": " + why + "; it is passed over");
+    if (!call.dry)
+      warn_once("memory" + text_of(call.id), "[" + call.id.op + "] the cached config for key " +
+                                                 call.id.key + " does not fit " +
+                                                 std::string(call.kernel.config_type().name) +
+                                                 ": " + why + "; it is passed over");
     return call.pass("memory", "its config does not fit: " + why);
   }
   const Value held = config.to_value();
   if (record->origin == Origin::heuristics) {
-    if (!call.policy.allow_heuristics) return call.pass("memory", "holds a heuristic, which the policy does not allow", held);
+    if (!call.policy.allow_heuristics)
+      return call.pass("memory", "holds a heuristic, which the policy does not allow", held);
     if (may_still_tune(call.policy, call.id))
       return call.pass("memory", "holds a heuristic, but tuning is possible now", held);
   }
-  if (const auto problem = call.problem_with(config)) return call.pass("memory", "its config " + *problem, held);
+  if (const auto problem = call.problem_with(config))
+    return call.pass("memory", "its config " + *problem, held);
   if (!call.dry) keep(call, config, record->origin);
   return Choice{std::move(config), Origin::memory};
 }
@@ -164,28 +186,35 @@ std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
   auto unusable = [&](const std::string& why) {
     call.stored_is_unusable = true;
     if (!call.dry)
-      warn_once("persistent" + text_of(call.id), "[" + call.id.op + "] the entry for key " + call.id.key + " in " +
-                                                     found->where + " is not used: " + why +
-                                                     "; it will be replaced when this call is tuned again");
+      warn_once("persistent" + text_of(call.id),
+                "[" + call.id.op + "] the entry for key " + call.id.key + " in " + found->where +
+                    " is not used: " + why + "; it will be replaced when this call is tuned again");
     return call.pass("persistent", found->where + ": " + why, entry.config);
   };
   if (entry.outcome == Outcome::failed) {
     if (!still_hopeless(entry, call.inv, call.kernel))
-      return call.pass("persistent", found->where + ": an earlier tuning rejected every candidate, but there are new "
-                                                    "ones, or it was in another environment");
+      return call.pass("persistent",
+                       found->where +
+                           ": an earlier tuning rejected every candidate, but there are new "
+                           "ones, or it was in another environment");
     if (!call.dry) {
       std::lock_guard lock(state_->mutex);
-      state_->tried_in_vain.try_emplace(text_of(call.id), "an earlier tuning, kept in " + found->where +
-                                                              ", rejected every candidate");
+      state_->tried_in_vain.try_emplace(
+          text_of(call.id),
+          "an earlier tuning, kept in " + found->where + ", rejected every candidate");
     }
     return call.pass("persistent", found->where + ": an earlier tuning rejected every candidate");
   }
   if (options_.strict_environment && entry.environment != call.inv.device->environment)
     return unusable("it was measured in another environment and the selector is strict");
   std::string why;
-  AnyConfig config(call.kernel.config_type().from_value(entry.config, why), &call.kernel.config_type());
-  if (!config) return unusable("its config no longer fits " + std::string(call.kernel.config_type().name) + ": " + why);
-  if (asks_too_many_threads(entry.config)) return unusable("its config asks for more threads than run here");
+  AnyConfig config(call.kernel.config_type().from_value(entry.config, why),
+                   &call.kernel.config_type());
+  if (!config)
+    return unusable("its config no longer fits " + std::string(call.kernel.config_type().name) +
+                    ": " + why);
+  if (asks_too_many_threads(entry.config))
+    return unusable("its config asks for more threads than run here");
   if (const auto problem = call.problem_with(config)) return unusable("its config " + *problem);
   if (!call.dry) keep(call, config, Origin::persistent);
   return Choice{std::move(config), Origin::persistent};
@@ -197,7 +226,8 @@ std::optional<Choice> ConfigSelectorChain::from_fallback(Call& call, bool first)
 }
 
 std::optional<Choice> ConfigSelectorChain::from_heuristics(Call& call) {
-  if (!call.policy.allow_heuristics) return call.pass("heuristics", "the policy does not allow them");
+  if (!call.policy.allow_heuristics)
+    return call.pass("heuristics", "the policy does not allow them");
   std::optional<AnyConfig> config;
   try {
     config = call.kernel.heuristic_cfg(call.inv);
@@ -206,23 +236,34 @@ std::optional<Choice> ConfigSelectorChain::from_heuristics(Call& call) {
   }
   if (!config) return call.pass("heuristics", "the kernel has no heuristic_cfg");
   if (const auto problem = call.problem_with(*config))
-    return call.pass("heuristics", "heuristic_cfg returned a config that " + *problem, config->to_value());
+    return call.pass("heuristics", "heuristic_cfg returned a config that " + *problem,
+                     config->to_value());
   if (!call.dry) keep(call, *config, Origin::heuristics);
   return answer(call, {std::move(*config), Origin::heuristics}, "heuristics");
 }
 
 void ConfigSelectorChain::fail(Call& call) {
-  std::string message = "[" + call.id.op + "] no configuration for key " + call.id.key + " on " + call.id.device + ":";
+  std::string message = "[" + call.id.op + "] no configuration for key " + call.id.key + " on " +
+                        call.id.device + ":";
   for (const auto& tier : call.tiers) message += "\n  " + tier.name + ": " + tier.detail;
   message += "\n  arguments: " + call.id.spec +
-             "\nPass a config with the call, put one into the cache or an overlay, allow autotuning, or give the "
+             "\nPass a config with the call, put one into the cache or an overlay, allow "
+             "autotuning, or give the "
              "kernel a heuristic_cfg.";
   if (options_.on_event)
-    emit({"error", call.id.device, call.id.op, call.id.key, {}, {}, seconds_now() - call.started, message});
+    emit({"error",
+          call.id.device,
+          call.id.op,
+          call.id.key,
+          {},
+          {},
+          seconds_now() - call.started,
+          message});
   throw Error(ErrorKind::no_configuration, message);
 }
 
-// ---- keeping and reusing --------------------------------------------------------------------------
+// ---- keeping and reusing
+// --------------------------------------------------------------------------
 
 void ConfigSelectorChain::keep(Call& call, const AnyConfig& config, Origin origin) {
   const auto present = options_.cache->find(call.id);
@@ -230,7 +271,8 @@ void ConfigSelectorChain::keep(Call& call, const AnyConfig& config, Origin origi
     if (auto complaint = state_->scalars.saw(call.inv)) options_.on_warning(*complaint);
   }
   // A heuristic does not take the place of what was tuned or put for other calls with this key.
-  const bool yields = present && origin == Origin::heuristics && present->origin != Origin::heuristics;
+  const bool yields =
+      present && origin == Origin::heuristics && present->origin != Origin::heuristics;
   if (!yields && (!present || present->origin != origin || !(present->config == config)))
     options_.cache->keep(call.id, {config, origin, call.id.spec}, call.generation);
   if (call.inv.words.empty()) return;
@@ -250,29 +292,41 @@ bool ConfigSelectorChain::may_still_tune(const AutotunePolicy& policy, const Ent
   return !state_->tried_in_vain.contains(text_of(id));
 }
 
-uint64_t ConfigSelectorChain::scoped_salt() const { return policy().validate_backward ? backward_salt : 0; }
+uint64_t ConfigSelectorChain::scoped_salt() const {
+  return policy().validate_backward ? backward_salt : 0;
+}
 
 std::optional<Choice> ConfigSelectorChain::reuse(const detail::WarmEntry& entry) {
   const double started = has_event_sink() ? seconds_now() : 0;
   for (auto* scope = detail::live_scopes(); scope; scope = scope->outer.get())
-    if (scope->overlay && scope->active.load(std::memory_order_acquire) && scope->overlay->find(entry.id))
+    if (scope->overlay && scope->active.load(std::memory_order_acquire) &&
+        scope->overlay->find(entry.id))
       return std::nullopt;
   if (entry.heuristic) {
     const AutotunePolicy in_force = policy();
     if (!in_force.allow_heuristics || may_still_tune(in_force, entry.id)) return std::nullopt;
   }
   if (options_.on_event)
-    emit({"cache_hit", entry.id.device, entry.id.op, entry.id.key, "memory", entry.owner.to_value(), seconds_now() - started, {}});
+    emit({"cache_hit",
+          entry.id.device,
+          entry.id.op,
+          entry.id.key,
+          "memory",
+          entry.owner.to_value(),
+          seconds_now() - started,
+          {}});
   return Choice{entry.owner, Origin::memory};
 }
 
-// ---- telling --------------------------------------------------------------------------------------
+// ---- telling
+// --------------------------------------------------------------------------------------
 
 void ConfigSelectorChain::emit(const Event& event) {
   try {
     options_.on_event(event);
   } catch (...) {
-    warn_once("on_event", "on_event threw: " + what_of(std::current_exception()) + "; the call goes on");
+    warn_once("on_event",
+              "on_event threw: " + what_of(std::current_exception()) + "; the call goes on");
   }
 }
 

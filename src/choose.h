@@ -28,7 +28,8 @@ AnyConfig as_type(const AnyConfig& config, const ConfigType& type, std::string& 
 inline constexpr uint64_t backward_salt = 0x5851F42D4C957F2D;
 
 struct ConfigSelectorChain::Call {
-  Call(const ConfigSelectorChain& chain, const Invocation& invocation, const AnyKernel& any_kernel, bool is_dry);
+  Call(const ConfigSelectorChain& chain, const Invocation& invocation, const AnyKernel& any_kernel,
+       bool is_dry);
 
   // Why a tier did not answer.
   std::nullopt_t pass(std::string tier, std::string why, Value config = {}) {
@@ -42,8 +43,8 @@ struct ConfigSelectorChain::Call {
   Invocation inv;
   const AnyKernel& kernel;
   AutotunePolicy policy;
-  const bool dry;  // only explains: nothing is kept, sent or tuned
-  bool would_tune = false;  // of a dry call
+  const bool dry;                   // only explains: nothing is kept, sent or tuned
+  bool would_tune = false;          // of a dry call
   bool stored_is_unusable = false;  // the persistent entry must make room, whatever its evidence
   double started;
   uint64_t generation;  // of the cache when the call began
@@ -55,10 +56,10 @@ struct ConfigSelectorChain::Call {
 struct ConfigSelectorChain::State {
   std::mutex mutex;
   std::condition_variable flight_ended;
-  std::map<std::string, std::thread::id> in_flight;   // keys being tuned and by whom
-  std::map<std::thread::id, std::string> waiting;     // threads and the key each waits for
-  std::map<std::string, AnyConfig> tuned;             // for forbid_reautotune
-  std::map<std::string, std::string> tried_in_vain;   // keys whose tuning gave nothing, and why
+  std::map<std::string, std::thread::id> in_flight;  // keys being tuned and by whom
+  std::map<std::thread::id, std::string> waiting;    // threads and the key each waits for
+  std::map<std::string, AnyConfig> tuned;            // for forbid_reautotune
+  std::map<std::string, std::string> tried_in_vain;  // keys whose tuning gave nothing, and why
   std::set<std::string> warned;
   ScalarWatch scalars;
 

@@ -18,7 +18,9 @@ Executor::Executor() : Executor(default_options()) {}
 
 Executor::Executor(std::shared_ptr<ConfigChooser> chooser, ExecutorOptions options)
     : chooser_(std::move(chooser)), options_(std::move(options)) {
-  if (!chooser_) throw Error(ErrorKind::invalid_argument, "an Executor needs a ConfigChooser; it was given none");
+  if (!chooser_)
+    throw Error(ErrorKind::invalid_argument,
+                "an Executor needs a ConfigChooser; it was given none");
   chain_ = dynamic_cast<ConfigSelectorChain*>(chooser_.get());
   if (chain_ == nullptr) return;
   salt_ = chain_->salt();
@@ -28,7 +30,8 @@ Executor::Executor(std::shared_ptr<ConfigChooser> chooser, ExecutorOptions optio
 ConfigSelectorChain& Executor::chain() const {
   if (chain_ == nullptr)
     throw Error(ErrorKind::invalid_argument,
-                "this executor was made with a ConfigChooser of your own; only a ConfigSelectorChain can explain or tune");
+                "this executor was made with a ConfigChooser of your own; only a "
+                "ConfigSelectorChain can explain or tune");
   return *chain_;
 }
 
@@ -37,9 +40,12 @@ Choice Executor::ask(const Invocation& inv, const AnyKernel& kernel) const {
   if (!choice.config || choice.config.type() != &kernel.config_type())
     throw Error(ErrorKind::no_configuration,
                 "[" + inv.op() + "] the chooser gave " +
-                    (choice.config ? "a config of type " + std::string(choice.config.type()->name) : "no config") +
+                    (choice.config ? "a config of type " + std::string(choice.config.type()->name)
+                                   : "no config") +
                     "; the kernel needs " + std::string(kernel.config_type().name));
-  if (options_.hook) options_.hook->on_call(inv, choice, make_label(inv.op(), inv.call_key(), options_.stamp_prefix));
+  if (options_.hook)
+    options_.hook->on_call(inv, choice,
+                           make_label(inv.op(), inv.call_key(), options_.stamp_prefix));
   return choice;
 }
 

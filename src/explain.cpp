@@ -8,7 +8,8 @@ namespace ejk {
 
 namespace {
 
-void compare(const std::string& path, const Value& stored, const Value& call, std::vector<Explanation::Difference>& out) {
+void compare(const std::string& path, const Value& stored, const Value& call,
+             std::vector<Explanation::Difference>& out) {
   if (stored == call) return;
   if (stored.is_object() && call.is_object()) {
     for (const auto& [name, value] : call.as_object().members) {
@@ -16,8 +17,10 @@ void compare(const std::string& path, const Value& stored, const Value& call, st
       compare(path.empty() ? name : path + "." + name, other ? *other : Value(), value, out);
     }
     for (const auto& [name, value] : stored.as_object().members)
-      if (!call.find(name)) out.push_back({path.empty() ? name : path + "." + name, value, Value()});
-  } else if (stored.is_array() && call.is_array() && stored.as_array().size() == call.as_array().size()) {
+      if (!call.find(name))
+        out.push_back({path.empty() ? name : path + "." + name, value, Value()});
+  } else if (stored.is_array() && call.is_array() &&
+             stored.as_array().size() == call.as_array().size()) {
     for (size_t i = 0; i < call.as_array().size(); ++i)
       compare(path + "[" + std::to_string(i) + "]", stored.as_array()[i], call.as_array()[i], out);
   } else out.push_back({path, stored, call});
@@ -64,8 +67,8 @@ Explanation ConfigSelectorChain::explain(const Invocation& inv, const AnyKernel&
   ask(autotune_first ? "autotune" : "heuristics", from_fallback(call, true));
   ask(autotune_first ? "heuristics" : "autotune", from_fallback(call, false));
   out.tiers = std::move(call.tiers);
-  const bool stored = out.origin == "override" || out.origin == "overlay" || out.origin == "memory" ||
-                      out.origin == "persistent";
+  const bool stored = out.origin == "override" || out.origin == "overlay" ||
+                      out.origin == "memory" || out.origin == "persistent";
   if (!stored && options_.persistent) find_nearest(*options_.persistent, call.id, out);
   return out;
 }
@@ -81,7 +84,8 @@ std::string Explanation::text() const {
   if (!nearest_key.empty()) {
     out += "  nearest stored key " + nearest_key + ":\n";
     for (const Difference& d : nearest)
-      out += "    " + d.field + ": stored " + stable_json(d.stored) + ", this call " + stable_json(d.call) + "\n";
+      out += "    " + d.field + ": stored " + stable_json(d.stored) + ", this call " +
+             stable_json(d.call) + "\n";
   }
   out += "  arguments   " + spec + "\n";
   return out;
@@ -90,17 +94,28 @@ std::string Explanation::text() const {
 Value Explanation::to_value() const {
   Value list = Value::array();
   for (const Tier& tier : tiers)
-    list.push_back(Value::object({{"tier", tier.name}, {"answers", tier.answers}, {"detail", tier.detail}, {"config", tier.config}}));
-  Value out = Value::object({{"device", device}, {"op", op}, {"key", key}, {"spec", parse_json(spec)},
-                             {"origin", origin}, {"config", config}, {"tiers", std::move(list)}});
+    list.push_back(Value::object({{"tier", tier.name},
+                                  {"answers", tier.answers},
+                                  {"detail", tier.detail},
+                                  {"config", tier.config}}));
+  Value out = Value::object({{"device", device},
+                             {"op", op},
+                             {"key", key},
+                             {"spec", parse_json(spec)},
+                             {"origin", origin},
+                             {"config", config},
+                             {"tiers", std::move(list)}});
   if (nearest_key.empty()) return out;
   Value differences = Value::array();
   for (const Difference& d : nearest)
-    differences.push_back(Value::object({{"field", d.field}, {"stored", d.stored}, {"call", d.call}}));
+    differences.push_back(
+        Value::object({{"field", d.field}, {"stored", d.stored}, {"call", d.call}}));
   out["nearest"] = Value::object({{"key", nearest_key}, {"differences", std::move(differences)}});
   return out;
 }
 
-std::ostream& operator<<(std::ostream& out, const Explanation& explanation) { return out << explanation.text(); }
+std::ostream& operator<<(std::ostream& out, const Explanation& explanation) {
+  return out << explanation.text();
+}
 
 }  // namespace ejk

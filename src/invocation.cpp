@@ -6,9 +6,12 @@ namespace ejk {
 
 std::string_view context_name(Context context) {
   switch (context) {
-    case Context::plain: return "";
-    case Context::shard_map: return "shard_map";
-    case Context::batch: return "batch";
+    case Context::plain:
+      return "";
+    case Context::shard_map:
+      return "shard_map";
+    case Context::batch:
+      return "batch";
   }
   return "";
 }
@@ -38,13 +41,15 @@ Value items_of(const std::vector<Arg>& args) {
 
 Value Arg::to_value() const {
   switch (kind) {
-    case Kind::value: return value;
+    case Kind::value:
+      return value;
     case Kind::tensor: {
       Value out = Value::object({{"dtype", dtype_name(dtype)}, {"shape", list_of(shape)}});
       if (!strides.empty()) out["strides"] = list_of(strides);
       return out;
     }
-    case Kind::list: return items_of(items);
+    case Kind::list:
+      return items_of(items);
     case Kind::dict: {
       Value::Object out;
       out.ordered = ordered;
@@ -68,7 +73,8 @@ std::string Invocation::spec() const {
     for (const auto& [name, arg] : kwargs)
       if (arg.counts()) kwargs_spec[name] = arg.to_value();
   // A batched call is known by its axes; one that only takes the batch hooks, by their name.
-  const bool named = context == Context::shard_map || (context == Context::batch && batch_axes.is_null());
+  const bool named =
+      context == Context::shard_map || (context == Context::batch && batch_axes.is_null());
   Value spec = Value::object({{"args_spec", items_of(key_args ? *key_args : args)},
                               {"batch_axes", batch_axes},
                               {"kwargs_spec", std::move(kwargs_spec)},

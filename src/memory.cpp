@@ -9,12 +9,18 @@ namespace ejk {
 
 std::string_view origin_name(Origin origin) {
   switch (origin) {
-    case Origin::override_: return "override";
-    case Origin::overlay: return "overlay";
-    case Origin::memory: return "memory";
-    case Origin::persistent: return "persistent";
-    case Origin::autotune: return "autotune";
-    case Origin::heuristics: return "heuristics";
+    case Origin::override_:
+      return "override";
+    case Origin::overlay:
+      return "overlay";
+    case Origin::memory:
+      return "memory";
+    case Origin::persistent:
+      return "persistent";
+    case Origin::autotune:
+      return "autotune";
+    case Origin::heuristics:
+      return "heuristics";
   }
   return "unknown";
 }
@@ -23,7 +29,8 @@ namespace {
 
 // Lengths first: no text in one part can look like another part.
 std::string joined(const EntryId& id) {
-  return std::to_string(id.device.size()) + ' ' + std::to_string(id.op.size()) + ' ' + id.device + id.op + id.key;
+  return std::to_string(id.device.size()) + ' ' + std::to_string(id.op.size()) + ' ' + id.device +
+         id.op + id.key;
 }
 
 }  // namespace
@@ -67,7 +74,8 @@ size_t ConfigCache::size() const {
   return records_.size();
 }
 
-std::optional<AnyConfig> ConfigCache::get(std::string device, std::string op, std::string key) const {
+std::optional<AnyConfig> ConfigCache::get(std::string device, std::string op,
+                                          std::string key) const {
   auto record = find({std::move(device), std::move(op), std::move(key), {}});
   if (!record) return std::nullopt;
   return std::move(record->config);
@@ -107,8 +115,8 @@ WarmTable::Slot& WarmTable::place(Slots& slots, uint64_t hash, const std::vector
   }
 }
 
-void WarmTable::publish(uint64_t hash, std::unique_ptr<WarmEntry> entry, std::vector<uint64_t> words,
-                        uint64_t generation) {
+void WarmTable::publish(uint64_t hash, std::unique_ptr<WarmEntry> entry,
+                        std::vector<uint64_t> words, uint64_t generation) {
   entry->count = static_cast<uint32_t>(words.size());
   entry->config = entry->owner.get();
   entry->rest = words;

@@ -16,8 +16,9 @@ AutotunePolicy policy_from_environment() {
   if (word == "heuristics") return policy;
   policy.allow_heuristics = false;
   if (word == "frozen") return policy;
-  throw Error(ErrorKind::invalid_argument, "EJKERNEL_AUTOTUNE_POLICY is \"" + word +
-                                               "\"; it must be \"autotune\", \"heuristics\" or \"frozen\"");
+  throw Error(ErrorKind::invalid_argument,
+              "EJKERNEL_AUTOTUNE_POLICY is \"" + word +
+                  "\"; it must be \"autotune\", \"heuristics\" or \"frozen\"");
 }
 
 namespace {
@@ -30,7 +31,8 @@ void apply(const PolicyUpdates& updates, AutotunePolicy& policy) {
   if (updates.budget_seconds) policy.budget_seconds = *updates.budget_seconds;
 }
 
-void apply_from_outermost(const detail::ScopeNode* scope, const ConfigSelectorChain* chain, AutotunePolicy& policy) {
+void apply_from_outermost(const detail::ScopeNode* scope, const ConfigSelectorChain* chain,
+                          AutotunePolicy& policy) {
   if (!scope) return;
   apply_from_outermost(scope->outer.get(), chain, policy);
   if (!scope->active.load(std::memory_order_acquire)) return;

@@ -29,10 +29,12 @@ std::optional<std::string> ScalarWatch::saw(const Invocation& inv) {
     if (keys_.size() >= most_watched && !keys_.contains(rest)) return;
     if (++keys_[rest] != many_keys || !said_.insert(scalar).second) return;
     complaint = "[" + inv.op() + "] " + name + " has made " + std::to_string(many_keys) +
-                " keys that differ in nothing else, and each is tuned on its own; if its value does not change which "
+                " keys that differ in nothing else, and each is tuned on its own; if its value "
+                "does not change which "
                 "config is best, take it as ejk::Unkeyed<...> or round it in a `key` hook";
   };
-  for (size_t i = 0; i < blanked.args.size(); ++i) watch(blanked.args[i], "argument " + std::to_string(i));
+  for (size_t i = 0; i < blanked.args.size(); ++i)
+    watch(blanked.args[i], "argument " + std::to_string(i));
   for (auto& [name, arg] : blanked.kwargs) watch(arg, "argument \"" + name + "\"");
   return complaint;
 }

@@ -26,7 +26,9 @@ ScopeNode* live_scopes() {
 
 }  // namespace detail
 
-Scope::Scope(std::shared_ptr<detail::ScopeNode> node) : node_(std::move(node)) { detail::push(node_); }
+Scope::Scope(std::shared_ptr<detail::ScopeNode> node) : node_(std::move(node)) {
+  detail::push(node_);
+}
 
 // Ending is a mark; the chain is unwound as far as its top has ended. So scopes that end out of
 // order, or on another thread, leave the others alone.

@@ -23,15 +23,33 @@ struct DTypeFacts {
 
 // In the order of the enumeration.
 constexpr DTypeFacts dtype_facts[] = {
-    {"bool", 8},            {"int8", 8},           {"int16", 16},
-    {"int32", 32},          {"int64", 64},         {"uint8", 8},
-    {"uint16", 16},         {"uint32", 32},        {"uint64", 64},
-    {"float16", 16},        {"bfloat16", 16},      {"float32", 32},
-    {"float64", 64},        {"complex64", 64},     {"complex128", 128},
-    {"float8_e4m3fn", 8},   {"float8_e5m2", 8},    {"float8_e4m3", 8},
-    {"float8_e3m4", 8},     {"float8_e8m0fnu", 8}, {"float8_e4m3fnuz", 8},
-    {"float8_e5m2fnuz", 8}, {"float8_e4m3b11fnuz", 8}, {"int4", 4},
-    {"uint4", 4},           {"int2", 2},           {"uint2", 2},
+    {"bool", 8},
+    {"int8", 8},
+    {"int16", 16},
+    {"int32", 32},
+    {"int64", 64},
+    {"uint8", 8},
+    {"uint16", 16},
+    {"uint32", 32},
+    {"uint64", 64},
+    {"float16", 16},
+    {"bfloat16", 16},
+    {"float32", 32},
+    {"float64", 64},
+    {"complex64", 64},
+    {"complex128", 128},
+    {"float8_e4m3fn", 8},
+    {"float8_e5m2", 8},
+    {"float8_e4m3", 8},
+    {"float8_e3m4", 8},
+    {"float8_e8m0fnu", 8},
+    {"float8_e4m3fnuz", 8},
+    {"float8_e5m2fnuz", 8},
+    {"float8_e4m3b11fnuz", 8},
+    {"int4", 4},
+    {"uint4", 4},
+    {"int2", 2},
+    {"uint2", 2},
 };
 static_assert(std::size(dtype_facts) == static_cast<size_t>(DType::uint2) + 1);
 
@@ -137,17 +155,20 @@ void copy_small(const AnyView& from, const AnyView& to, int64_t from_at, int64_t
 
 void check_copy(const AnyView& from, const AnyView& to) {
   if (from.dtype != to.dtype)
-    refuse(fmt::format("[copy_elements] elements of {} were given for a target of {}: convert them "
-                       "first, copies never change the type",
-                       dtype_name(from.dtype), dtype_name(to.dtype)));
+    refuse(
+        fmt::format("[copy_elements] elements of {} were given for a target of {}: convert them "
+                    "first, copies never change the type",
+                    dtype_name(from.dtype), dtype_name(to.dtype)));
   if (!std::ranges::equal(from.shape, to.shape))
-    refuse(fmt::format("[copy_elements] shape {} was given for a target of shape {}: both must be "
-                       "equal, reshape or slice one of them",
-                       shape_text(from.shape), shape_text(to.shape)));
+    refuse(
+        fmt::format("[copy_elements] shape {} was given for a target of shape {}: both must be "
+                    "equal, reshape or slice one of them",
+                    shape_text(from.shape), shape_text(to.shape)));
   if (from.platform != Platform::cpu || to.platform != Platform::cpu)
-    refuse(fmt::format("[copy_elements] elements on {} were given for a target on {}: only CPU "
-                       "memory can be copied here, use the device's own copy",
-                       platform_name(from.platform), platform_name(to.platform)));
+    refuse(
+        fmt::format("[copy_elements] elements on {} were given for a target on {}: only CPU "
+                    "memory can be copied here, use the device's own copy",
+                    platform_name(from.platform), platform_name(to.platform)));
   if (!to.writable) refuse("[copy_elements] the target is read-only: give one that can be written");
 }
 
@@ -168,9 +189,10 @@ std::shared_ptr<std::byte> make_storage(size_t bytes) {
 }
 
 [[noreturn]] void refuse_size(DType dtype, const std::vector<int64_t>& shape) {
-  refuse(fmt::format("[tensor] {} of shape {} was asked for: more bytes than can exist, give "
-                     "smaller sizes",
-                     dtype_name(dtype), shape_text(shape)));
+  refuse(
+      fmt::format("[tensor] {} of shape {} was asked for: more bytes than can exist, give "
+                  "smaller sizes",
+                  dtype_name(dtype), shape_text(shape)));
 }
 
 // Strides of a packed array. Sizes of 0 count as 1, so that strides stay meaningful and an absurd
@@ -180,8 +202,8 @@ std::vector<int64_t> packed_strides(DType dtype, const std::vector<int64_t>& sha
   int64_t step = 1, bits = 0;
   for (size_t d = shape.size(); d-- > 0;) {
     if (shape[d] < 0)
-      refuse(fmt::format("[tensor] shape {} was given: sizes must be 0 or more",
-                         shape_text(shape)));
+      refuse(
+          fmt::format("[tensor] shape {} was given: sizes must be 0 or more", shape_text(shape)));
     strides[d] = step;
     if (__builtin_mul_overflow(step, std::max<int64_t>(shape[d], 1), &step))
       refuse_size(dtype, shape);
@@ -204,9 +226,10 @@ std::shared_ptr<std::byte> storage_at(const std::shared_ptr<std::byte>& storage,
                                       int64_t index) {
   const int64_t bits = index * static_cast<int64_t>(dtype_bits(dtype));
   if (bits % 8 != 0)
-    refuse(fmt::format("[tensor] {} elements from number {} on were asked for, which begins inside "
-                       "a byte: start at a whole byte or clone a wider type",
-                       dtype_name(dtype), index));
+    refuse(
+        fmt::format("[tensor] {} elements from number {} on were asked for, which begins inside "
+                    "a byte: start at a whole byte or clone a wider type",
+                    dtype_name(dtype), index));
   return {storage, storage.get() + bits / 8};
 }
 
@@ -245,9 +268,7 @@ BFloat16::BFloat16(float value) {
   bits = static_cast<uint16_t>(nan ? (word >> 16) | 0x40u : round_away_bits(word, 16));
 }
 
-BFloat16::operator float() const {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
+BFloat16::operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
 int64_t AnyView::size() const {
   int64_t n = 1;
@@ -278,12 +299,18 @@ void copy_elements(const AnyView& from, const AnyView& to) {
   const auto* source = static_cast<const std::byte*>(from.data);
   auto* target = static_cast<std::byte*>(to.data);
   switch (bits) {
-    case 8: return copy_strided<1>(source, target, axes);
-    case 16: return copy_strided<2>(source, target, axes);
-    case 32: return copy_strided<4>(source, target, axes);
-    case 64: return copy_strided<8>(source, target, axes);
-    case 128: return copy_strided<16>(source, target, axes);
-    default: return copy_small(from, to, 0, 0, axes);
+    case 8:
+      return copy_strided<1>(source, target, axes);
+    case 16:
+      return copy_strided<2>(source, target, axes);
+    case 32:
+      return copy_strided<4>(source, target, axes);
+    case 64:
+      return copy_strided<8>(source, target, axes);
+    case 128:
+      return copy_strided<16>(source, target, axes);
+    default:
+      return copy_small(from, to, 0, 0, axes);
   }
 }
 
@@ -315,9 +342,10 @@ void* Tensor::checked_data(DType dtype, int rank, bool must_be_packed) const {
     refuse(fmt::format("[tensor] a view of rank {} was asked for, the shape is {}: use rank {}",
                        rank, shape_text(shape_), this->rank()));
   if (must_be_packed && !packed())
-    refuse(fmt::format("[tensor] a packed view was asked for, shape {} has strides {}: use "
-                       "strided() or clone() first",
-                       shape_text(shape_), shape_text(strides_)));
+    refuse(
+        fmt::format("[tensor] a packed view was asked for, shape {} has strides {}: use "
+                    "strided() or clone() first",
+                    shape_text(shape_), shape_text(strides_)));
   return storage_.get();
 }
 
@@ -330,9 +358,10 @@ Tensor Tensor::transposed(std::vector<int> order) const {
     if (permutation) seen[axis] = true;
   }
   if (!permutation)
-    refuse(fmt::format("[tensor.transposed] order [{}] was given for shape {}: expected each of "
-                       "its {} axes once",
-                       fmt::join(order, ", "), shape_text(shape_), rank()));
+    refuse(
+        fmt::format("[tensor.transposed] order [{}] was given for shape {}: expected each of "
+                    "its {} axes once",
+                    fmt::join(order, ", "), shape_text(shape_), rank()));
   Tensor result = *this;
   for (size_t i = 0; i < order.size(); ++i) {
     result.shape_[i] = shape_[static_cast<size_t>(order[i])];
@@ -345,9 +374,10 @@ Tensor Tensor::sliced(int axis, int64_t begin, int64_t end, int64_t step) const 
   check_axis("sliced", axis, shape_);
   const auto d = static_cast<size_t>(axis);
   if (begin < 0 || begin > end || end > shape_[d] || step < 1)
-    refuse(fmt::format("[tensor.sliced] begin {}, end {}, step {} were given for an axis of size "
-                       "{}: expected 0 <= begin <= end <= size and step >= 1",
-                       begin, end, step, shape_[d]));
+    refuse(
+        fmt::format("[tensor.sliced] begin {}, end {}, step {} were given for an axis of size "
+                    "{}: expected 0 <= begin <= end <= size and step >= 1",
+                    begin, end, step, shape_[d]));
   Tensor result = *this;
   result.shape_[d] = begin == end ? 0 : (end - begin - 1) / step + 1;
   // A step beyond the end leaves one element, whose stride nobody uses.
@@ -360,9 +390,10 @@ Tensor Tensor::selected(int axis, int64_t index) const {
   check_axis("selected", axis, shape_);
   const auto d = static_cast<size_t>(axis);
   if (index < 0 || index >= shape_[d])
-    refuse(fmt::format("[tensor.selected] index {} was given for an axis of size {}: expected 0 to "
-                       "{}",
-                       index, shape_[d], shape_[d] - 1));
+    refuse(
+        fmt::format("[tensor.selected] index {} was given for an axis of size {}: expected 0 to "
+                    "{}",
+                    index, shape_[d], shape_[d] - 1));
   Tensor result = *this;
   if (size() > 0) result.storage_ = storage_at(storage_, dtype_, index * strides_[d]);
   result.shape_.erase(result.shape_.begin() + axis);
@@ -374,13 +405,15 @@ Tensor Tensor::reshaped(std::vector<int64_t> shape) const {
   std::vector<int64_t> strides = packed_strides(dtype_, shape);
   const AnyView target{nullptr, dtype_, Platform::cpu, shape, strides, false};
   if (target.size() != size())
-    refuse(fmt::format("[tensor.reshaped] shape {} was given for {} elements of shape {}: expected "
-                       "one of the same size",
-                       shape_text(shape), size(), shape_text(shape_)));
+    refuse(
+        fmt::format("[tensor.reshaped] shape {} was given for {} elements of shape {}: expected "
+                    "one of the same size",
+                    shape_text(shape), size(), shape_text(shape_)));
   if (!packed())
-    refuse(fmt::format("[tensor.reshaped] shape {} has strides {}: only packed tensors can be "
-                       "reshaped, clone() first",
-                       shape_text(shape_), shape_text(strides_)));
+    refuse(
+        fmt::format("[tensor.reshaped] shape {} has strides {}: only packed tensors can be "
+                    "reshaped, clone() first",
+                    shape_text(shape_), shape_text(strides_)));
   Tensor result = *this;
   result.shape_ = std::move(shape);
   result.strides_ = std::move(strides);

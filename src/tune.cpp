@@ -52,7 +52,7 @@ struct Entrant {
   std::vector<size_t> places;  // among the candidates; none: a heuristic that is only the control
   Status status = Status::racing;
   std::string why;
-  double first_run = 0;         // wall seconds of the verifying run
+  double first_run = 0;  // wall seconds of the verifying run
   Footprint warm;
   int64_t repeats = 1;
   std::vector<double> seconds;  // one per round, NaN if it was not in that round
@@ -165,9 +165,8 @@ Expected expected_outputs(Race& race) {
 
 void verify(Race& race, Entrant& e, const Expected& expected) {
   Trial& trial = *race.task.trial;
-  std::optional<std::string> problem = failure_of([&] {
-    e.first_run = sample_seconds(trial, e.config, 1, Clock::wall);
-  });
+  std::optional<std::string> problem =
+      failure_of([&] { e.first_run = sample_seconds(trial, e.config, 1, Clock::wall); });
   if (!problem) problem = expected.difference(trial.outputs());
   if (problem) race.reject(e, *problem);
 }
@@ -228,9 +227,8 @@ bool run_round(Race& race) {
   for (size_t i : order_of_round(race)) {
     if (race.spent()) return false;
     Entrant& e = race.entrants[i == twin ? race.control : i];
-    const auto failure = failure_of([&] {
-      seconds[i] = sample_seconds(*race.task.trial, e.config, e.repeats, race.clock);
-    });
+    const auto failure = failure_of(
+        [&] { seconds[i] = sample_seconds(*race.task.trial, e.config, e.repeats, race.clock); });
     if (!failure) continue;
     race.reject(e, *failure);
     return false;
@@ -381,10 +379,14 @@ std::vector<double> samples(const Entrant& e) {
 
 std::string_view status_text(Status status) {
   switch (status) {
-    case Status::slower: return "slower";
-    case Status::rejected: return "rejected";
-    case Status::untried: return "untried";
-    default: return "ok";
+    case Status::slower:
+      return "slower";
+    case Status::rejected:
+      return "rejected";
+    case Status::untried:
+      return "untried";
+    default:
+      return "ok";
   }
 }
 
@@ -422,8 +424,8 @@ TuneResult report(const Race& race, std::optional<size_t> winner) {
   TuneResult result;
   result.note = race.note;
   if (race.heuristic && race.entrants[*race.heuristic].status == Status::rejected)
-    result.note += fmt::format("the heuristic was rejected: {}; ",
-                               race.entrants[*race.heuristic].why);
+    result.note +=
+        fmt::format("the heuristic was rejected: {}; ", race.entrants[*race.heuristic].why);
   result.candidates.resize(race.task.candidates.size());
   for (size_t i = 0; i < race.entrants.size(); ++i)
     for (size_t place : race.entrants[i].places) result.candidates[place] = measurement_of(race, i);
@@ -481,9 +483,9 @@ Tuner::Tuner(int warmup, int iters, uint64_t seed) : warmup_(warmup), iters_(ite
 
 TuneResult Tuner::tune(const TuneTask& task) {
   if (task.trial == nullptr)
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("[{}] a tuning task without a trial was given: set TuneTask::trial",
-                            task.op));
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("[{}] a tuning task without a trial was given: set TuneTask::trial", task.op));
   Race race(task, seed_);
   enter_candidates(race);
   if (race.any_can_win()) verify_all(race);

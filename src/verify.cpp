@@ -21,13 +21,20 @@ struct SmallFloat {
 SmallFloat small_float(DType dtype) {
   using enum SmallFloat::Specials;
   switch (dtype) {
-    case DType::float8_e4m3fn: return {4, 3, 7, all_ones_nan};
-    case DType::float8_e5m2: return {5, 2, 15, ieee};
-    case DType::float8_e4m3: return {4, 3, 7, ieee};
-    case DType::float8_e3m4: return {3, 4, 3, ieee};
-    case DType::float8_e4m3fnuz: return {4, 3, 8, minus_zero_nan};
-    case DType::float8_e5m2fnuz: return {5, 2, 16, minus_zero_nan};
-    default: return {4, 3, 11, minus_zero_nan};  // float8_e4m3b11fnuz
+    case DType::float8_e4m3fn:
+      return {4, 3, 7, all_ones_nan};
+    case DType::float8_e5m2:
+      return {5, 2, 15, ieee};
+    case DType::float8_e4m3:
+      return {4, 3, 7, ieee};
+    case DType::float8_e3m4:
+      return {3, 4, 3, ieee};
+    case DType::float8_e4m3fnuz:
+      return {4, 3, 8, minus_zero_nan};
+    case DType::float8_e5m2fnuz:
+      return {5, 2, 16, minus_zero_nan};
+    default:
+      return {4, 3, 11, minus_zero_nan};  // float8_e4m3b11fnuz
   }
 }
 
@@ -63,16 +70,25 @@ double read_as(const std::byte* at) {
 template <class F>
 bool as_numbers(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::float16: f(sizeof(Half), read_as<Half>); return true;
-    case DType::bfloat16: f(sizeof(BFloat16), read_as<BFloat16>); return true;
+    case DType::float16:
+      f(sizeof(Half), read_as<Half>);
+      return true;
+    case DType::bfloat16:
+      f(sizeof(BFloat16), read_as<BFloat16>);
+      return true;
     case DType::float32:
-    case DType::complex64: f(sizeof(float), read_as<float>); return true;
+    case DType::complex64:
+      f(sizeof(float), read_as<float>);
+      return true;
     case DType::float64:
-    case DType::complex128: f(sizeof(double), read_as<double>); return true;
+    case DType::complex128:
+      f(sizeof(double), read_as<double>);
+      return true;
     case DType::float8_e8m0fnu:
       f(size_t{1}, [](const std::byte* at) { return read_e8m0(static_cast<uint8_t>(*at)); });
       return true;
-    default: break;
+    default:
+      break;
   }
   if (dtype < DType::float8_e4m3fn || dtype > DType::float8_e4m3b11fnuz) return false;
   const SmallFloat type = small_float(dtype);
@@ -91,13 +107,19 @@ struct Tolerance {
 Tolerance tolerance(DType dtype) {
   switch (dtype) {
     case DType::float64:
-    case DType::complex128: return {1e-9, std::numeric_limits<double>::min()};
+    case DType::complex128:
+      return {1e-9, std::numeric_limits<double>::min()};
     case DType::float32:
-    case DType::complex64: return {1e-4, std::numeric_limits<float>::min()};
-    case DType::float16: return {2e-2, 0x1p-14};
-    case DType::bfloat16: return {8e-2, std::numeric_limits<float>::min()};
-    case DType::float8_e8m0fnu: return {1, 0};
-    default: break;
+    case DType::complex64:
+      return {1e-4, std::numeric_limits<float>::min()};
+    case DType::float16:
+      return {2e-2, 0x1p-14};
+    case DType::bfloat16:
+      return {8e-2, std::numeric_limits<float>::min()};
+    case DType::float8_e8m0fnu:
+      return {1, 0};
+    default:
+      break;
   }
   const SmallFloat type = small_float(dtype);
   return {std::ldexp(2., -type.fraction_bits), std::ldexp(1., 1 - type.bias)};
@@ -156,8 +178,8 @@ bool left_unwritten(const std::byte* got, const std::byte* expected, const std::
          std::memcmp(expected, untouched, width) != 0;
 }
 
-Mismatch compare(const OutputBytes& got, const OutputBytes& expected,
-                 const OutputBytes* untouched, double scale) {
+Mismatch compare(const OutputBytes& got, const OutputBytes& expected, const OutputBytes* untouched,
+                 double scale) {
   Mismatch m;
   const Tolerance allowed = tolerance(got.dtype);
   const bool numbers = as_numbers(got.dtype, [&](size_t width, auto read) {

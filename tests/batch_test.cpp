@@ -21,7 +21,8 @@ struct Axpy {
     int block = 1;
   };
   void run(const Config&, float alpha, std::span<const float> x, std::span<float> y) const {
-    if (x.size() != y.size()) throw ejk::Error(ejk::ErrorKind::invalid_argument, "[axpy] sizes differ");
+    if (x.size() != y.size())
+      throw ejk::Error(ejk::ErrorKind::invalid_argument, "[axpy] sizes differ");
     for (size_t i = 0; i < x.size(); ++i) y[i] += alpha * x[i];
   }
   Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
@@ -33,7 +34,9 @@ struct Sum {
     int block = 1;
   };
   static inline std::atomic<int> batch_runs{0};
-  float run(const Config&, std::span<const float> x) const { return std::accumulate(x.begin(), x.end(), 0.f); }
+  float run(const Config&, std::span<const float> x) const {
+    return std::accumulate(x.begin(), x.end(), 0.f);
+  }
   float run_batch(const Config& c, std::span<const float> x) const {
     ++batch_runs;
     return run(c, x);
@@ -82,7 +85,8 @@ TEST_F(Batch, AxesMayDifferAndOutputsOnInnerAxesAreWrittenBack) {
   Tensor x = counting({4, 3}), y = Tensor::of<float>({3, 4});
   ejk::vmap_with_config(executor, Axpy{}, ejk::none, 0, 1)(1.f, x, y);
   for (int64_t b = 0; b < 4; ++b)
-    for (int64_t i = 0; i < 3; ++i) EXPECT_EQ((y.view<float, 2>()(i, b)), (x.view<float, 2>()(b, i)));
+    for (int64_t i = 0; i < 3; ++i)
+      EXPECT_EQ((y.view<float, 2>()(i, b)), (x.view<float, 2>()(b, i)));
   Tensor z = Tensor::of<float>({3, 4});
   ejk::vmap_with_config(executor, Axpy{}, std::vector<ejk::Axis>{ejk::none, 0, -1})(1.f, x, z);
   EXPECT_EQ((z.view<float, 2>()(2, 3)), (y.view<float, 2>()(2, 3)));
@@ -149,7 +153,8 @@ TEST_F(Batch, CallsInsideElementsSeeTheCallersScopes) {
   cache.put(inv.device->fingerprint, inv.op(), inv.call_key(), fakes::Show::Config{100});
   const auto scope = ejk::overlay_cache(cache);
   const std::vector<float> batch(4);
-  EXPECT_THAT(ejk::vmap_with_config(executor, Nested{&executor}, 0).threads(4)(batch), testing::Each(100));
+  EXPECT_THAT(ejk::vmap_with_config(executor, Nested{&executor}, 0).threads(4)(batch),
+              testing::Each(100));
 }
 
 TEST_F(Batch, AnEmptyBatchRunsNothing) {
@@ -168,21 +173,25 @@ TEST_F(Batch, WrongAxesAndSizesAreNamed) {
     return "no error";
   };
   Tensor x = counting({4, 3}), y = Tensor::of<float>({5, 3});
-  EXPECT_THAT(message([&] { ejk::vmap_with_config(executor, Axpy{}, ejk::none, 0, 0)(1.f, x, y); }),
-              HasSubstr("[axpy] batched argument 2: its batch has 5 elements, an earlier argument's 4"));
+  EXPECT_THAT(
+      message([&] { ejk::vmap_with_config(executor, Axpy{}, ejk::none, 0, 0)(1.f, x, y); }),
+      HasSubstr("[axpy] batched argument 2: its batch has 5 elements, an earlier argument's 4"));
   EXPECT_THAT(message([&] { ejk::vmap_with_config(executor, Axpy{}, ejk::none, 2, 0)(1.f, x, y); }),
               HasSubstr("axis 2 of an array of shape [4, 3]"));
   EXPECT_THAT(message([&] { ejk::vmap_with_config(executor, Axpy{}, 0, 0, 0)(1.f, x, y); }),
               HasSubstr("pass ejk::none"));
   EXPECT_THAT(message([&] { ejk::vmap_with_config(executor, Axpy{}, 0, 0)(1.f, x, y); }),
               HasSubstr("2 axes were given for 3 arguments"));
-  EXPECT_THAT(message([&] { ejk::vmap_with_config(executor, Sum{}, ejk::none)(std::vector<float>{1}); }),
-              HasSubstr("no argument is batched"));
+  EXPECT_THAT(
+      message([&] { ejk::vmap_with_config(executor, Sum{}, ejk::none)(std::vector<float>{1}); }),
+      HasSubstr("no argument is batched"));
   Tensor narrow = Tensor::of<float>({4, 2});
-  EXPECT_THAT(message([&] { ejk::vmap_with_config(executor, Axpy{}, ejk::none, 0, 0)(1.f, x, narrow); }),
-              HasSubstr("[axpy] sizes differ"));
+  EXPECT_THAT(
+      message([&] { ejk::vmap_with_config(executor, Axpy{}, ejk::none, 0, 0)(1.f, x, narrow); }),
+      HasSubstr("[axpy] sizes differ"));
   Tensor ints = Tensor::of<int32_t>({4, 3});
-  EXPECT_THAT(message([&] { ejk::vmap_with_config(executor, Sum{}, 0)(ints); }), HasSubstr("needed float32"));
+  EXPECT_THAT(message([&] { ejk::vmap_with_config(executor, Sum{}, 0)(ints); }),
+              HasSubstr("needed float32"));
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ class Chain : public testing::Test {
   std::vector<float> x = std::vector<float>(8, 1), y = std::vector<float>(8, 0);
 };
 
-// ---- override -------------------------------------------------------------------------------------
+// ---- override
+// -------------------------------------------------------------------------------------
 
 TEST_F(Chain, AnOverrideWinsAndIsKeptNowhere) {
   const ejk::Executor executor(setup.options(dir.path()));
@@ -59,7 +60,8 @@ TEST_F(Chain, AnOverrideWinsUnderEveryPolicy) {
   }
 }
 
-// ---- overlay --------------------------------------------------------------------------------------
+// ---- overlay
+// --------------------------------------------------------------------------------------
 
 TEST_F(Chain, TheNearestOverlayWinsAndEndsWithItsScope) {
   const ejk::Executor executor(setup.options());
@@ -118,7 +120,8 @@ TEST_F(Chain, AnOverlayWithAConfigOfAnotherTypeIsPassedOverAndSaid) {
   EXPECT_THAT(setup.warnings.take(), ElementsAre(HasSubstr("[show@v3] the overlay's config")));
 }
 
-// ---- memory ---------------------------------------------------------------------------------------
+// ---- memory
+// ---------------------------------------------------------------------------------------
 
 TEST_F(Chain, ASecondCallComesFromMemory) {
   const ejk::Executor executor(setup.options());
@@ -152,7 +155,9 @@ struct Other {
   struct Config {
     std::string name = "none";
   };
-  std::string run(const Config& c, std::span<const float>, ejk::Out<std::span<float>>) const { return c.name; }
+  std::string run(const Config& c, std::span<const float>, ejk::Out<std::span<float>>) const {
+    return c.name;
+  }
   Config heuristic_cfg(const ejk::Invocation&) const { return {"heuristic"}; }
 };
 
@@ -164,7 +169,8 @@ TEST_F(Chain, OneOpIdWithTwoConfigTypesIsNotConfused) {
   EXPECT_EQ(executor(Other{}, x, y), "heuristic");
 }
 
-// ---- persistent -----------------------------------------------------------------------------------
+// ---- persistent
+// -----------------------------------------------------------------------------------
 
 TEST_F(Chain, ATunedConfigIsFoundOnDiskByTheNextSelector) {
   {
@@ -239,7 +245,8 @@ TEST_F(Chain, AnEntryOfAnotherEnvironmentServesLooseSelectorsOnly) {
   EXPECT_EQ(run(strict), 2);
 }
 
-// ---- autotune -------------------------------------------------------------------------------------
+// ---- autotune
+// -------------------------------------------------------------------------------------
 
 TEST_F(Chain, ReautotuningIsForbiddenByReturningTheEarlierResult) {
   const ejk::Executor executor(setup.options());
@@ -291,7 +298,8 @@ struct Picky {
   };
   int run(const Config& c, std::span<const float> v, std::span<const float> w) const {
     if (v.size() != w.size())
-      throw ejk::Error(ejk::ErrorKind::invalid_argument, "[picky] sizes differ: pass two of one size");
+      throw ejk::Error(ejk::ErrorKind::invalid_argument,
+                       "[picky] sizes differ: pass two of one size");
     return c.block;
   }
   Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
@@ -342,9 +350,10 @@ TEST_F(Chain, WithoutAnyConfigurationTheErrorNamesEveryTierAndWhy) {
     return "no error";
   };
   const std::string empty = complain({Hopeless::Mode::empty});
-  for (const char* part : {"[hopeless@v0] no configuration for key", "override:", "overlay:", "memory:", "persistent:",
-                           "autotune: candidate_cfgs returned no candidate", "heuristics: the kernel has no heuristic_cfg",
-                           "Pass a config"})
+  for (const char* part :
+       {"[hopeless@v0] no configuration for key", "override:", "overlay:", "memory:", "persistent:",
+        "autotune: candidate_cfgs returned no candidate",
+        "heuristics: the kernel has no heuristic_cfg", "Pass a config"})
     EXPECT_THAT(empty, HasSubstr(part));
   EXPECT_THAT(complain({Hopeless::Mode::invalid}), HasSubstr("is_valid rejected all 2 candidates"));
   EXPECT_THAT(complain({Hopeless::Mode::throws}), HasSubstr("candidate_cfgs threw: no idea"));
@@ -358,7 +367,9 @@ struct Nested {
   };
   const ejk::Executor* executor = nullptr;
   auto key(int depth) const { return depth >= 0; }
-  int run(const Config& c, int depth) const { return depth == 0 ? c.block : (*executor)(*this, depth - 1); }
+  int run(const Config& c, int depth) const {
+    return depth == 0 ? c.block : (*executor)(*this, depth - 1);
+  }
   Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
   std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
 };
@@ -370,7 +381,8 @@ TEST_F(Chain, AKernelThatCallsItselfWhileItIsTunedDoesNotHang) {
   EXPECT_GE(executor(Nested{&executor}, 2), 1);
 }
 
-// ---- heuristics -----------------------------------------------------------------------------------
+// ---- heuristics
+// -----------------------------------------------------------------------------------
 
 TEST_F(Chain, AHeuristicStaysInMemoryOnlyUntilTuningIsPossible) {
   const ejk::Executor executor(setup.options(dir.path()));
@@ -387,7 +399,8 @@ TEST_F(Chain, AHeuristicStaysInMemoryOnlyUntilTuningIsPossible) {
 
 TEST_F(Chain, TheFallbackSaysWhatIsAskedFirst) {
   const ejk::Executor executor(setup.options());
-  const auto scope = ejk::policy_override(executor.chain(), {.cache_miss_fallback = ejk::Fallback::heuristics});
+  const auto scope =
+      ejk::policy_override(executor.chain(), {.cache_miss_fallback = ejk::Fallback::heuristics});
   EXPECT_EQ(run(executor), 7);
   EXPECT_EQ(setup.tuner->asked, 0);
 }
@@ -417,7 +430,8 @@ TEST_F(Chain, AHeuristicThatThrowsDoesNotStopTuning) {
   }
 }
 
-// ---- policy ---------------------------------------------------------------------------------------
+// ---- policy
+// ---------------------------------------------------------------------------------------
 
 TEST_F(Chain, AFrozenPolicyTakesOnlyWhatIsStored) {
   auto options = setup.options(dir.path());
@@ -447,7 +461,8 @@ TEST_F(Chain, PolicyScopesNestAndTouchOnlyWhatTheyName) {
   const ejk::ConfigSelectorChain one(setup.options()), two(setup.options());
   {
     const auto outer = ejk::policy_override({.allow_autotune = false, .budget_seconds = 1});
-    const auto inner = ejk::policy_override(one, {.allow_autotune = true, .validate_backward = true});
+    const auto inner =
+        ejk::policy_override(one, {.allow_autotune = true, .validate_backward = true});
     EXPECT_TRUE(one.policy().allow_autotune);
     EXPECT_TRUE(one.policy().validate_backward);
     EXPECT_EQ(one.policy().budget_seconds, 1);
@@ -465,8 +480,10 @@ TEST_F(Chain, PolicyScopesNestAndTouchOnlyWhatTheyName) {
 
 TEST_F(Chain, ScopesMayEndInAnyOrderAndOnAnyThread) {
   const ejk::ConfigSelectorChain chain(setup.options());
-  auto first = std::unique_ptr<ejk::Scope>(new ejk::Scope(ejk::policy_override({.allow_autotune = false})));
-  auto second = std::unique_ptr<ejk::Scope>(new ejk::Scope(ejk::policy_override({.allow_heuristics = false})));
+  auto first =
+      std::unique_ptr<ejk::Scope>(new ejk::Scope(ejk::policy_override({.allow_autotune = false})));
+  auto second = std::unique_ptr<ejk::Scope>(
+      new ejk::Scope(ejk::policy_override({.allow_heuristics = false})));
   first.reset();
   EXPECT_TRUE(chain.policy().allow_autotune);
   EXPECT_FALSE(chain.policy().allow_heuristics);
@@ -501,7 +518,8 @@ TEST(Policy, TheEnvironmentNamesTheDefault) {
   EXPECT_TRUE(ejk::policy_from_environment().allow_autotune);
 }
 
-// ---- telling --------------------------------------------------------------------------------------
+// ---- telling
+// --------------------------------------------------------------------------------------
 
 TEST_F(Chain, EventsCarryDeviceOpKeyConfigAndTime) {
   auto options = setup.options();
@@ -516,7 +534,8 @@ TEST_F(Chain, EventsCarryDeviceOpKeyConfigAndTime) {
   const ejk::Executor executor(options);
   run(executor);
   run(executor);
-  EXPECT_THAT(seen, ElementsAre("autotune_start null", "autotune_finish {\"block\":2}", "cache_hit {\"block\":2}"));
+  EXPECT_THAT(seen, ElementsAre("autotune_start null", "autotune_finish {\"block\":2}",
+                                "cache_hit {\"block\":2}"));
 }
 
 TEST_F(Chain, ASinkThatThrowsDoesNotDisturbTheCall) {
@@ -538,10 +557,12 @@ struct Step {
 TEST_F(Chain, AScalarThatMakesManyKeysIsPointedOutOnce) {
   const ejk::Executor executor(setup.options());
   for (int i = 0; i < 40; ++i) executor(Step{}, x, i);
-  EXPECT_THAT(setup.warnings.take(), ElementsAre(testing::AllOf(HasSubstr("[step@v0] argument 1"), HasSubstr("Unkeyed"))));
+  EXPECT_THAT(setup.warnings.take(),
+              ElementsAre(testing::AllOf(HasSubstr("[step@v0] argument 1"), HasSubstr("Unkeyed"))));
 }
 
-// ---- parts of one's own ----------------------------------------------------------------------------
+// ---- parts of one's own
+// ----------------------------------------------------------------------------
 
 TEST_F(Chain, AChooserOfOnesOwnIsAskedAtEveryCall) {
   struct Mine : ejk::ConfigChooser {
@@ -577,7 +598,8 @@ TEST_F(Chain, ACacheOfOnesOwnIsUsed) {
   EXPECT_EQ(run(executor), 42);
 }
 
-// ---- explaining -----------------------------------------------------------------------------------
+// ---- explaining
+// -----------------------------------------------------------------------------------
 
 TEST_F(Chain, ExplainShowsEveryTierAndChangesNothing) {
   const ejk::Executor executor(setup.options(dir.path()));
@@ -586,7 +608,8 @@ TEST_F(Chain, ExplainShowsEveryTierAndChangesNothing) {
   EXPECT_TRUE(before.config.is_null());
   std::vector<std::string> names;
   for (const auto& tier : before.tiers) names.push_back(tier.name);
-  EXPECT_THAT(names, ElementsAre("override", "overlay", "memory", "persistent", "autotune", "heuristics"));
+  EXPECT_THAT(names,
+              ElementsAre("override", "overlay", "memory", "persistent", "autotune", "heuristics"));
   EXPECT_THAT(before.text(), HasSubstr("would measure 3 candidates"));
   EXPECT_EQ(setup.tuner->asked, 0);
   EXPECT_EQ(executor.chain().cache().size(), 0u);
@@ -594,7 +617,8 @@ TEST_F(Chain, ExplainShowsEveryTierAndChangesNothing) {
   run(executor);
   const auto after = executor.explain(Show{}, x, y);
   EXPECT_EQ(after.origin, "memory");
-  EXPECT_EQ(ejk::parse_json(ejk::stable_json(after.to_value())).find("origin")->as_string(), "memory");
+  EXPECT_EQ(ejk::parse_json(ejk::stable_json(after.to_value())).find("origin")->as_string(),
+            "memory");
 }
 
 TEST_F(Chain, ExplainShowsHowTheNearestStoredKeyDiffers) {
@@ -610,7 +634,8 @@ TEST_F(Chain, ExplainShowsHowTheNearestStoredKeyDiffers) {
   EXPECT_THAT(miss.text(), HasSubstr("args_spec[0].shape[0]: stored 8, this call 9"));
 }
 
-// ---- what is stored never stands in the way for ever ------------------------------------------------
+// ---- what is stored never stands in the way for ever
+// ------------------------------------------------
 
 TEST_F(Chain, AStoredConfigThatNoLongerFitsIsReplacedHoweverManySamplesItHas) {
   {
@@ -643,7 +668,10 @@ TEST_F(Chain, AFailedTuningIsTriedAgainWithNewCandidatesOrInAnotherEnvironment) 
   };
   EXPECT_EQ(changed([](ejk::Entry&) {}), 0);
   EXPECT_EQ(changed([](ejk::Entry& e) { e.candidates.pop_back(); }), 1);
-  EXPECT_EQ(changed([](ejk::Entry& e) { e.environment = ejk::Value::object({{"compiler", "older"}}); }), 1);
+  EXPECT_EQ(changed([](ejk::Entry& e) {
+              e.environment = ejk::Value::object({{"compiler", "older"}});
+            }),
+            1);
 }
 
 struct NoGuess {  // its output is not part of the key
@@ -675,8 +703,9 @@ TEST_F(Chain, AFailedTuningInFrontDoesNotHideTheAnswerOfALayerBehind) {
   setup.tuner->outcome = ejk::Outcome::failed;
   run(ejk::Executor(setup.options(dir.path())));
   auto options = setup.options();
-  std::vector<std::shared_ptr<ejk::Store>> layers{std::make_shared<ejk::DirectoryStore>(dir.path()),
-                                                  std::make_shared<ejk::DirectoryStore>(site.path())};
+  std::vector<std::shared_ptr<ejk::Store>> layers{
+      std::make_shared<ejk::DirectoryStore>(dir.path()),
+      std::make_shared<ejk::DirectoryStore>(site.path())};
   options.persistent = std::make_shared<ejk::PersistentCache>(std::move(layers));
   EXPECT_EQ(run(ejk::Executor(options)), 2);
 }
@@ -709,7 +738,8 @@ TEST_F(Chain, AHeuristicForOneShapeOfABucketLeavesTheTunedConfigOfTheOthers) {
 TEST_F(Chain, AnIsValidThatThrowsIsANo) {
   const ejk::Executor executor(setup.options());
   const auto inv = executor.describe(Bucketed{}, x);
-  executor.chain().cache().put(inv.device->fingerprint, inv.op(), inv.call_key(), Bucketed::Config{3});
+  executor.chain().cache().put(inv.device->fingerprint, inv.op(), inv.call_key(),
+                               Bucketed::Config{3});
   EXPECT_EQ(executor(Bucketed{}, x), 1);
 }
 
@@ -727,8 +757,10 @@ TEST_F(Chain, AStoredNumberOfThreadsBeyondAllIntegersIsAMiss) {
     const ejk::Executor executor(setup.options(dir.path()));
     executor(ManyThreads{}, 1);
     const auto inv = executor.describe(ManyThreads{}, 1);
-    ejk::Entry entry =
-        executor.chain().persistent()->get({inv.device->fingerprint, inv.op(), inv.call_key(), inv.spec()})->entry;
+    ejk::Entry entry = executor.chain()
+                           .persistent()
+                           ->get({inv.device->fingerprint, inv.op(), inv.call_key(), inv.spec()})
+                           ->entry;
     entry.config["threads"] = ~uint64_t{0};
     ASSERT_TRUE(executor.chain().persistent()->put(entry, true));
   }
@@ -741,7 +773,8 @@ TEST_F(Chain, ABudgetWithoutLimitStillTakesTheLease) {
   const ejk::Executor executor(options);
   bool free = true;
   setup.tuner->before = [&](const ejk::TuneTask&) {
-    free = executor.chain().persistent()->lease(id(executor), std::chrono::milliseconds(1)) != nullptr;
+    free =
+        executor.chain().persistent()->lease(id(executor), std::chrono::milliseconds(1)) != nullptr;
   };
   EXPECT_EQ(run(executor), 2);
   EXPECT_FALSE(free);

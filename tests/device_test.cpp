@@ -32,9 +32,9 @@ class FakeRoot {
     return *this;
   }
   FakeRoot& cache(int index, int level, const std::string& type, const std::string& size) {
-    const std::string at =
-        "sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
-    return write(at + "level", std::to_string(level) + "\n").write(at + "type", type + "\n")
+    const std::string at = "sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
+    return write(at + "level", std::to_string(level) + "\n")
+        .write(at + "type", type + "\n")
         .write(at + "size", size + "\n");
   }
   Device probe() const { return probe_cpu(path_.string()); }
@@ -55,8 +55,10 @@ constexpr const char* avx2_flags = "fpu vme sse4_2 avx f16c fma avx2 bmi2 smep s
 
 void make_x86(FakeRoot& root, const std::string& flags = avx2_flags) {
   root.write("proc/cpuinfo", x86_cpuinfo(flags))
-      .cache(0, 1, "Data", "48K").cache(1, 1, "Instruction", "32K")
-      .cache(2, 2, "Unified", "2048K").cache(3, 3, "Unified", "30M")
+      .cache(0, 1, "Data", "48K")
+      .cache(1, 1, "Instruction", "32K")
+      .cache(2, 2, "Unified", "2048K")
+      .cache(3, 3, "Unified", "30M")
       .write("proc/self/status", "Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t0-3,8,10-11\n");
 }
 
@@ -71,8 +73,7 @@ TEST(Device, X86IdentityNamesTheFactsThatKernelsDependOn) {
   EXPECT_EQ(*id.find("family"), Value(6));
   EXPECT_EQ(*id.find("model_number"), Value(207));
   EXPECT_EQ(*id.find("stepping"), Value(2));
-  EXPECT_EQ(*id.find("isa"),
-            Value(Value::Array{"avx", "avx2", "bmi2", "f16c", "fma", "sse4_2"}));
+  EXPECT_EQ(*id.find("isa"), Value(Value::Array{"avx", "avx2", "bmi2", "f16c", "fma", "sse4_2"}));
   EXPECT_EQ(*id.find("caches"),
             Value::object({{"l1d", 48 << 10}, {"l2", 2 << 20}, {"l3", 30 << 20}}));
   EXPECT_TRUE(device.fingerprint.starts_with("cpu|Intel(R) Xeon(R) Processor|"));
@@ -166,7 +167,8 @@ TEST(Device, GarbageInEveryFileIsSurvived) {
     for (int i = 0; i < 200; ++i) garbage += static_cast<char>(random() % 3 ? random() % 256 : ':');
     FakeRoot root;
     root.write("proc/cpuinfo", "model name: " + garbage + "\nflags : avx" + garbage)
-        .cache(0, 1, garbage, "99999999999999999999K").cache(1, 2, "Unified", garbage)
+        .cache(0, 1, garbage, "99999999999999999999K")
+        .cache(1, 2, "Unified", garbage)
         .write("proc/self/status", "Cpus_allowed_list: 5-1,99999999999-" + garbage)
         .write("proc/self/cgroup", "0::/../../x\n0::relative\n::\n" + garbage)
         .write("sys/fs/cgroup/cpu.max", garbage);

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <set>
 #include <cstring>
+#include <set>
 
 #include "fakes.h"
 
@@ -23,7 +23,8 @@ class ExecutorTest : public testing::Test {
   std::vector<float> x{1, 2, 3}, y{4, 5, 6};
 };
 
-// ---- running --------------------------------------------------------------------------------------
+// ---- running
+// --------------------------------------------------------------------------------------
 
 struct InPlace {  // y += x, to see what tuning does to the caller's data
   static constexpr std::string_view op_id = "in_place";
@@ -70,7 +71,8 @@ TEST_F(ExecutorTest, ACallReturnsWhatRunReturns) {
   EXPECT_FLOAT_EQ(executor(WrongSometimes{}, {.right = false}, x), 1);
 }
 
-// ---- compile --------------------------------------------------------------------------------------
+// ---- compile
+// --------------------------------------------------------------------------------------
 
 struct Prepared {
   static constexpr std::string_view op_id = "prepared";
@@ -100,7 +102,8 @@ TEST_F(ExecutorTest, CompileGoesThroughPrepareAndThePlatformMethod) {
   EXPECT_EQ(fixed.origin(), Origin::override_);
 }
 
-// ---- gradients ------------------------------------------------------------------------------------
+// ---- gradients
+// ------------------------------------------------------------------------------------
 
 struct Product {  // x * y, elementwise
   static constexpr std::string_view op_id = "product";
@@ -117,7 +120,9 @@ struct Product {  // x * y, elementwise
   Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
 };
 struct WithArguments : Product {  // vjp(residuals, dy, args...)
-  auto fwd_with_residuals(const Config& c, In a, In b) const { return std::pair(run(c, a, b), 2.f); }
+  auto fwd_with_residuals(const Config& c, In a, In b) const {
+    return std::pair(run(c, a, b), 2.f);
+  }
   auto vjp(const Config& c, float factor, const Vec& dy, In a, In b) const {
     Vec ga = run(c, dy, b), gb = run(c, dy, a);
     for (float& g : ga) g *= factor;
@@ -125,7 +130,9 @@ struct WithArguments : Product {  // vjp(residuals, dy, args...)
   }
 };
 struct WithOutput : Product {  // vjp(residuals, y, dy, args...)
-  auto fwd_with_residuals(const Config& c, In a, In b) const { return std::pair(run(c, a, b), std::string("r")); }
+  auto fwd_with_residuals(const Config& c, In a, In b) const {
+    return std::pair(run(c, a, b), std::string("r"));
+  }
   auto vjp(const Config&, const std::string&, const Vec& out, const Vec& dy, In a, In) const {
     return std::tuple(out[0], dy[0], a[0]);
   }
@@ -173,7 +180,9 @@ struct ScaledSquare {  // with a scalar argument
   static constexpr std::string_view op_id = "scaled_square";
   struct Config {};
   double run(const Config&, double v, double scale) const { return scale * v * v; }
-  auto fwd_with_residuals(const Config& c, double v, double scale) const { return std::pair(run(c, v, scale), v); }
+  auto fwd_with_residuals(const Config& c, double v, double scale) const {
+    return std::pair(run(c, v, scale), v);
+  }
   auto vjp(const Config&, double residual, double dy, double, double scale) const {
     return std::tuple(2 * scale * residual * dy, residual * residual * dy);
   }
@@ -208,30 +217,35 @@ TEST_F(ExecutorTest, ValidateBackwardMeasuresTheKernelsOwnGradient) {
   EXPECT_GT(CountsBackward::backward_runs, 2);
 }
 
-// ---- labels and the hook ----------------------------------------------------------------------------
+// ---- labels and the hook
+// ----------------------------------------------------------------------------
 
 TEST_F(ExecutorTest, ALabelNamesPrefixOpAndKey) {
   const auto inv = executor.describe(Show{}, x, y);
   EXPECT_EQ(executor.label(Show{}, x, y), "ejkernel_ops#show@v3:" + inv.call_key());
-  const ejk::Executor own(std::make_shared<ejk::ConfigSelectorChain>(setup.options()), {.stamp_prefix = "mine"});
+  const ejk::Executor own(std::make_shared<ejk::ConfigSelectorChain>(setup.options()),
+                          {.stamp_prefix = "mine"});
   EXPECT_EQ(own.label(Show{}, x, y), "mine#show@v3:" + inv.call_key());
 }
 
 TEST_F(ExecutorTest, TheHookSeesEveryCall) {
   struct Hook : ejk::CallHook {
     std::vector<std::string> seen;
-    void on_call(const ejk::Invocation& inv, const ejk::Choice& choice, const std::string& label) override {
+    void on_call(const ejk::Invocation& inv, const ejk::Choice& choice,
+                 const std::string& label) override {
       EXPECT_EQ(inv.op(), "show@v3");
       seen.push_back(std::string(ejk::origin_name(choice.origin)) + " " + label.substr(0, 20));
     }
   };
   auto hook = std::make_shared<Hook>();
-  const ejk::Executor own(std::make_shared<ejk::ConfigSelectorChain>(setup.options()), {.hook = hook});
+  const ejk::Executor own(std::make_shared<ejk::ConfigSelectorChain>(setup.options()),
+                          {.hook = hook});
   own(Show{}, x, y);
   own(Show{}, x, y);
   own(Show{}, {.block = 5}, x, y);
-  EXPECT_THAT(hook->seen, ElementsAre("autotune ejkernel_ops#show@v3", "memory ejkernel_ops#show@v3",
-                                      "override ejkernel_ops#show@v3"));
+  EXPECT_THAT(hook->seen,
+              ElementsAre("autotune ejkernel_ops#show@v3", "memory ejkernel_ops#show@v3",
+                          "override ejkernel_ops#show@v3"));
 }
 
 TEST_F(ExecutorTest, AnExecutorWithoutChooserIsRefused) {
@@ -244,13 +258,15 @@ TEST_F(ExecutorTest, ATunerMeasuresPlainFunctionsToo) {
     volatile double sum = 0;
     for (int i = 0; i < n; ++i) sum = sum + std::sqrt(static_cast<double>(i));
   };
-  const int best = tuner.autotune([&](int factor) { return [&spin, factor](int n) { spin(factor * n); }; },
-                                  std::vector<int>{8, 1, 4}, 2000);
+  const int best =
+      tuner.autotune([&](int factor) { return [&spin, factor](int n) { spin(factor * n); }; },
+                     std::vector<int>{8, 1, 4}, 2000);
   EXPECT_EQ(best, 1);
   EXPECT_GT(tuner.measure(spin, 1000), 0);
 }
 
-// ---- what prepare makes, and what run writes through references -------------------------------------
+// ---- what prepare makes, and what run writes through references
+// -------------------------------------
 
 struct Doubling {
   static constexpr std::string_view op_id = "doubling";
@@ -377,7 +393,8 @@ struct Twice {  // returns nothing, so its cotangent is of no known type
   void run(const Config&, std::span<const float> v, ejk::Out<std::span<float>> w) const {
     for (size_t i = 0; i < v.size(); ++i) (*w)[i] = 2 * v[i];
   }
-  int fwd_with_residuals(const Config& c, std::span<const float> v, ejk::Out<std::span<float>> w) const {
+  int fwd_with_residuals(const Config& c, std::span<const float> v,
+                         ejk::Out<std::span<float>> w) const {
     run(c, v, w);
     return 2;
   }

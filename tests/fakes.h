@@ -46,7 +46,8 @@ class FakeTuner : public ejk::Tuner {
     for (const auto& c : task.candidates) {
       ejk::Measurement m;
       m.config = c.to_value();
-      if (outcome == ejk::Outcome::failed) m.status = "rejected", m.why = "because the test says so";
+      if (outcome == ejk::Outcome::failed)
+        m.status = "rejected", m.why = "because the test says so";
       result.candidates.push_back(m);
     }
     result.outcome = outcome;
@@ -126,7 +127,8 @@ struct Setup {
     ejk::SelectorOptions o = options();
     ejk::DirectoryStore::Options directory;
     directory.on_warning = warnings.sink();
-    std::vector<std::shared_ptr<ejk::Store>> layers{std::make_shared<ejk::DirectoryStore>(store, directory)};
+    std::vector<std::shared_ptr<ejk::Store>> layers{
+        std::make_shared<ejk::DirectoryStore>(store, directory)};
     o.persistent = std::make_shared<ejk::PersistentCache>(std::move(layers));
     return o;
   }

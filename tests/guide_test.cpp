@@ -28,7 +28,8 @@ struct Scale {
            ejk::Named<"clip", bool, false> clip)  // ejk::kw("clip", true); false if left out
       const {
     for (int i = 0; i < repeat; ++i)
-      for (float& v : x) v = clip && v * factor > limit ? limit.value : v * factor + 0.f * float(seed);
+      for (float& v : x)
+        v = clip && v * factor > limit ? limit.value : v * factor + 0.f * float(seed);
   }
   Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
 };
@@ -161,8 +162,9 @@ struct WithBase : Tile {
 };
 
 TEST(Guide, ConfigsBecomeJson) {
-  EXPECT_EQ(ejk::to_json(RichConfig{}),
-            R"({"algorithm":"direct","splits":[1,2],"threads":null,"tile":{"columns":8,"rows":8}})");
+  EXPECT_EQ(
+      ejk::to_json(RichConfig{}),
+      R"({"algorithm":"direct","splits":[1,2],"threads":null,"tile":{"columns":8,"rows":8}})");
   EXPECT_EQ(ejk::to_json(WithBase{}), R"({"columns":8,"depth":2,"rows":8})");
   const auto config = ejk::from_json<RichConfig>(R"({"algorithm":"blocked"})");
   EXPECT_EQ(config.algorithm, RichConfig::Algorithm::blocked);
@@ -233,8 +235,8 @@ TEST(Guide, StoresCanBeLayered) {
   read_only.read_only = true;
   auto site = std::make_shared<ejk::DirectoryStore>(shared, read_only);
   ejk::SelectorOptions options;
-  options.persistent = std::make_shared<ejk::PersistentCache>(
-      std::vector<std::shared_ptr<ejk::Store>>{user, site});
+  options.persistent =
+      std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{user, site});
   const ejk::Executor executor(options);
   const std::vector<int> from(8, 1);
   std::vector<int> to(8);

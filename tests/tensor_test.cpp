@@ -117,8 +117,9 @@ TEST(Tensors, EmptyAndScalarShapesWork) {
 
 TEST(Tensors, ImpossibleSizesAreRefused) {
   EXPECT_NE(refusal([] { Tensor::of<float>({2, -1}); }).find("[2, -1]"), std::string::npos);
-  EXPECT_NE(refusal([] { Tensor::of<float>({int64_t{1} << 40, int64_t{1} << 40}); })
-                .find("more bytes than can exist"),
+  EXPECT_NE(refusal([] {
+              Tensor::of<float>({int64_t{1} << 40, int64_t{1} << 40});
+            }).find("more bytes than can exist"),
             std::string::npos);
   refusal([] { Tensor::of<float>({int64_t{1} << 61}); });
   refusal([] { Tensor::of<float>({0, int64_t{1} << 40, int64_t{1} << 40}); });
@@ -136,7 +137,9 @@ TEST(Tensors, WrongAccessSaysWhatIsThere) {
   const Tensor t = counting({2, 3});
   EXPECT_NE(refusal([&] { t.data<float>(); }).find("int32"), std::string::npos);
   EXPECT_NE(refusal([&] { t.view<int32_t, 3>(); }).find("[2, 3]"), std::string::npos);
-  EXPECT_NE(refusal([&] { t.transposed({1, 0}).view<int32_t, 2>(); }).find("clone()"),
+  EXPECT_NE(refusal([&] {
+              t.transposed({1, 0}).view<int32_t, 2>();
+            }).find("clone()"),
             std::string::npos);
 }
 

@@ -214,7 +214,9 @@ TEST(Tuning, AThrowingReferenceIsToldAndReplaced) {
 
 TEST(Tuning, UntouchedOutputsAreRejectedEvenInTheFirstCandidate) {
   FakeTrial trial;
-  trial.write = [](int c, FakeTrial& t) { if (c != 5) t.in_out += 1, t.output = 2; };
+  trial.write = [](int c, FakeTrial& t) {
+    if (c != 5) t.in_out += 1, t.output = 2;
+  };
   const TuneResult result = tune(trial, configs({5, 60, 61}));
   EXPECT_EQ(result.winner, 1u);
   EXPECT_EQ(result.candidates[0].status, "rejected");
@@ -480,7 +482,7 @@ TEST(Comparing, IntegersMustBeEqual) {
 TEST(Comparing, FloatsMayDifferByRoundingRelativeToTheirNeighbours) {
   EXPECT_TRUE(agree<float>({1.00001f, 2}, {1, 2}));
   EXPECT_FALSE(agree<float>({1.001f, 2}, {1, 2}));
-  EXPECT_TRUE(agree<float>({1e-6f, 1, 1}, {0, 1, 1}));      // near zero among ones
+  EXPECT_TRUE(agree<float>({1e-6f, 1, 1}, {0, 1, 1}));         // near zero among ones
   EXPECT_FALSE(agree<float>({2e-8f, 1e-8f}, {1e-8f, 1e-8f}));  // small, but all are
   EXPECT_FALSE(agree<double>({1.00001}, {1}));
   EXPECT_TRUE(agree<Half>({Half(1.005f)}, {Half(1)}));
@@ -505,10 +507,10 @@ TEST(Comparing, NanAndInfinityMustBeInTheSamePlaces) {
 }
 
 TEST(Comparing, EightBitFloatsAreReadByTheirOwnRules) {
-  EXPECT_TRUE(agree<uint8_t>({0x39}, {0x38}, DType::float8_e4m3fn));   // 1.125 and 1
-  EXPECT_FALSE(agree<uint8_t>({0x40}, {0x38}, DType::float8_e4m3fn));  // 2 and 1
-  EXPECT_TRUE(agree<uint8_t>({0xff}, {0x7f}, DType::float8_e4m3fn));   // both NaN
-  EXPECT_FALSE(agree<uint8_t>({0x7c}, {0xfc}, DType::float8_e5m2));    // inf and -inf
+  EXPECT_TRUE(agree<uint8_t>({0x39}, {0x38}, DType::float8_e4m3fn));     // 1.125 and 1
+  EXPECT_FALSE(agree<uint8_t>({0x40}, {0x38}, DType::float8_e4m3fn));    // 2 and 1
+  EXPECT_TRUE(agree<uint8_t>({0xff}, {0x7f}, DType::float8_e4m3fn));     // both NaN
+  EXPECT_FALSE(agree<uint8_t>({0x7c}, {0xfc}, DType::float8_e5m2));      // inf and -inf
   EXPECT_FALSE(agree<uint8_t>({0x80}, {0x00}, DType::float8_e4m3fnuz));  // NaN and 0
   EXPECT_FALSE(agree<uint8_t>({0x82}, {0x7f}, DType::float8_e8m0fnu));   // 8 and 1
 }

@@ -60,10 +60,12 @@ struct General {
     int block = 1;
   };
   int factor = 3;
-  void run(const Config&, const ejk::Tensor& a, ejk::AnyView b, std::optional<int> n, const std::string& mode,
-           ejk::Keyed<std::array<int, 60>> many, ejk::Named<"causal", bool, false> causal) const {
-    static_cast<float*>(b.data)[0] = static_cast<float>(a.size() + n.value_or(0) + many.value[0] + factor) +
-                                     static_cast<float>(mode.size()) + (causal ? 1.f : 0.f);
+  void run(const Config&, const ejk::Tensor& a, ejk::AnyView b, std::optional<int> n,
+           const std::string& mode, ejk::Keyed<std::array<int, 60>> many,
+           ejk::Named<"causal", bool, false> causal) const {
+    static_cast<float*>(b.data)[0] =
+        static_cast<float>(a.size() + n.value_or(0) + many.value[0] + factor) +
+        static_cast<float>(mode.size()) + (causal ? 1.f : 0.f);
   }
   Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
   std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
@@ -78,12 +80,14 @@ class WarmPath : public testing::Test {
     return o;
   }
   void call() {
-    executor(Fixed{}, ejk::View<const float, 2>{data, {2, 2}}, ejk::View<float, 2>{data, {2, 2}}, 2.f);
+    executor(Fixed{}, ejk::View<const float, 2>{data, {2, 2}}, ejk::View<float, 2>{data, {2, 2}},
+             2.f);
     executor(General{}, tensor, other, std::optional<int>(4), mode, many, ejk::kw("causal", true));
   }
 
   float data[4] = {};
-  ejk::Tensor tensor = ejk::Tensor::of<float>({3, 5}).transposed({1, 0}), other = ejk::Tensor::of<float>({9});
+  ejk::Tensor tensor = ejk::Tensor::of<float>({3, 5}).transposed({1, 0}),
+              other = ejk::Tensor::of<float>({9});
   std::string mode = "a mode whose name is longer than any small string";
   ejk::Keyed<std::array<int, 60>> many{};
   ejk::Executor executor{options()};
@@ -109,7 +113,8 @@ void forbid_system_calls() {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
   };
   const sock_fprog program{static_cast<unsigned short>(std::size(filter)), filter};
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
     _exit(77);
 }
 

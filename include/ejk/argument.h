@@ -62,8 +62,7 @@ struct Out {
 // positional ones. Without a default it must be given; std::optional defaults to empty.
 //   void run(const Config&, View<...> q, ejk::Named<"causal", bool, false> causal) const;
 template <detail::FixedString Name, class T, auto... Default>
-  requires(sizeof...(Default) <= 1)
-struct Named {
+requires(sizeof...(Default) <= 1) struct Named {
   static constexpr std::string_view name = Name;
   T value{};
   Named() = default;

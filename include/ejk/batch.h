@@ -28,7 +28,8 @@ namespace detail {
 
 // Calls body(worker, begin, end) for parts of [0, count), each on a thread of its own (the first on
 // the calling one). Waits for all and throws again the first exception of the lowest part.
-void spread(int64_t count, int workers, const std::function<void(int64_t begin, int64_t end)>& body);
+void spread(int64_t count, int workers,
+            const std::function<void(int64_t begin, int64_t end)>& body);
 
 [[noreturn]] void wrong_batch(std::string_view op, int argument, const std::string& problem);
 
@@ -36,7 +37,8 @@ void spread(int64_t count, int workers, const std::function<void(int64_t begin, 
 class ArraySlice {
  public:
   ArraySlice(const AnyView& whole, int axis) : array_(array_of(whole)), axis_(axis) {
-    stride_ = array_.strides.empty() ? packed_stride(whole, axis) : array_.strides[static_cast<size_t>(axis)];
+    stride_ = array_.strides.empty() ? packed_stride(whole, axis)
+                                     : array_.strides[static_cast<size_t>(axis)];
     if (array_.strides.empty() && axis != 0) array_.strides = packed_strides(whole);
     array_.shape.erase(array_.shape.begin() + axis);
     if (!array_.strides.empty()) array_.strides.erase(array_.strides.begin() + axis);
@@ -66,7 +68,9 @@ class ArraySlice {
     for (size_t d = v.shape.size(); d-- > 1;) strides[d - 1] = strides[d] * v.shape[d];
     return strides;
   }
-  static int64_t packed_stride(const AnyView& v, int axis) { return packed_strides(v)[static_cast<size_t>(axis)]; }
+  static int64_t packed_stride(const AnyView& v, int axis) {
+    return packed_strides(v)[static_cast<size_t>(axis)];
+  }
 
   ArrayRef array_;
   int axis_;
@@ -81,8 +85,7 @@ struct Unwrap {
   using type = T;
 };
 template <class T>
-  requires(is_wrapper<T> || is_named<T>)
-struct Unwrap<T> {
+requires(is_wrapper<T> || is_named<T>) struct Unwrap<T> {
   using type = typename Unwrap<typename Wrapped<T>::type>::type;
 };
 
@@ -103,7 +106,11 @@ class WholeArray {
     else if constexpr (requires { ArgTraits<U>::array(arg); }) ref_ = ArgTraits<U>::array(arg);
     else {
       using T = typename U::value_type;
-      ref_ = {const_cast<T*>(arg.data()), dtype_of<T>, Platform::cpu, {static_cast<int64_t>(arg.size())}, {},
+      ref_ = {const_cast<T*>(arg.data()),
+              dtype_of<T>,
+              Platform::cpu,
+              {static_cast<int64_t>(arg.size())},
+              {},
               !std::is_const_v<std::remove_reference_t<A>>};
     }
   }
@@ -114,14 +121,16 @@ class WholeArray {
 };
 
 template <class A>
-concept BatchArray = DynamicTensor<A> || requires(const A& a) { ArgTraits<A>::array(a); } ||
-                     (is_a<A, std::vector> && requires { requires ArrayElement<typename A::value_type>; });
+concept BatchArray = DynamicTensor<A> || requires(const A& a) {
+  ArgTraits<A>::array(a);
+} ||(is_a<A, std::vector>&& requires { requires ArrayElement<typename A::value_type>; });
 
 // Elements are bound by value: what run writes through a reference to a number, string or vector
 // would be lost.
 template <class Raw>
 inline constexpr bool loses_writes =
-    role_of_raw<Raw>() == Role::in_out && !DynamicTensor<typename Unwrap<std::remove_cvref_t<Raw>>::type> &&
+    role_of_raw<Raw>() == Role::in_out &&
+    !DynamicTensor<typename Unwrap<std::remove_cvref_t<Raw>>::type> &&
     !ArrayTarget<typename Unwrap<std::remove_cvref_t<Raw>>::type>::is_array;
 
 // Gives run's parameter for each element of one argument.
@@ -140,11 +149,13 @@ class BatchArgument {
       const int rank = static_cast<int>(whole.any().shape.size());
       axis_ = *axis.index < 0 ? *axis.index + rank : *axis.index;
       if (axis_ < 0 || axis_ >= rank)
-        wrong_batch(K::op_id, static_cast<int>(I), "axis " + std::to_string(*axis.index) + " of an array of shape " +
-                                                       shape_text(whole.any().shape));
+        wrong_batch(K::op_id, static_cast<int>(I),
+                    "axis " + std::to_string(*axis.index) + " of an array of shape " +
+                        shape_text(whole.any().shape));
       size_ = whole.any().shape[static_cast<size_t>(axis_)];
     } else if constexpr (is_a<U, std::vector>) {
-      if (*axis.index != 0) wrong_batch(K::op_id, static_cast<int>(I), "a list can only be batched over axis 0");
+      if (*axis.index != 0)
+        wrong_batch(K::op_id, static_cast<int>(I), "a list can only be batched over axis 0");
       size_ = static_cast<int64_t>(arg.size());
     } else wrong_batch(K::op_id, static_cast<int>(I), "it has no axes; pass ejk::none for it");
   }
@@ -162,16 +173,22 @@ class BatchArgument {
     typename P::template Param<I> at(int64_t i) {
       const Place place{K::op_id, static_cast<int>(I)};
       if (!a_.batched_) {
-        if constexpr (requires { check_bindable<U>(); }) return bind<K, static_cast<int>(I), Bound>(place, a_.arg_);
-        else wrong_batch(K::op_id, static_cast<int>(I), "its elements are needed, not the whole: give it an axis");
+        if constexpr (requires { check_bindable<U>(); })
+          return bind<K, static_cast<int>(I), Bound>(place, a_.arg_);
+        else
+          wrong_batch(K::op_id, static_cast<int>(I),
+                      "its elements are needed, not the whole: give it an axis");
       }
       if constexpr (BatchArray<U>) {
         const AnyView element = slice_->at(i, needs_packed<Target>);
         if constexpr (Element<Target> && !ArrayTarget<Target>::is_array) {
           check_array(place, element, dtype_of<Target>, 0, false, false);
           return typename P::template Param<I>(*static_cast<const Target*>(element.data));
-        } else if constexpr (ArrayTarget<Target>::is_array) return bind<K, static_cast<int>(I), Bound>(place, element);
-        else wrong_batch(K::op_id, static_cast<int>(I), "the kernel's parameter cannot be an element of an array");
+        } else if constexpr (ArrayTarget<Target>::is_array)
+          return bind<K, static_cast<int>(I), Bound>(place, element);
+        else
+          wrong_batch(K::op_id, static_cast<int>(I),
+                      "the kernel's parameter cannot be an element of an array");
       } else if constexpr (is_a<U, std::vector>)
         return bind<K, static_cast<int>(I), Bound>(place, a_.arg_[static_cast<size_t>(i)]);
       else wrong_batch(K::op_id, static_cast<int>(I), "it has no axes; pass ejk::none for it");
@@ -184,10 +201,10 @@ class BatchArgument {
    private:
     using Bound = std::remove_cvref_t<Raw>;  // elements are always bound by value
     template <class T>
-    static void check_bindable()
-      requires(std::is_same_v<T, Bound> || std::is_convertible_v<A&, Bound> || std::is_convertible_v<A&, Target> ||
-               (ArrayTarget<Target>::is_array && BatchArray<T>))
-    {}
+    static void check_bindable() requires(std::is_same_v<T, Bound> ||
+                                          std::is_convertible_v<A&, Bound> ||
+                                          std::is_convertible_v<A&, Target> ||
+                                          (ArrayTarget<Target>::is_array && BatchArray<T>)) {}
     const BatchArgument& a_;
     std::optional<ArraySlice> slice_;
   };
@@ -206,7 +223,10 @@ template <class K>
 class Batched {
  public:
   Batched(const Executor& executor, K kernel, std::vector<Axis> axes, int workers)
-      : executor_(executor), kernel_(std::move(kernel)), axes_(std::move(axes)), workers_(workers) {}
+      : executor_(executor),
+        kernel_(std::move(kernel)),
+        axes_(std::move(axes)),
+        workers_(workers) {}
 
   // On how many threads the elements run at most. Default: the cores this process may use (vmap),
   // or one per device (pmap).
@@ -226,25 +246,30 @@ class Batched {
   template <size_t... I, class... Args>
   auto run(std::index_sequence<I...>, Args&... args) const {
     using P = detail::Plan<K, Context::batch, detail::call_platform<Args...>()>;
-    static_assert(sizeof...(Args) == P::arity, "ejk: a batched call takes all of run's parameters, by position");
+    static_assert(sizeof...(Args) == P::arity,
+                  "ejk: a batched call takes all of run's parameters, by position");
     // A prepare that makes run's arguments from others is the caller's own business here.
     static_assert(!detail::hook_prepare::callable<K, typename P::template Param<I>&...>,
-                  "ejk: a batched call takes run's parameters and has no place for the kernel's prepare, which would "
+                  "ejk: a batched call takes run's parameters and has no place for the kernel's "
+                  "prepare, which would "
                   "change them; prepare them yourself, in a kernel without the hook");
     static_assert((!detail::loses_writes<typename P::template Raw<I>> && ...),
-                  "ejk: a batched call would lose what run writes through a reference to a value; take a view of one "
+                  "ejk: a batched call would lose what run writes through a reference to a value; "
+                  "take a view of one "
                   "element, or return the value");
     check_axes(sizeof...(Args));
     const std::tuple<detail::BatchArgument<P, I, Args>...> batch{{args, axis<Args>(I)}...};
     const int64_t count = common_size(std::get<I>(batch).size()...);
 
     using Result = typename P::Result;
-    using Kept = std::conditional_t<std::is_void_v<Result>, char, std::optional<std::remove_cvref_t<Result>>>;
+    using Kept = std::conditional_t<std::is_void_v<Result>, char,
+                                    std::optional<std::remove_cvref_t<Result>>>;
     std::vector<Kept> results(std::is_void_v<Result> ? 0 : static_cast<size_t>(count));
     if (count > 0) {
       const auto config = choose<P>(batch, std::index_sequence<I...>{});
       detail::spread(count, workers_, [&](int64_t begin, int64_t end) {
-        std::tuple<typename detail::BatchArgument<P, I, Args>::Walker...> walkers{std::get<I>(batch)...};
+        std::tuple<typename detail::BatchArgument<P, I, Args>::Walker...> walkers{
+            std::get<I>(batch)...};
         for (int64_t i = begin; i < end; ++i) {
           std::tuple<typename P::template Param<I>...> params{std::get<I>(walkers).at(i)...};
           if constexpr (std::is_void_v<Result>) P::run(kernel_, config, params);
@@ -266,7 +291,9 @@ class Batched {
     std::tuple<typename std::tuple_element_t<I, Batch>::Walker...> walkers{std::get<I>(batch)...};
     const std::tuple<typename P::template Param<I>...> first{std::get<I>(walkers).at(0)...};
     Value axes = Value::object();
-    ((axes[std::to_string(I)] = std::get<I>(batch).size() ? Value(axes_.empty() ? 0 : *axes_[I].index) : Value()), ...);
+    ((axes[std::to_string(I)] =
+          std::get<I>(batch).size() ? Value(axes_.empty() ? 0 : *axes_[I].index) : Value()),
+     ...);
     const Choice choice = executor_.choose<P>(kernel_, first, {}, std::move(axes));
     return choice.config.template as<typename K::Config>();
   }
@@ -281,9 +308,10 @@ class Batched {
 
   void check_axes(size_t arguments) const {
     if (!axes_.empty() && axes_.size() != arguments)
-      throw Error(ErrorKind::invalid_argument, "[" + std::string(K::op_id) + "] " + std::to_string(axes_.size()) +
-                                                   " axes were given for " + std::to_string(arguments) +
-                                                   " arguments; give one for each (ejk::none for a shared one)");
+      throw Error(ErrorKind::invalid_argument,
+                  "[" + std::string(K::op_id) + "] " + std::to_string(axes_.size()) +
+                      " axes were given for " + std::to_string(arguments) +
+                      " arguments; give one for each (ejk::none for a shared one)");
   }
 
   template <class... S>
@@ -292,15 +320,17 @@ class Batched {
     int index = 0;
     auto take = [&](const std::optional<int64_t>& size) {
       if (size && common && *size != *common)
-        detail::wrong_batch(K::op_id, index, "its batch has " + std::to_string(*size) + " elements, an earlier argument's " +
-                                                 std::to_string(*common));
+        detail::wrong_batch(K::op_id, index,
+                            "its batch has " + std::to_string(*size) +
+                                " elements, an earlier argument's " + std::to_string(*common));
       if (size) common = size;
       ++index;
     };
     (take(sizes), ...);
     if (!common)
-      throw Error(ErrorKind::invalid_argument, "[" + std::string(K::op_id) +
-                                                   "] no argument is batched; give at least one an axis");
+      throw Error(
+          ErrorKind::invalid_argument,
+          "[" + std::string(K::op_id) + "] no argument is batched; give at least one an axis");
     return *common;
   }
 
@@ -326,7 +356,8 @@ Batched<K> vmap_with_config(const Executor& executor, K kernel, std::vector<Axis
 // that is one worker; threads(n) splits it.
 template <class K, std::convertible_to<Axis>... Axes>
 Batched<K> pmap_with_config(const Executor& executor, K kernel, Axes... axes) {
-  return {executor, std::move(kernel), std::vector<Axis>{Axis(axes)...}, static_cast<int>(devices().size())};
+  return {executor, std::move(kernel), std::vector<Axis>{Axis(axes)...},
+          static_cast<int>(devices().size())};
 }
 template <class K>
 Batched<K> pmap_with_config(const Executor& executor, K kernel, std::vector<Axis> axes) {

@@ -56,7 +56,8 @@ Value enum_to_value(E e) {
   using I = std::underlying_type_t<E>;
   const auto i = static_cast<std::conditional_t<std::is_signed_v<I>, int64_t, uint64_t>>(e);
   if (std::cmp_greater_equal(i, first_enumerator) && std::cmp_less(i, enumerator_limit)) {
-    const auto name = enumerator_names<E>[static_cast<size_t>(static_cast<int>(i) - first_enumerator)];
+    const auto name =
+        enumerator_names<E>[static_cast<size_t>(static_cast<int>(i) - first_enumerator)];
     if (!name.empty()) return name;
   }
   return i;
@@ -68,8 +69,10 @@ bool fits(const Value& v) {
   if (v.kind() == Value::Kind::big_integer) return false;
   if constexpr (std::same_as<T, bool>) return v == Value(0) || v == Value(1);
   else {
-    using I = std::conditional_t<std::is_signed_v<T>, std::make_signed_t<T>, std::make_unsigned_t<T>>;
-    return v.kind() == Value::Kind::unsigned_integer ? std::in_range<I>(v.as_uint()) : std::in_range<I>(v.as_int());
+    using I =
+        std::conditional_t<std::is_signed_v<T>, std::make_signed_t<T>, std::make_unsigned_t<T>>;
+    return v.kind() == Value::Kind::unsigned_integer ? std::in_range<I>(v.as_uint())
+                                                     : std::in_range<I>(v.as_int());
   }
 }
 inline bool is_whole(const Value& v) { return v.is_int() || v.kind() == Value::Kind::big_integer; }
@@ -89,14 +92,18 @@ void for_each_in_order(const M& map, F&& f) {
 // Whether T is made of nothing but values: then it can be written as JSON and keyed by value.
 template <class T>
 consteval bool is_made_of_values() {
-  if constexpr (std::same_as<T, Value> || std::is_arithmetic_v<T> || std::is_enum_v<T> || is_string_like<T>) return true;
-  else if constexpr (std::same_as<T, std::nullopt_t> || std::same_as<T, std::nullptr_t>) return true;
+  if constexpr (std::same_as<T, Value> || std::is_arithmetic_v<T> || std::is_enum_v<T> ||
+                is_string_like<T>)
+    return true;
+  else if constexpr (std::same_as<T, std::nullopt_t> || std::same_as<T, std::nullptr_t>)
+    return true;
   else if constexpr (is_a<T, std::optional> || is_a<T, std::vector> || is_std_array<T>)
     return is_made_of_values<typename T::value_type>();
-  else if constexpr (std::is_bounded_array_v<T>) return is_made_of_values<std::remove_extent_t<T>>();
+  else if constexpr (std::is_bounded_array_v<T>)
+    return is_made_of_values<std::remove_extent_t<T>>();
   else if constexpr (is_a<T, std::map>)
-    return (std::integral<typename T::key_type> || is_string_like<typename T::key_type>) &&
-           is_made_of_values<typename T::mapped_type>();
+    return (std::integral<typename T::key_type> ||
+            is_string_like<typename T::key_type>)&&is_made_of_values<typename T::mapped_type>();
   else if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>)
     return []<class... P>(std::type_identity<std::tuple<P...>>) {
       return (is_made_of_values<P>() && ...);
@@ -134,16 +141,19 @@ Value value_of(const T& v) {
         out.members.emplace_back(std::to_string(name), value_of(item));
       });
     } else
-      for (const auto& [name, item] : v) out.members.emplace_back(std::string(name), value_of(item));
+      for (const auto& [name, item] : v)
+        out.members.emplace_back(std::string(name), value_of(item));
     return out;
   } else if constexpr (Reflected<T>) {
     Value out = Value::object();
-    for_each_field(v, [&](std::string_view name, const auto& field) { out[name] = value_of(field); });
+    for_each_field(v,
+                   [&](std::string_view name, const auto& field) { out[name] = value_of(field); });
     return out;
   } else {
-    static_assert(Reflected<T>,
-                  "ejk: this type cannot be written as JSON; use bools, numbers, enums, strings, "
-                  "optionals, vectors, arrays, tuples, maps and plain structs (EJK_CONFIG for others)");
+    static_assert(
+        Reflected<T>,
+        "ejk: this type cannot be written as JSON; use bools, numbers, enums, strings, "
+        "optionals, vectors, arrays, tuples, maps and plain structs (EJK_CONFIG for others)");
   }
 }
 
@@ -156,25 +166,34 @@ enum class Missing { error, keep_default };
 template <class T>
 void read_value(const Value& v, T& out, const std::string& path, Missing missing) {
   auto expect = [&](bool ok, std::string_view what) {
-    if (!ok) mismatch(path, "expected " + std::string(what) + ", found " + std::string(kind_name(v.kind())));
+    if (!ok)
+      mismatch(path,
+               "expected " + std::string(what) + ", found " + std::string(kind_name(v.kind())));
   };
-  auto does_not_fit = [&] { mismatch(path, stable_json(v) + " does not fit " + std::string(type_name<T>())); };
+  auto does_not_fit = [&] {
+    mismatch(path, stable_json(v) + " does not fit " + std::string(type_name<T>()));
+  };
   static_cast<void>(does_not_fit);
   if constexpr (std::same_as<T, Value>) out = v;
   else if constexpr (std::same_as<T, bool>) expect(v.is_bool(), "a bool"), out = v.as_bool();
   else if constexpr (std::integral<T>) {
     expect(is_whole(v), "an integer");
     if (!fits<T>(v)) does_not_fit();
-    out = v.kind() == Value::Kind::unsigned_integer ? static_cast<T>(v.as_uint()) : static_cast<T>(v.as_int());
+    out = v.kind() == Value::Kind::unsigned_integer ? static_cast<T>(v.as_uint())
+                                                    : static_cast<T>(v.as_int());
   } else if constexpr (std::floating_point<T>) {
     expect(v.is_number() || is_whole(v), "a number");
-    const double number = is_whole(v) ? parse_json(stable_json(v) + ".0").as_double() : v.as_double();
-    if (std::isfinite(number) && std::abs(number) > static_cast<double>(std::numeric_limits<T>::max())) does_not_fit();
+    const double number =
+        is_whole(v) ? parse_json(stable_json(v) + ".0").as_double() : v.as_double();
+    if (std::isfinite(number) &&
+        std::abs(number) > static_cast<double>(std::numeric_limits<T>::max()))
+      does_not_fit();
     out = static_cast<T>(number);
   } else if constexpr (std::is_enum_v<T>) {
     if (is_whole(v)) {
       if (!fits<std::underlying_type_t<T>>(v)) does_not_fit();
-      out = v.kind() == Value::Kind::unsigned_integer ? static_cast<T>(v.as_uint()) : static_cast<T>(v.as_int());
+      out = v.kind() == Value::Kind::unsigned_integer ? static_cast<T>(v.as_uint())
+                                                      : static_cast<T>(v.as_int());
       return;
     }
     expect(v.is_string(), "an enumerator");
@@ -185,15 +204,18 @@ void read_value(const Value& v, T& out, const std::string& path, Missing missing
         return;
       }
     mismatch(path, "unknown enumerator " + stable_json(v));
-  } else if constexpr (std::same_as<T, std::string>) expect(v.is_string(), "a string"), out = v.as_string();
+  } else if constexpr (std::same_as<T, std::string>)
+    expect(v.is_string(), "a string"), out = v.as_string();
   else if constexpr (is_a<T, std::optional>) {
     if (v.is_null()) out.reset();
     else read_value(v, out.emplace(), path, missing);
   } else if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>) {
     expect(v.is_array() && v.as_array().size() == std::tuple_size_v<T>, "an array of that length");
     [&]<size_t... I>(std::index_sequence<I...>) {
-      (read_value(v.as_array()[I], std::get<I>(out), path + "[" + std::to_string(I) + "]", missing), ...);
-    }(std::make_index_sequence<std::tuple_size_v<T>>{});
+      (read_value(v.as_array()[I], std::get<I>(out), path + "[" + std::to_string(I) + "]", missing),
+       ...);
+    }
+    (std::make_index_sequence<std::tuple_size_v<T>>{});
   } else if constexpr (is_a<T, std::vector> || is_std_array<T> || std::is_bounded_array_v<T>) {
     expect(v.is_array(), "an array");
     const auto& items = v.as_array();
@@ -227,8 +249,10 @@ void read_value(const Value& v, T& out, const std::string& path, Missing missing
     if (known == v.as_object().members.size()) return;
     for (const auto& member : v.as_object().members) {
       bool found = false;
-      for_each_field(out, [&](std::string_view name, auto&) { found = found || name == member.first; });
-      if (!found) mismatch(path, "unknown field \"" + member.first + "\" for " + std::string(type_name<T>()));
+      for_each_field(out,
+                     [&](std::string_view name, auto&) { found = found || name == member.first; });
+      if (!found)
+        mismatch(path, "unknown field \"" + member.first + "\" for " + std::string(type_name<T>()));
     }
   } else {
     static_assert(Reflected<T>, "ejk: this type cannot be read from JSON");
@@ -269,8 +293,7 @@ AnyConfig make_config(C config) {
 // `from_json` keeps the default of a field that the text does not name, and throws Error(parse)
 // that names the field for anything else that does not fit.
 template <class T>
-  requires(!std::same_as<T, Value>)
-Value to_value(const T& config) {
+requires(!std::same_as<T, Value>) Value to_value(const T& config) {
   return detail::value_of(config);
 }
 template <class T>
@@ -280,8 +303,7 @@ T from_value(const Value& value) {
   return config;
 }
 template <class T>
-  requires(!std::convertible_to<const T&, Value>)
-std::string to_json(const T& config) {
+requires(!std::convertible_to<const T&, Value>) std::string to_json(const T& config) {
   return stable_json(detail::value_of(config));
 }
 template <class T>
@@ -289,13 +311,12 @@ T from_json(std::string_view text) {
   return from_value<T>(parse_json(text));
 }
 template <class T>
-  requires(!std::convertible_to<const T&, Value>)
-std::string stable_json(const T& config) {
+requires(!std::convertible_to<const T&, Value>) std::string stable_json(const T& config) {
   return stable_json(detail::value_of(config));
 }
 template <class T>
-  requires(!std::convertible_to<const T&, Value> && !std::convertible_to<const T&, std::string_view>)
-std::string short_hash(const T& config) {
+requires(!std::convertible_to<const T&, Value> &&
+         !std::convertible_to<const T&, std::string_view>) std::string short_hash(const T& config) {
   return short_hash(detail::value_of(config));
 }
 
@@ -329,7 +350,9 @@ class Space {
   Space param(T Owner::*field, std::vector<T> values) && {
     return std::move(param(field, std::move(values)));
   }
-  Space where(std::function<bool(const Config&)> accept) && { return std::move(where(std::move(accept))); }
+  Space where(std::function<bool(const Config&)> accept) && {
+    return std::move(where(std::move(accept)));
+  }
 
   std::vector<Config> configs() const {
     std::vector<Config> found;
@@ -368,13 +391,14 @@ Space<Config> space() {
 // Standard parameter containers of attention-like kernels. An unset field leaves the choice to
 // the kernel.
 struct FwdParams {
-  std::optional<int> blocksize_m = {}, blocksize_k = {}, blocksize_n = {}, q_blocksize = {}, kv_blocksize = {},
-                     blocksize_heads = {}, blocksize_keys = {}, num_key_splits = {}, num_warps = {}, num_stages = {};
+  std::optional<int> blocksize_m = {}, blocksize_k = {}, blocksize_n = {}, q_blocksize = {},
+                     kv_blocksize = {}, blocksize_heads = {}, blocksize_keys = {},
+                     num_key_splits = {}, num_warps = {}, num_stages = {};
   bool operator==(const FwdParams&) const = default;
 };
 struct BwdParams {
-  std::optional<int> blocksize_m = {}, blocksize_k = {}, blocksize_n = {}, q_blocksize = {}, kv_blocksize = {},
-                     num_warps = {}, num_stages = {};
+  std::optional<int> blocksize_m = {}, blocksize_k = {}, blocksize_n = {}, q_blocksize = {},
+                     kv_blocksize = {}, num_warps = {}, num_stages = {};
   bool operator==(const BwdParams&) const = default;
 };
 

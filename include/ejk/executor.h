@@ -38,7 +38,7 @@ class CallHook {
 
 struct ExecutorOptions {
   std::string stamp_prefix = "ejkernel_ops";  // of labels
-  std::shared_ptr<CallHook> hook = {};        // default: none; costs an abstract description per call
+  std::shared_ptr<CallHook> hook = {};  // default: none; costs an abstract description per call
 };
 
 namespace detail {
@@ -58,7 +58,8 @@ struct FixedKey {
 struct AnyKey {
   const WordSink& w;
   bool equal(const WarmEntry& entry) const noexcept {
-    return entry.count == w.size() && std::memcmp(entry.words, w.data(), w.size() * sizeof(uint64_t)) == 0;
+    return entry.count == w.size() &&
+           std::memcmp(entry.words, w.data(), w.size() * sizeof(uint64_t)) == 0;
   }
 };
 
@@ -106,7 +107,8 @@ class Compiled {
   template <class... Args>
   decltype(auto) operator()(Args&&... args) const {
     if constexpr (P::has_prepare)
-      return P::run(kernel_, config_, prepared(detail::hook_prepare::call(kernel_, std::forward<Args>(args)...)));
+      return P::run(kernel_, config_,
+                    prepared(detail::hook_prepare::call(kernel_, std::forward<Args>(args)...)));
     else return P::run(kernel_, config_, P::bind_all(std::forward<Args>(args)...));
   }
   const Config& config() const noexcept { return config_; }
@@ -115,7 +117,8 @@ class Compiled {
  private:
   template <class Tuple>
   static auto prepared(Tuple&& tuple) {
-    return std::apply([](auto&&... a) { return P::bind_all(std::forward<decltype(a)>(a)...); }, tuple);
+    return std::apply([](auto&&... a) { return P::bind_all(std::forward<decltype(a)>(a)...); },
+                      tuple);
   }
   typename P::Kernel kernel_;
   Config config_;
@@ -130,29 +133,33 @@ class Executor {
   // of the environment.
   Executor();
   explicit Executor(std::shared_ptr<ConfigChooser> chooser, ExecutorOptions options = {});
-  explicit Executor(SelectorOptions options) : Executor(std::make_shared<ConfigSelectorChain>(std::move(options))) {}
+  explicit Executor(SelectorOptions options)
+      : Executor(std::make_shared<ConfigSelectorChain>(std::move(options))) {}
 
   // Runs the kernel. A config given first, as in run, is used for this call only.
   template <class K, class... Args>
-    requires(!detail::config_comes_first<K, Args...>)
-  decltype(auto) operator()(const K& kernel, Args&&... args) const {
+  requires(!detail::config_comes_first<K, Args...>) decltype(auto) operator()(
+      const K& kernel, Args&&... args) const {
     return call<Context::plain>(kernel, std::forward<Args>(args)...);
   }
   template <class K, class... Args>
-  decltype(auto) operator()(const K& kernel, const typename K::Config& config, Args&&... args) const {
+  decltype(auto) operator()(const K& kernel, const typename K::Config& config,
+                            Args&&... args) const {
     return call_with<Context::plain>(kernel, config, std::forward<Args>(args)...);
   }
 
   // The same in a context, for the `_shard_map` and `_batch` hooks.
   template <Context C, class K, class... Args>
-    requires(!detail::config_comes_first<K, Args...>)
-  decltype(auto) call(const K& kernel, Args&&... args) const {
+  requires(!detail::config_comes_first<K, Args...>) decltype(auto)
+      call(const K& kernel, Args&&... args) const {
     using P = detail::Plan<K, C, detail::call_platform<Args...>()>;
-    return with_params<P>(kernel, [&](auto&& params) -> decltype(auto) { return run_chosen<P>(kernel, params); },
-                          std::forward<Args>(args)...);
+    return with_params<P>(
+        kernel, [&](auto&& params) -> decltype(auto) { return run_chosen<P>(kernel, params); },
+        std::forward<Args>(args)...);
   }
   template <Context C, class K, class... Args>
-  decltype(auto) call_with(const K& kernel, const typename K::Config& config, Args&&... args) const {
+  decltype(auto) call_with(const K& kernel, const typename K::Config& config,
+                           Args&&... args) const {
     using P = detail::Plan<K, C, detail::call_platform<Args...>()>;
     return with_params<P>(
         kernel,
@@ -171,15 +178,16 @@ class Executor {
         kernel,
         [&](auto&& params) {
           const Choice choice = lookup<P>(kernel, params);
-          return Chosen<typename P::Config>{choice.config.template as<typename P::Config>(), choice.origin};
+          return Chosen<typename P::Config>{choice.config.template as<typename P::Config>(),
+                                            choice.origin};
         },
         std::forward<Args>(args)...);
   }
 
   // Chooses once, for these example arguments, and gives a function without any selection.
   template <class K, class... Args>
-    requires(!detail::config_comes_first<K, Args...>)
-  auto compile(const K& kernel, Args&&... args) const {
+  requires(!detail::config_comes_first<K, Args...>) auto compile(const K& kernel,
+                                                                 Args&&... args) const {
     using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
     auto chosen = choose_config(kernel, std::forward<Args>(args)...);
     return Compiled<P>(kernel, std::move(chosen.config), chosen.origin);
@@ -190,7 +198,8 @@ class Executor {
     return Compiled<P>(kernel, config, Origin::override_);
   }
 
-  // Every tier: what it held, why it did or did not answer. Changes nothing. Needs a selector chain.
+  // Every tier: what it held, why it did or did not answer. Changes nothing. Needs a selector
+  // chain.
   template <class K, class... Args>
   Explanation explain(const K& kernel, Args&&... args) const {
     using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
@@ -210,8 +219,10 @@ class Executor {
     return with_params<P>(
         kernel,
         [&](auto&& params) {
-          auto [choice, entry] = chain().tune(invocation<P>(kernel, params), bound<P>(kernel, params));
-          return Tuned<typename P::Config>{choice.config.template as<typename P::Config>(), std::move(entry)};
+          auto [choice, entry] =
+              chain().tune(invocation<P>(kernel, params), bound<P>(kernel, params));
+          return Tuned<typename P::Config>{choice.config.template as<typename P::Config>(),
+                                           std::move(entry)};
         },
         std::forward<Args>(args)...);
   }
@@ -228,16 +239,19 @@ class Executor {
       auto forward = [&](const auto& params) {
         const Choice choice = choose<P>(kernel, params);
         auto kept = std::apply([](const auto&... p) { return std::make_tuple(p...); }, params);
-        return detail::run_forward<P>(kernel, choice.config.template as<typename K::Config>(), std::move(kept));
+        return detail::run_forward<P>(kernel, choice.config.template as<typename K::Config>(),
+                                      std::move(kept));
       };
       if constexpr (!P::has_prepare) return forward(P::bind_all(std::forward<Args>(args)...));
       else {
         auto prepared = prepare<K>(kernel, std::forward<Args>(args)...);
         using Prepared = decltype(prepared);
         auto owner = std::make_shared<Prepared>(std::move(prepared));
-        auto [out, pull] = forward(std::apply([](auto&... p) { return P::bind_all(p...); }, *owner));
+        auto [out, pull] =
+            forward(std::apply([](auto&... p) { return P::bind_all(p...); }, *owner));
         using Pull = detail::PreparedPull<Prepared, decltype(pull)>;
-        return std::pair<decltype(out), Pull>(std::move(out), Pull{std::move(owner), std::move(pull)});
+        return std::pair<decltype(out), Pull>(std::move(out),
+                                              Pull{std::move(owner), std::move(pull)});
       }
     }
   }
@@ -259,8 +273,9 @@ class Executor {
   template <Context C = Context::plain, class K, class... Args>
   Invocation describe(const K& kernel, Args&&... args) const {
     using P = detail::Plan<K, C, detail::call_platform<Args...>()>;
-    return with_params<P>(kernel, [&](auto&& params) { return invocation<P>(kernel, params); },
-                          std::forward<Args>(args)...);
+    return with_params<P>(
+        kernel, [&](auto&& params) { return invocation<P>(kernel, params); },
+        std::forward<Args>(args)...);
   }
 
   ConfigChooser& chooser() const noexcept { return *chooser_; }
@@ -269,7 +284,8 @@ class Executor {
 
   // -- for batch.h --
   template <class P, class K, class Params>
-  Choice choose(const K& kernel, const Params& params, AnyConfig given = {}, Value batch_axes = {}) const {
+  Choice choose(const K& kernel, const Params& params, AnyConfig given = {},
+                Value batch_axes = {}) const {
     Invocation inv = invocation<P>(kernel, params);
     inv.batch_axes = std::move(batch_axes);
     if (!inv.batch_axes.is_null()) inv.words.clear();  // looked up once per batch, not per element
@@ -286,7 +302,8 @@ class Executor {
   template <class K, class A>
   static void refuse_temporary() {
     if constexpr (!std::is_lvalue_reference_v<A> && detail::owns_memory<std::remove_cvref_t<A>>)
-      static_cast<void>(detail::mistake::vjp_keeps_views_of_its_arguments<K, std::remove_cvref_t<A>>{});
+      static_cast<void>(
+          detail::mistake::vjp_keeps_views_of_its_arguments<K, std::remove_cvref_t<A>>{});
   }
 
   template <class K, class... Args>
@@ -330,7 +347,8 @@ class Executor {
       detail::FixedWords<P::fixed_words> words;
       P::emit(kernel, params, salt, words, typename P::Indices{});
       const uint64_t hash = detail::hash_words(words.words, P::fixed_words);
-      return chain_->warm().find(hash, detail::FixedKey<P::fixed_words>{words}, chain_->generation());
+      return chain_->warm().find(hash, detail::FixedKey<P::fixed_words>{words},
+                                 chain_->generation());
     } else {
       detail::WordSink words;
       P::emit(kernel, params, salt, words, typename P::Indices{});

@@ -25,7 +25,7 @@ struct Arg {
 
   Kind kind = Kind::value;
   Role role = Role::input;
-  DType dtype = DType::float32;    // tensors, and scalars that count by type only (rank 0)
+  DType dtype = DType::float32;  // tensors, and scalars that count by type only (rank 0)
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;    // in elements; empty: packed
   Value value;                     // scalars that count by value
@@ -34,9 +34,9 @@ struct Arg {
   std::vector<std::string> names;  // dict: of the items
   bool ordered = false;            // dict: keep the order of the names in the key text
 
-  int64_t size() const;        // number of elements of a tensor
+  int64_t size() const;  // number of elements of a tensor
   bool counts() const { return !unkeyed && role != Role::output; }  // is part of the key
-  Value to_value() const;      // as it stands in the key text
+  Value to_value() const;                                           // as it stands in the key text
 };
 
 // The context a kernel is called in; selects the `_shard_map` and `_batch` hooks.
@@ -49,7 +49,7 @@ struct Invocation {
   const Device* device = nullptr;
   Platform platform = Platform::cpu;
   Context context = Context::plain;
-  std::vector<Arg> args;                            // run's parameters in order, named ones left out
+  std::vector<Arg> args;  // run's parameters in order, named ones left out
   std::vector<std::pair<std::string, Arg>> kwargs;  // the named ones
   std::optional<std::vector<Arg>> key_args;         // what the `key` hook returned, if there is one
   Value members;                                    // the kernel's own data members; null: none
@@ -69,6 +69,7 @@ struct Invocation {
 };
 
 // "PREFIX#OP:KEY", with OP = "name@vVERSION".
-std::string make_label(std::string_view op, std::string_view key, std::string_view prefix = "ejkernel_ops");
+std::string make_label(std::string_view op, std::string_view key,
+                       std::string_view prefix = "ejkernel_ops");
 
 }  // namespace ejk

@@ -96,7 +96,8 @@ ScopeSnapshot current_scopes();
 // ---- events -----------------------------------------------------------------------------------
 
 struct Event {
-  // "override", "overlay_hit", "cache_hit", "autotune_start", "autotune_finish", "heuristics", "error"
+  // "override", "overlay_hit", "cache_hit", "autotune_start", "autotune_finish", "heuristics",
+  // "error"
   std::string_view kind;
   std::string_view device, op, key;
   std::string_view tier;     // of a cache_hit: "memory" or "persistent"
@@ -124,21 +125,21 @@ class ConfigChooser {
 // What each tier held for a call and why it did or did not answer.
 struct Explanation {
   struct Tier {
-    std::string name;     // "override", "overlay", "memory", "persistent", "autotune", "heuristics"
+    std::string name;  // "override", "overlay", "memory", "persistent", "autotune", "heuristics"
     bool answers = false;
-    std::string detail;   // what it held or why it passed
-    Value config;         // null if it has none
+    std::string detail;  // what it held or why it passed
+    Value config;        // null if it has none
   };
   struct Difference {
-    std::string field;    // "args_spec[0].shape[1]"
+    std::string field;  // "args_spec[0].shape[1]"
     Value stored, call;
   };
 
   std::string device, op, key, spec;
-  std::vector<Tier> tiers;       // in the order in which they are asked
-  std::string origin;            // the first one that answers or would tune; "error" if none does
-  Value config;                  // its config; null if it would have to be tuned first
-  std::string nearest_key;       // when nothing is stored for the call: the stored key most like it
+  std::vector<Tier> tiers;  // in the order in which they are asked
+  std::string origin;       // the first one that answers or would tune; "error" if none does
+  Value config;             // its config; null if it would have to be tuned first
+  std::string nearest_key;  // when nothing is stored for the call: the stored key most like it
   std::vector<Difference> nearest;
 
   std::string text() const;
@@ -147,18 +148,19 @@ struct Explanation {
 std::ostream& operator<<(std::ostream& out, const Explanation& explanation);
 
 struct SelectorOptions {
-  std::shared_ptr<ConfigCache> cache = {};           // default: a new one
-  std::optional<AutotunePolicy> policy = {};         // default: policy_from_environment()
-  std::shared_ptr<Tuner> tuner = {};                 // default: Tuner()
-  std::shared_ptr<PersistentCache> persistent = {};  // default: none, nothing is read from or written to disk
-  bool persist_autotune = true;                      // whether tuned configs are written there
+  std::shared_ptr<ConfigCache> cache = {};    // default: a new one
+  std::optional<AutotunePolicy> policy = {};  // default: policy_from_environment()
+  std::shared_ptr<Tuner> tuner = {};          // default: Tuner()
+  // Default: none, so that nothing is read from or written to disk.
+  std::shared_ptr<PersistentCache> persistent = {};
+  bool persist_autotune = true;  // whether tuned configs are written there
   EventSink on_event = {};
   // A key that was tuned by this selector is not tuned again, even after the cache was cleared: the
   // earlier result is returned.
   bool forbid_reautotune = true;
   // Stored entries from another environment (cores, compiler, library) are a miss.
   bool strict_environment = false;
-  WarningSink on_warning = {};                       // default: stderr_warnings()
+  WarningSink on_warning = {};  // default: stderr_warnings()
 };
 
 // The chain. Thread-safe. Threads that miss on one key at once tune it once; so do processes that

@@ -20,11 +20,33 @@
 namespace ejk {
 
 enum class DType : uint8_t {
-  boolean, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
-  float16, bfloat16, float32, float64, complex64, complex128,
-  float8_e4m3fn, float8_e5m2, float8_e4m3, float8_e3m4, float8_e8m0fnu,
-  float8_e4m3fnuz, float8_e5m2fnuz, float8_e4m3b11fnuz,
-  int4, uint4, int2, uint2,
+  boolean,
+  int8,
+  int16,
+  int32,
+  int64,
+  uint8,
+  uint16,
+  uint32,
+  uint64,
+  float16,
+  bfloat16,
+  float32,
+  float64,
+  complex64,
+  complex128,
+  float8_e4m3fn,
+  float8_e5m2,
+  float8_e4m3,
+  float8_e3m4,
+  float8_e8m0fnu,
+  float8_e4m3fnuz,
+  float8_e5m2fnuz,
+  float8_e4m3b11fnuz,
+  int4,
+  uint4,
+  int2,
+  uint2,
 };
 
 std::string_view dtype_name(DType dtype);  // as NumPy and JAX spell it: "float32", "bool", ...
@@ -67,7 +89,8 @@ consteval int dtype_index_of() {
 
 // The types that can be elements of views and tensors.
 template <class T>
-concept Element = detail::dtype_index_of<T>() >= 0;
+concept Element = detail::dtype_index_of<T>()
+>= 0;
 
 template <Element T>
 inline constexpr DType dtype_of = static_cast<DType>(detail::dtype_index_of<T>());
@@ -86,18 +109,13 @@ struct View {
     return n;
   }
   template <std::integral... I>
-    requires(sizeof...(I) == Rank)
-  T& operator()(I... index) const {
+  requires(sizeof...(I) == Rank) T& operator()(I... index) const {
     int64_t at = 0, d = 0;
     ((at = at * shape[static_cast<size_t>(d++)] + static_cast<int64_t>(index)), ...);
     return data[at];
   }
   std::span<T> span() const { return {data, static_cast<size_t>(size())}; }
-  operator View<const T, Rank>() const
-    requires(!std::is_const_v<T>)
-  {
-    return {data, shape};
-  }
+  operator View<const T, Rank>() const requires(!std::is_const_v<T>) { return {data, shape}; }
 };
 
 // The same with strides, counted in elements.
@@ -119,16 +137,13 @@ struct StridedView {
 
   int64_t size() const { return View<T, Rank>{data, shape}.size(); }
   template <std::integral... I>
-    requires(sizeof...(I) == Rank)
-  T& operator()(I... index) const {
+  requires(sizeof...(I) == Rank) T& operator()(I... index) const {
     int64_t at = 0;
     size_t d = 0;
     ((at += static_cast<int64_t>(index) * strides[d++]), ...);
     return data[at];
   }
-  operator StridedView<const T, Rank>() const
-    requires(!std::is_const_v<T>)
-  {
+  operator StridedView<const T, Rank>() const requires(!std::is_const_v<T>) {
     return {data, shape, strides};
   }
 };
@@ -204,12 +219,12 @@ class Tensor {
 
   // Tensors that share these elements. Axes and indices count from 0 and must lie inside, else
   // Error(invalid_argument); so must elements smaller than a byte begin one.
-  Tensor transposed(std::vector<int> order) const;               // order[i]: old axis of new axis i
+  Tensor transposed(std::vector<int> order) const;  // order[i]: old axis of new axis i
   Tensor sliced(int axis, int64_t begin, int64_t end, int64_t step = 1) const;
-  Tensor selected(int axis, int64_t index) const;                // one rank less
-  Tensor reshaped(std::vector<int64_t> shape) const;             // packed only
-  Tensor clone() const;                                          // packed, its own elements
-  Tensor clone_with_strides() const;                             // as it lies, its own elements
+  Tensor selected(int axis, int64_t index) const;     // one rank less
+  Tensor reshaped(std::vector<int64_t> shape) const;  // packed only
+  Tensor clone() const;                               // packed, its own elements
+  Tensor clone_with_strides() const;                  // as it lies, its own elements
 
  private:
   void assign(const void* values, size_t count, DType dtype);

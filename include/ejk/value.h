@@ -50,8 +50,7 @@ class Value {
   Value(T v) : data_(static_cast<int64_t>(v)) {}
   // An unsigned value that fits is kept as a signed one, so that equal numbers compare equal.
   template <std::unsigned_integral T>
-    requires(!std::same_as<T, bool>)
-  Value(T v) : data_(static_cast<uint64_t>(v)) {
+  requires(!std::same_as<T, bool>) Value(T v) : data_(static_cast<uint64_t>(v)) {
     if (std::in_range<int64_t>(static_cast<uint64_t>(v))) data_ = static_cast<int64_t>(v);
   }
   template <std::floating_point T>

@@ -70,14 +70,22 @@ void append_escape(std::string& out, uint32_t unit) {
 
 char short_escape(uint32_t code) {
   switch (code) {
-    case '"': return '"';
-    case '\\': return '\\';
-    case '\b': return 'b';
-    case '\f': return 'f';
-    case '\n': return 'n';
-    case '\r': return 'r';
-    case '\t': return 't';
-    default: return 0;
+    case '"':
+      return '"';
+    case '\\':
+      return '\\';
+    case '\b':
+      return 'b';
+    case '\f':
+      return 'f';
+    case '\n':
+      return 'n';
+    case '\r':
+      return 'r';
+    case '\t':
+      return 't';
+    default:
+      return 0;
   }
 }
 
@@ -117,13 +125,26 @@ void append_float(std::string& out, double value) {
 
 void append_scalar(std::string& out, const Value& value, bool ascii_only) {
   switch (value.kind()) {
-    case Value::Kind::boolean: out += value.as_bool() ? "true" : "false"; break;
-    case Value::Kind::integer: out += std::to_string(value.as_int()); break;
-    case Value::Kind::unsigned_integer: out += std::to_string(value.as_uint()); break;
-    case Value::Kind::big_integer: out += value.as_big_int().digits; break;
-    case Value::Kind::floating: append_float(out, value.as_double()); break;
-    case Value::Kind::string: append_string(out, value.as_string(), ascii_only); break;
-    default: out += "null";
+    case Value::Kind::boolean:
+      out += value.as_bool() ? "true" : "false";
+      break;
+    case Value::Kind::integer:
+      out += std::to_string(value.as_int());
+      break;
+    case Value::Kind::unsigned_integer:
+      out += std::to_string(value.as_uint());
+      break;
+    case Value::Kind::big_integer:
+      out += value.as_big_int().digits;
+      break;
+    case Value::Kind::floating:
+      append_float(out, value.as_double());
+      break;
+    case Value::Kind::string:
+      append_string(out, value.as_string(), ascii_only);
+      break;
+    default:
+      out += "null";
   }
 }
 
@@ -243,15 +264,24 @@ class Reader {
   Value read(int depth) {
     skip_space();
     switch (peek()) {
-      case '{': return read_object(depth);
-      case '[': return read_array(depth);
-      case '"': return Value(read_string());
-      case 'n': return read_word("null", Value());
-      case 't': return read_word("true", Value(true));
-      case 'f': return read_word("false", Value(false));
-      case 'N': return read_word("NaN", Value(std::nan("")));
-      case 'I': return read_word("Infinity", Value(HUGE_VAL));
-      default: return read_number();
+      case '{':
+        return read_object(depth);
+      case '[':
+        return read_array(depth);
+      case '"':
+        return Value(read_string());
+      case 'n':
+        return read_word("null", Value());
+      case 't':
+        return read_word("true", Value(true));
+      case 'f':
+        return read_word("false", Value(false));
+      case 'N':
+        return read_word("NaN", Value(std::nan("")));
+      case 'I':
+        return read_word("Infinity", Value(HUGE_VAL));
+      default:
+        return read_number();
     }
   }
 

@@ -46,15 +46,24 @@ bool same_members(const Value::Object& a, const Value::Object& b) {
 
 std::string_view kind_name(Value::Kind kind) {
   switch (kind) {
-    case Value::Kind::null: return "null";
-    case Value::Kind::boolean: return "bool";
-    case Value::Kind::integer: return "integer";
-    case Value::Kind::unsigned_integer: return "unsigned integer";
-    case Value::Kind::big_integer: return "big integer";
-    case Value::Kind::floating: return "float";
-    case Value::Kind::string: return "string";
-    case Value::Kind::array: return "array";
-    case Value::Kind::object: return "object";
+    case Value::Kind::null:
+      return "null";
+    case Value::Kind::boolean:
+      return "bool";
+    case Value::Kind::integer:
+      return "integer";
+    case Value::Kind::unsigned_integer:
+      return "unsigned integer";
+    case Value::Kind::big_integer:
+      return "big integer";
+    case Value::Kind::floating:
+      return "float";
+    case Value::Kind::string:
+      return "string";
+    case Value::Kind::array:
+      return "array";
+    case Value::Kind::object:
+      return "object";
   }
   return "unknown";
 }
@@ -148,14 +157,22 @@ bool Value::operator==(const Value& other) const {
     return std::bit_cast<uint64_t>(*v) == std::bit_cast<uint64_t>(std::get<double>(other.data_));
   }
   switch (kind()) {
-    case Kind::null: return true;
-    case Kind::boolean: return as_bool() == other.as_bool();
-    case Kind::integer: return as_int() == other.as_int();
-    case Kind::unsigned_integer: return as_uint() == other.as_uint();
-    case Kind::big_integer: return as_big_int() == other.as_big_int();
-    case Kind::string: return as_string() == other.as_string();
-    case Kind::array: return as_array() == other.as_array();
-    default: return same_members(as_object(), other.as_object());
+    case Kind::null:
+      return true;
+    case Kind::boolean:
+      return as_bool() == other.as_bool();
+    case Kind::integer:
+      return as_int() == other.as_int();
+    case Kind::unsigned_integer:
+      return as_uint() == other.as_uint();
+    case Kind::big_integer:
+      return as_big_int() == other.as_big_int();
+    case Kind::string:
+      return as_string() == other.as_string();
+    case Kind::array:
+      return as_array() == other.as_array();
+    default:
+      return same_members(as_object(), other.as_object());
   }
 }
 

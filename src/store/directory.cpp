@@ -138,12 +138,16 @@ std::string cure(int code) {
   switch (code) {
     case ENOSPC:
     case EDQUOT:
-    case EFBIG: return "free some space there, or";
+    case EFBIG:
+      return "free some space there, or";
     case EACCES:
     case EPERM:
-    case EROFS: return "make it writable, or";
-    case ETIMEDOUT: return "end the process that holds the lock, or";
-    default: return "repair this, or";
+    case EROFS:
+      return "make it writable, or";
+    case ETIMEDOUT:
+      return "end the process that holds the lock, or";
+    default:
+      return "repair this, or";
   }
 }
 

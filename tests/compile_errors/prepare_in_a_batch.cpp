@@ -8,4 +8,6 @@ struct Broken {
   std::tuple<float> prepare(float x) const { return {2 * x}; }
 };
 
-void call(ejk::Executor& executor) { ejk::vmap_with_config(executor, Broken{}, 0)(std::vector<float>{1, 2}); }
+void call(ejk::Executor& executor) {
+  ejk::vmap_with_config(executor, Broken{}, 0)(std::vector<float>{1, 2});
+}

@@ -82,7 +82,8 @@ TEST(SingleFlight, CallsOverlaysPutsAndClearsAtOnceAlwaysGiveAConfigThatWasPut) 
       }
     });
   for (int i = 0; i < 200; ++i) {
-    executor.chain().cache().put(inv.device->fingerprint, inv.op(), inv.call_key(), Show::Config{50});
+    executor.chain().cache().put(inv.device->fingerprint, inv.op(), inv.call_key(),
+                                 Show::Config{50});
     executor(Show{}, x, z);
     EXPECT_TRUE(z[0] == 50);
     executor.chain().cache().clear();
@@ -94,7 +95,8 @@ TEST(SingleFlight, CallsOverlaysPutsAndClearsAtOnceAlwaysGiveAConfigThatWasPut) 
 }
 
 // A process that runs Show on the store and reports "tuned" or "found" through a file.
-pid_t start_process(const std::string& store, const std::string& report, std::chrono::milliseconds tuning) {
+pid_t start_process(const std::string& store, const std::string& report,
+                    std::chrono::milliseconds tuning) {
   const pid_t pid = fork();
   if (pid != 0) return pid;
   fakes::Setup setup;

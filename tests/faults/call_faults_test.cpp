@@ -52,7 +52,8 @@ class CallFaults : public testing::Test {
 };
 
 TEST_F(CallFaults, ACorruptEntryIsTunedAgainWithOneWarning) {
-  for (const char* content : {"", "{", "not json", "[1,2,3]", "{\"schema\":1}", "{\"schema\":\"x\",\"op\":3}", "\xff\xfe"}) {
+  for (const char* content : {"", "{", "not json", "[1,2,3]", "{\"schema\":1}",
+                              "{\"schema\":\"x\",\"op\":3}", "\xff\xfe"}) {
     const std::string store = dir.path() + "/" + ejk::short_hash(std::string_view(content));
     run(store);
     std::ofstream(entry_file(store), std::ios::trunc) << content;
@@ -85,7 +86,8 @@ TEST_F(CallFaults, AReadOnlyStoreIsStillRead) {
   EXPECT_EQ(in_child([&] {
               std::filesystem::permissions(dir.path(), std::filesystem::perms(0755));
               for (const auto& f : std::filesystem::recursive_directory_iterator(dir.path()))
-                std::filesystem::permissions(f.path(), std::filesystem::perms(f.is_directory() ? 0555 : 0444));
+                std::filesystem::permissions(
+                    f.path(), std::filesystem::perms(f.is_directory() ? 0555 : 0444));
               if (geteuid() == 0 && setuid(65534) != 0) return 3;  // root may write everywhere
               const ejk::Executor executor(setup.options(dir.path()));
               std::vector<float> x(8), y(8), longer(9), out(9);
@@ -114,10 +116,12 @@ TEST_F(CallFaults, AFullDiskIsOneWarningAndTheCallRuns) {
             }),
             0);
   for (const auto& f : std::filesystem::recursive_directory_iterator(dir.path()))
-    EXPECT_FALSE(f.is_regular_file() && f.path().parent_path().filename() == "tmp") << "left over: " << f.path();
+    EXPECT_FALSE(f.is_regular_file() && f.path().parent_path().filename() == "tmp")
+        << "left over: " << f.path();
 }
 
-// ---- arguments the example kernels cannot take -------------------------------------------------------
+// ---- arguments the example kernels cannot take
+// -------------------------------------------------------
 
 template <class F>
 std::string message_of(F&& f) {
@@ -135,12 +139,15 @@ TEST_F(CallFaults, WrongShapesNameTheOpWhatWasGivenAndWhatIsNeeded) {
   options.tuner = nullptr;
   const ejk::Executor executor(options);
   std::vector<float> three(3), four(4);
-  EXPECT_THAT(message_of([&] { executor(examples::Saxpy{}, 1.f, three, four); }), AllOf(HasSubstr("[saxpy] given"), HasSubstr("needed")));
+  EXPECT_THAT(message_of([&] { executor(examples::Saxpy{}, 1.f, three, four); }),
+              AllOf(HasSubstr("[saxpy] given"), HasSubstr("needed")));
   const auto a = ejk::Tensor::of<float>({2, 3}), b = ejk::Tensor::of<float>({4, 5});
   auto c = ejk::Tensor::of<float>({2, 5});
-  EXPECT_THAT(message_of([&] { executor(examples::Matmul{}, a, b, c); }), AllOf(HasSubstr("[matmul] given"), HasSubstr("needed")));
+  EXPECT_THAT(message_of([&] { executor(examples::Matmul{}, a, b, c); }),
+              AllOf(HasSubstr("[matmul] given"), HasSubstr("needed")));
   auto same = ejk::Tensor::of<float>({2, 3});
-  EXPECT_THAT(message_of([&] { executor(examples::Transpose{}, a, same); }), AllOf(HasSubstr("[transpose] given"), HasSubstr("needed")));
+  EXPECT_THAT(message_of([&] { executor(examples::Transpose{}, a, same); }),
+              AllOf(HasSubstr("[transpose] given"), HasSubstr("needed")));
   // Nothing of it is remembered as a failure of the candidates.
   executor.chain().persistent()->for_each("", [](const ejk::Entry& e) {
     ADD_FAILURE() << "kept: " << e.id.op;
@@ -150,18 +157,25 @@ TEST_F(CallFaults, WrongShapesNameTheOpWhatWasGivenAndWhatIsNeeded) {
 
 TEST_F(CallFaults, WrongTypesRanksAndStridesAreNamedBeforeTheKernelRuns) {
   const ejk::Executor executor(setup.options());
-  const auto ints = ejk::Tensor::of<int32_t>({2, 3}), flat = ejk::Tensor::of<float>({6}), a = ejk::Tensor::of<float>({3, 2});
+  const auto ints = ejk::Tensor::of<int32_t>({2, 3}), flat = ejk::Tensor::of<float>({6}),
+             a = ejk::Tensor::of<float>({3, 2});
   auto c = ejk::Tensor::of<float>({2, 2});
-  EXPECT_THAT(message_of([&] { executor(examples::Matmul{}, ints, a, c); }),
-              AllOf(HasSubstr("[matmul] argument 0: given int32[2, 3]"), HasSubstr("needed float32")));
-  EXPECT_THAT(message_of([&] { executor(examples::Matmul{}, flat, a, c); }), HasSubstr("its rank differs"));
-  EXPECT_THAT(message_of([&] { executor(examples::Matmul{}, a.transposed({1, 0}), a, c); }), HasSubstr("not packed"));
+  EXPECT_THAT(
+      message_of([&] { executor(examples::Matmul{}, ints, a, c); }),
+      AllOf(HasSubstr("[matmul] argument 0: given int32[2, 3]"), HasSubstr("needed float32")));
+  EXPECT_THAT(message_of([&] { executor(examples::Matmul{}, flat, a, c); }),
+              HasSubstr("its rank differs"));
+  EXPECT_THAT(message_of([&] {
+                executor(examples::Matmul{}, a.transposed({1, 0}), a, c);
+              }),
+              HasSubstr("not packed"));
 }
 
 TEST_F(CallFaults, AConfigThatCannotBeIsNamed) {
   const ejk::Executor executor(setup.options());
   std::vector<float> x(3), y(3);
-  EXPECT_THAT(message_of([&] { executor(examples::Saxpy{}, {.block = 0}, 1.f, x, y); }), HasSubstr("[saxpy] given config.block = 0"));
+  EXPECT_THAT(message_of([&] { executor(examples::Saxpy{}, {.block = 0}, 1.f, x, y); }),
+              HasSubstr("[saxpy] given config.block = 0"));
 }
 
 }  // namespace

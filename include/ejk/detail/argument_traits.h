@@ -69,6 +69,8 @@ template <class P>
 struct ArgTraits;
 
 template <class P>
-concept Argument = requires { ArgTraits<P>::words; };
+concept Argument = requires {
+  ArgTraits<P>::words;
+};
 
 }  // namespace ejk::detail

@@ -28,7 +28,9 @@ concept HasView = requires(const T& t) {
   { ejk_view(t) } -> std::convertible_to<AnyView>;
 };
 template <class T>
-concept HasKey = requires(KeySink& sink, const T& t) { ejk_key(sink, t); };
+concept HasKey = requires(KeySink& sink, const T& t) {
+  ejk_key(sink, t);
+};
 
 // Throw Error(invalid_argument) for codes this library does not know.
 DType dlpack_dtype(int code, int bits, int lanes);
@@ -47,10 +49,14 @@ AnyView any_view_of(const T& t) {
 inline AnyView any_view_of(const AnyView& v) { return v; }
 inline AnyView any_view_of(const Tensor& t) { return t.any(); }
 template <HasView T>
-AnyView any_view_of(const T& t) { return ejk_view(t); }
+AnyView any_view_of(const T& t) {
+  return ejk_view(t);
+}
 
 template <class T>
-concept DynamicTensor = requires(const T& t) { any_view_of(t); };
+concept DynamicTensor = requires(const T& t) {
+  any_view_of(t);
+};
 
 // ---- copies ---------------------------------------------------------------------------------
 
@@ -114,8 +120,12 @@ struct ArgTraits<View<T, R>> {
     for (size_t d = 0; d < R; ++d) sink.push(static_cast<uint64_t>(p.shape[d]));
   }
   static ArrayRef array(const P& p) {
-    return {const_cast<std::remove_const_t<T>*>(p.data), dtype_of<T>, Platform::cpu,
-            {p.shape.begin(), p.shape.end()}, {}, !std::is_const_v<T>};
+    return {const_cast<std::remove_const_t<T>*>(p.data),
+            dtype_of<T>,
+            Platform::cpu,
+            {p.shape.begin(), p.shape.end()},
+            {},
+            !std::is_const_v<T>};
   }
   static P at(const P& p, const ArrayRef& a) { return {static_cast<T*>(a.data), p.shape}; }
   static Arg describe(const P& p) { return describe_array(array(p)); }
@@ -131,11 +141,16 @@ struct ArgTraits<StridedView<T, R>> {
     for (size_t d = 0; d < R; ++d) sink.push(static_cast<uint64_t>(p.strides[d]));
   }
   static ArrayRef array(const P& p) {
-    return {const_cast<std::remove_const_t<T>*>(p.data), dtype_of<T>, Platform::cpu,
-            {p.shape.begin(), p.shape.end()}, {p.strides.begin(), p.strides.end()},
+    return {const_cast<std::remove_const_t<T>*>(p.data),
+            dtype_of<T>,
+            Platform::cpu,
+            {p.shape.begin(), p.shape.end()},
+            {p.strides.begin(), p.strides.end()},
             !std::is_const_v<T>};
   }
-  static P at(const P& p, const ArrayRef& a) { return {static_cast<T*>(a.data), p.shape, p.strides}; }
+  static P at(const P& p, const ArrayRef& a) {
+    return {static_cast<T*>(a.data), p.shape, p.strides};
+  }
   static Arg describe(const P& p) { return describe_array(array(p)); }
   using Copy = ArrayCopy<P, ArgTraits>;
 };
@@ -148,8 +163,12 @@ struct ArgTraits<std::span<T, Extent>> {
     if constexpr (words == 1) sink.push(p.size());
   }
   static ArrayRef array(const P& p) {
-    return {const_cast<std::remove_const_t<T>*>(p.data()), dtype_of<T>, Platform::cpu,
-            {static_cast<int64_t>(p.size())}, {}, !std::is_const_v<T>};
+    return {const_cast<std::remove_const_t<T>*>(p.data()),
+            dtype_of<T>,
+            Platform::cpu,
+            {static_cast<int64_t>(p.size())},
+            {},
+            !std::is_const_v<T>};
   }
   static P at(const P& p, const ArrayRef& a) { return P(static_cast<T*>(a.data), p.size()); }
   static Arg describe(const P& p) { return describe_array(array(p)); }
@@ -158,8 +177,12 @@ struct ArgTraits<std::span<T, Extent>> {
 
 void emit_any(const AnyView& view, WordSink& sink);
 inline ArrayRef array_of(const AnyView& v) {
-  return {v.data, v.dtype, v.platform, {v.shape.begin(), v.shape.end()},
-          {v.strides.begin(), v.strides.end()}, v.writable};
+  return {v.data,
+          v.dtype,
+          v.platform,
+          {v.shape.begin(), v.shape.end()},
+          {v.strides.begin(), v.strides.end()},
+          v.writable};
 }
 
 template <>
@@ -229,7 +252,9 @@ template <class T>
 concept ArrayElement = Element<T> && !std::same_as<std::remove_cv_t<T>, bool>;
 
 template <class P>
-P clone_vector(const P& p) { return p; }
+P clone_vector(const P& p) {
+  return p;
+}
 template <class P>
 AnyView view_vector(const P& p, std::array<int64_t, 1>& size) {
   using T = typename P::value_type;
@@ -242,7 +267,8 @@ struct ArgTraits<std::vector<T, A>> {
   static constexpr int words = 1;
   static void emit(const P& p, auto& sink) { sink.push(p.size()); }
   static Arg describe(const P& p) {
-    return describe_array({nullptr, dtype_of<T>, Platform::cpu, {static_cast<int64_t>(p.size())}, {}, false});
+    return describe_array(
+        {nullptr, dtype_of<T>, Platform::cpu, {static_cast<int64_t>(p.size())}, {}, false});
   }
   using Copy = OwningCopy<P, clone_vector<P>, view_vector<P>>;
 };
@@ -256,8 +282,7 @@ inline Arg describe_value(Value v) {
 }
 
 template <class P>
-  requires(std::integral<P> || std::is_enum_v<P>)
-struct ArgTraits<P> {
+requires(std::integral<P> || std::is_enum_v<P>) struct ArgTraits<P> {
   static constexpr int words = 1;
   static void emit(const P& p, auto& sink) { sink.push(static_cast<uint64_t>(p)); }
   static Arg describe(const P& p) { return describe_value(value_of(p)); }
@@ -265,8 +290,7 @@ struct ArgTraits<P> {
 };
 
 template <class P>
-  requires(Element<P> && !std::integral<P>)
-struct ArgTraits<P> {
+requires(Element<P> && !std::integral<P>) struct ArgTraits<P> {
   static constexpr int words = 0;
   static void emit(const P&, auto&) {}
   static Arg describe(const P&) {
@@ -279,8 +303,7 @@ struct ArgTraits<P> {
 };
 
 template <class P>
-  requires(std::same_as<P, std::string> || std::same_as<P, std::string_view>)
-struct ArgTraits<P> {
+requires(std::same_as<P, std::string> || std::same_as<P, std::string_view>) struct ArgTraits<P> {
   static constexpr int words = any_number_of_words;
   static void emit(const P& p, auto& sink) { sink.push_bytes(p); }
   static Arg describe(const P& p) { return describe_value(std::string_view(p)); }
@@ -288,8 +311,7 @@ struct ArgTraits<P> {
 };
 
 template <class P>
-  requires(std::same_as<P, std::nullptr_t> || std::same_as<P, std::nullopt_t>)
-struct ArgTraits<P> {
+requires(std::same_as<P, std::nullptr_t> || std::same_as<P, std::nullopt_t>) struct ArgTraits<P> {
   static constexpr int words = 0;
   static void emit(const P&, auto&) {}
   static Arg describe(const P&) { return describe_value({}); }
@@ -303,7 +325,8 @@ template <class T>
 void emit_by_value(const T& v, auto& sink) {
   if constexpr (std::same_as<T, std::nullptr_t> || std::same_as<T, std::nullopt_t>) return;
   else if constexpr (std::same_as<T, Value>) sink.push_bytes(stable_json(v));
-  else if constexpr (std::floating_point<T>) sink.push(std::bit_cast<uint64_t>(static_cast<double>(v)));
+  else if constexpr (std::floating_point<T>)
+    sink.push(std::bit_cast<uint64_t>(static_cast<double>(v)));
   else if constexpr (std::integral<T> || std::is_enum_v<T>) sink.push(static_cast<uint64_t>(v));
   else if constexpr (is_string_like<T>) sink.push_bytes(v);
   else if constexpr (is_a<T, std::optional>) {
@@ -317,7 +340,8 @@ void emit_by_value(const T& v, auto& sink) {
   } else if constexpr (is_a<T, std::map>) {
     sink.push(v.size());
     for (const auto& [name, item] : v) emit_by_value(name, sink), emit_by_value(item, sink);
-  } else for_each_field(v, [&](std::string_view, const auto& field) { emit_by_value(field, sink); });
+  } else
+    for_each_field(v, [&](std::string_view, const auto& field) { emit_by_value(field, sink); });
 }
 
 template <class T>
@@ -335,8 +359,8 @@ struct ArgTraits<Keyed<T>> {
 
 // Plain structs: settings, not data, so that their numbers count by value.
 template <class P>
-concept SettingsStruct =
-    Reflected<P> && !DynamicTensor<P> && !HasKey<P> && !is_std_array<P> && !std::is_empty_v<P> && MadeOfValues<P>;
+concept SettingsStruct = Reflected<P> && !DynamicTensor<P> && !HasKey<P> && !is_std_array<P> &&
+                         !std::is_empty_v<P> && MadeOfValues<P>;
 template <SettingsStruct P>
 struct ArgTraits<P> {
   static constexpr int words = any_number_of_words;
@@ -372,8 +396,7 @@ struct ArgTraits<Unkeyed<T>> {
 };
 // Handles, pointers, whatever run wants to be given: nobody looks inside.
 template <class T>
-  requires(!Argument<T>)
-struct ArgTraits<Unkeyed<T>> {
+requires(!Argument<T>) struct ArgTraits<Unkeyed<T>> {
   static constexpr int words = 0;
   static void emit(const Unkeyed<T>&, auto&) {}
   static Arg describe(const Unkeyed<T>&) {
@@ -387,7 +410,8 @@ struct ArgTraits<Unkeyed<T>> {
 template <class V>
 class OutCopy {
  public:
-  OutCopy(const Out<V>& original, Role) : inner_(original.view, Role::output), value_(inner_.get()) {}
+  OutCopy(const Out<V>& original, Role)
+      : inner_(original.view, Role::output), value_(inner_.get()) {}
   OutCopy(OutCopy&&) = delete;
   Out<V>& get() { return value_; }
   void reset() { inner_.reset(); }
@@ -479,7 +503,8 @@ struct TupleTraits {
   static Arg describe(const P& p) {
     Arg arg;
     arg.kind = Arg::Kind::list;
-    std::apply([&](const auto&... item) { (arg.items.push_back(ArgTraits<T>::describe(item)), ...); }, p);
+    std::apply(
+        [&](const auto&... item) { (arg.items.push_back(ArgTraits<T>::describe(item)), ...); }, p);
     return arg;
   }
   class Copy {
@@ -501,7 +526,8 @@ struct TupleTraits {
    private:
     template <size_t... I>
     Copy(const P& original, Role role, std::index_sequence<I...>)
-        : role_(role), copies_(std::make_unique<typename ArgTraits<T>::Copy>(std::get<I>(original), role)...) {}
+        : role_(role),
+          copies_(std::make_unique<typename ArgTraits<T>::Copy>(std::get<I>(original), role)...) {}
     Role role_;
     std::tuple<std::unique_ptr<typename ArgTraits<T>::Copy>...> copies_;
     std::optional<P> value_;
@@ -546,8 +572,9 @@ class ListCopy {
 template <Argument T, size_t N>
 struct ArgTraits<std::array<T, N>> {
   using P = std::array<T, N>;
-  static constexpr int words =
-      ArgTraits<T>::words == any_number_of_words ? any_number_of_words : static_cast<int>(N) * ArgTraits<T>::words;
+  static constexpr int words = ArgTraits<T>::words == any_number_of_words
+                                   ? any_number_of_words
+                                   : static_cast<int>(N) * ArgTraits<T>::words;
   static void emit(const P& p, auto& sink) {
     for (const T& item : p) ArgTraits<T>::emit(item, sink);
   }
@@ -561,8 +588,7 @@ struct ArgTraits<std::array<T, N>> {
 };
 
 template <Argument T, class A>
-  requires(!ArrayElement<T>)
-struct ArgTraits<std::vector<T, A>> {
+requires(!ArrayElement<T>) struct ArgTraits<std::vector<T, A>> {
   using P = std::vector<T, A>;
   static constexpr int words = any_number_of_words;
   static void emit(const P& p, auto& sink) {
@@ -579,8 +605,7 @@ struct ArgTraits<std::vector<T, A>> {
 };
 
 template <class K, Argument T, class C, class A>
-  requires(std::integral<K> || is_string_like<K>)
-struct ArgTraits<std::map<K, T, C, A>> {
+requires(std::integral<K> || is_string_like<K>) struct ArgTraits<std::map<K, T, C, A>> {
   using P = std::map<K, T, C, A>;
   static constexpr int words = any_number_of_words;
   static void emit(const P& p, auto& sink) {
@@ -595,7 +620,8 @@ struct ArgTraits<std::map<K, T, C, A>> {
       arg.names.push_back(std::move(name));
       arg.items.push_back(ArgTraits<T>::describe(item));
     };
-    if constexpr (std::integral<K>) for_each_in_order(p, [&](K name, const T& item) { add(std::to_string(name), item); });
+    if constexpr (std::integral<K>)
+      for_each_in_order(p, [&](K name, const T& item) { add(std::to_string(name), item); });
     else
       for (const auto& [name, item] : p) add(std::string(name), item);
     return arg;

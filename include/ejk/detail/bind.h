@@ -29,13 +29,18 @@ struct Place {
 [[noreturn]] void repeated_keyword(std::string_view op, std::string_view name);
 [[noreturn]] void wrong_type(const Place& place, std::string_view given, std::string_view needed);
 
-inline void check_array(const Place& place, const AnyView& v, DType dtype, int rank, bool packed, bool writes) {
-  if (v.platform != Platform::cpu) wrong_array(place, v, dtype, rank, "it does not live in CPU memory");
+inline void check_array(const Place& place, const AnyView& v, DType dtype, int rank, bool packed,
+                        bool writes) {
+  if (v.platform != Platform::cpu)
+    wrong_array(place, v, dtype, rank, "it does not live in CPU memory");
   if (v.dtype != dtype) wrong_array(place, v, dtype, rank, "its element type differs");
-  if (static_cast<int>(v.shape.size()) != rank) wrong_array(place, v, dtype, rank, "its rank differs");
+  if (static_cast<int>(v.shape.size()) != rank)
+    wrong_array(place, v, dtype, rank, "its rank differs");
   if (packed && !v.strides.empty() && !v.packed())
-    wrong_array(place, v, dtype, rank, "it is not packed (take an ejk::StridedView, or clone() it)");
-  if (writes && !v.writable) wrong_array(place, v, dtype, rank, "it is read-only and the kernel writes it");
+    wrong_array(place, v, dtype, rank,
+                "it is not packed (take an ejk::StridedView, or clone() it)");
+  if (writes && !v.writable)
+    wrong_array(place, v, dtype, rank, "it is read-only and the kernel writes it");
 }
 
 template <class T>
@@ -81,8 +86,9 @@ consteval Platform platform_of() {
 template <class... A>
 consteval Platform call_platform() {
   Platform found = Platform::cpu;
-  ((found = platform_of<std::remove_cvref_t<A>>() == Platform::cpu ? found
-                                                                   : platform_of<std::remove_cvref_t<A>>()),
+  ((found = platform_of<std::remove_cvref_t<A>>() == Platform::cpu
+                ? found
+                : platform_of<std::remove_cvref_t<A>>()),
    ...);
   return found;
 }
@@ -90,27 +96,31 @@ consteval Platform call_platform() {
 namespace mistake {
 template <class Kernel, int Argument, class Given, class Wanted>
 struct argument_does_not_fit {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: an argument (its number, counted from 0, and both types are in the line above: "
-                "<Kernel, number, given, wanted>) does not convert to the parameter of the kernel's run");
+  static_assert(
+      sizeof(Kernel) == 0,
+      "ejk: an argument (its number, counted from 0, and both types are in the line above: "
+      "<Kernel, number, given, wanted>) does not convert to the parameter of the kernel's run");
 };
 template <class Kernel, int Argument, class Given, class Wanted>
 struct argument_would_lose_its_fraction {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: a floating-point argument is passed for an integer parameter of the kernel's run; "
-                "convert it yourself (<Kernel, number, given, wanted>)");
+  static_assert(
+      sizeof(Kernel) == 0,
+      "ejk: a floating-point argument is passed for an integer parameter of the kernel's run; "
+      "convert it yourself (<Kernel, number, given, wanted>)");
 };
 template <class Kernel, int Argument, class Given, class Wanted>
 struct argument_lives_on_another_platform {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's run for this platform takes an argument of another platform; add "
-                "run_{platform} for it (<Kernel, number, given, wanted>)");
+  static_assert(
+      sizeof(Kernel) == 0,
+      "ejk: the kernel's run for this platform takes an argument of another platform; add "
+      "run_{platform} for it (<Kernel, number, given, wanted>)");
 };
 template <class Kernel, int Argument, class Given, class Wanted>
 struct argument_is_const_but_run_writes_it {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's run takes this argument by non-const reference, so it must not be "
-                "const or a temporary (<Kernel, number, given, wanted>)");
+  static_assert(
+      sizeof(Kernel) == 0,
+      "ejk: the kernel's run takes this argument by non-const reference, so it must not be "
+      "const or a temporary (<Kernel, number, given, wanted>)");
 };
 }  // namespace mistake
 
@@ -184,14 +194,17 @@ using PackedOf = View<typename V::element_type, V::rank>;
 
 // How an argument becomes a parameter, in the order in which the ways are tried.
 enum class Way {
-  other_platform, itself, loses_fraction, none,  // the last two of these and the first are mistakes
-  wrapped,     // Keyed, Unkeyed, Out, Named and optional: what is inside is bound
-  lifted,      // an optional of another type
-  checked,     // an array that knows its type at run time only
-  converted,   // implicitly
-  via_view,    // a packed view as a strided one of const elements
-  line,        // contiguous storage as a view of rank 1
-  erased,      // a view of fixed type as AnyView
+  other_platform,
+  itself,
+  loses_fraction,
+  none,       // the last two of these and the first are mistakes
+  wrapped,    // Keyed, Unkeyed, Out, Named and optional: what is inside is bound
+  lifted,     // an optional of another type
+  checked,    // an array that knows its type at run time only
+  converted,  // implicitly
+  via_view,   // a packed view as a strided one of const elements
+  line,       // contiguous storage as a view of rank 1
+  erased,     // a view of fixed type as AnyView
 };
 constexpr bool is_mistake(Way way) {
   return way == Way::other_platform || way == Way::loses_fraction || way == Way::none;
@@ -201,14 +214,16 @@ template <class P, class A>
 consteval Way way_of() {
   using U = std::remove_cvref_t<A>;
   if constexpr (std::same_as<U, P>) return Way::itself;
-  else if constexpr (std::same_as<U, std::nullopt_t> && std::is_convertible_v<A, P>) return Way::converted;
+  else if constexpr (std::same_as<U, std::nullopt_t> && std::is_convertible_v<A, P>)
+    return Way::converted;
   else if constexpr (platform_of<P>() != platform_of<U>()) return Way::other_platform;
   else if constexpr (is_wrapper<P> || is_named<P>) {
     constexpr Way inside = way_of<typename Wrapped<P>::type, A>();
     return is_mistake(inside) ? inside : Way::wrapped;
   } else if constexpr (ArrayTarget<P>::is_array && DynamicTensor<U>) return Way::checked;
   else if constexpr (std::floating_point<U> && std::integral<P>) return Way::loses_fraction;
-  else if constexpr (std::same_as<P, bool> && std::is_pointer_v<std::decay_t<A>>) return Way::none;  // always true
+  else if constexpr (std::same_as<P, bool> && std::is_pointer_v<std::decay_t<A>>)
+    return Way::none;  // always true
   else if constexpr (is_a<P, std::optional>) {
     if constexpr (is_a<U, std::optional>) {
       constexpr Way inside = way_of<typename P::value_type, const typename U::value_type&>();
@@ -220,15 +235,21 @@ consteval Way way_of() {
                                                                : Way::wrapped;
     }
   } else if constexpr (std::is_convertible_v<A, P>) return Way::converted;
-  else if constexpr (is_fixed_view<P> && is_fixed_view<U>)
-    return requires { P(static_cast<PackedOf<P>>(std::declval<A>())); } ? Way::via_view : Way::none;
-  else if constexpr (requires { typename P::element_type; requires P::rank == 1; requires LineOf<A, typename P::element_type>; })
-    return Way::line;
+  else if constexpr (is_fixed_view<P> && is_fixed_view<U>) return requires {
+      P(static_cast<PackedOf<P>>(std::declval<A>()));
+    }
+  ? Way::via_view : Way::none;
+  else if constexpr (requires {
+                       typename P::element_type;
+                       requires P::rank == 1;
+                       requires LineOf<A, typename P::element_type>;
+                     }) return Way::line;
   else if constexpr (std::same_as<P, AnyView> && is_fixed_view<U>) return Way::erased;
-  else if constexpr (requires { requires U::rank == 1; { std::declval<A>().span() } -> std::convertible_to<P>; })
-    return Way::line;
-  else return Way::none;
-}
+  else if constexpr (requires {
+                       requires U::rank == 1;
+                       { std::declval<A>().span() } -> std::convertible_to<P>;
+                     }) return Way::line;
+  else return Way::none; }
 
 // What `run` gets for its parameter Raw when the caller passes `arg`: a reference to the argument
 // itself if the types agree, else a new P.
@@ -236,8 +257,10 @@ template <class K, int I, class Raw, class A>
 decltype(auto) bind(const Place& place, A&& arg) {
   using P = std::remove_cvref_t<Raw>;
   using U = std::remove_cvref_t<A>;
-  constexpr bool writes = std::is_lvalue_reference_v<Raw> && !std::is_const_v<std::remove_reference_t<Raw>>;
-  constexpr bool fixed = std::is_const_v<std::remove_reference_t<A>> || !std::is_lvalue_reference_v<A>;
+  constexpr bool writes =
+      std::is_lvalue_reference_v<Raw> && !std::is_const_v<std::remove_reference_t<Raw>>;
+  constexpr bool fixed =
+      std::is_const_v<std::remove_reference_t<A>> || !std::is_lvalue_reference_v<A>;
   constexpr Way way = way_of<P, A>();
   if constexpr (way == Way::other_platform) {
     static_cast<void>(mistake::argument_lives_on_another_platform<K, I, U, P>{});
@@ -253,10 +276,12 @@ decltype(auto) bind(const Place& place, A&& arg) {
     return no_value<P>();
   } else if constexpr (way == Way::itself) {
     if constexpr (std::same_as<P, AnyView>) static_cast<void>(ArrayTarget<P>::make(place, arg));
-    else if constexpr (DlpackTensor<P>) static_cast<void>(ArrayTarget<AnyView>::make(place, any_view_of(arg)));
+    else if constexpr (DlpackTensor<P>)
+      static_cast<void>(ArrayTarget<AnyView>::make(place, any_view_of(arg)));
     return static_cast<std::remove_reference_t<A>&>(arg);
   } else if constexpr (way == Way::wrapped) {
-    if constexpr (is_a<P, std::optional>) return P(bind<K, I, typename P::value_type>(place, std::forward<A>(arg)));
+    if constexpr (is_a<P, std::optional>)
+      return P(bind<K, I, typename P::value_type>(place, std::forward<A>(arg)));
     else return P(bind<K, I, typename Wrapped<P>::type>(place, std::forward<A>(arg)));
   } else if constexpr (way == Way::lifted) {
     return arg ? P(bind<K, I, typename P::value_type>(place, *arg)) : P();
@@ -270,12 +295,17 @@ decltype(auto) bind(const Place& place, A&& arg) {
     std::span<const int64_t> strides;
     if constexpr (requires { arg.strides; }) strides = arg.strides;
     using T = typename U::element_type;
-    return AnyView{const_cast<std::remove_const_t<T>*>(arg.data), dtype_of<T>, Platform::cpu, arg.shape, strides,
+    return AnyView{const_cast<std::remove_const_t<T>*>(arg.data),
+                   dtype_of<T>,
+                   Platform::cpu,
+                   arg.shape,
+                   strides,
                    !std::is_const_v<T>};
   } else if constexpr (requires { arg.span(); }) {
     return P(arg.span());
   } else {
-    const View<typename P::element_type, 1> line{std::data(arg), {static_cast<int64_t>(std::size(arg))}};
+    const View<typename P::element_type, 1> line{std::data(arg),
+                                                 {static_cast<int64_t>(std::size(arg))}};
     return P(line);
   }
 }

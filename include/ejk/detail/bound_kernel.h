@@ -23,9 +23,13 @@ template <class T>
 void append_result(const T& result, std::vector<OutputBytes>& outputs) {
   if constexpr (Element<T>) {
     const int64_t one[1] = {1};
-    outputs.push_back(packed_bytes({const_cast<T*>(&result), dtype_of<T>, Platform::cpu, one, {}, false}));
+    outputs.push_back(
+        packed_bytes({const_cast<T*>(&result), dtype_of<T>, Platform::cpu, one, {}, false}));
   } else if constexpr (DynamicTensor<T>) outputs.push_back(packed_bytes(any_view_of(result)));
-  else if constexpr (requires { typename ArgTraits<T>; ArgTraits<T>::array(result); })
+  else if constexpr (requires {
+                       typename ArgTraits<T>;
+                       ArgTraits<T>::array(result);
+                     })
     outputs.push_back(packed_bytes(ArgTraits<T>::array(result).any()));
   else if constexpr (is_a<T, std::optional>) {
     if (result) append_result(*result, outputs);
@@ -35,11 +39,16 @@ void append_result(const T& result, std::vector<OutputBytes>& outputs) {
     if constexpr (ArrayElement<typename T::value_type>) {
       const int64_t size[1] = {static_cast<int64_t>(result.size())};
       outputs.push_back(packed_bytes({const_cast<typename T::value_type*>(result.data()),
-                                      dtype_of<typename T::value_type>, Platform::cpu, size, {}, false}));
+                                      dtype_of<typename T::value_type>,
+                                      Platform::cpu,
+                                      size,
+                                      {},
+                                      false}));
     } else
       for (const auto& part : result) append_result(part, outputs);
   } else if constexpr (PlainStruct<T>)
-    for_each_field(result, [&](std::string_view, const auto& field) { append_result(field, outputs); });
+    for_each_field(result,
+                   [&](std::string_view, const auto& field) { append_result(field, outputs); });
   // Anything else (strings, handles) is not compared.
 }
 
@@ -68,7 +77,8 @@ class TypedTrial final : public Trial {
   void run(const AnyConfig& config) override {
     if constexpr (has_gradient<P>)
       if (backward_) return run_backward(config.as<Config>());
-    if constexpr (std::is_void_v<typename P::Result>) P::run(kernel_, config.as<Config>(), params());
+    if constexpr (std::is_void_v<typename P::Result>)
+      P::run(kernel_, config.as<Config>(), params());
     else ran_.emplace(P::run(kernel_, config.as<Config>(), params()));
   }
 
@@ -92,7 +102,8 @@ class TypedTrial final : public Trial {
  private:
   template <class Params, size_t... I>
   TypedTrial(const K& kernel, const Params& params, bool backward, std::index_sequence<I...>)
-      : kernel_(kernel), backward_(backward),
+      : kernel_(kernel),
+        backward_(backward),
         copies_(std::make_unique<typename ArgTraits<typename P::template Param<I>>::Copy>(
             std::get<I>(params), role_of_raw<typename P::template Raw<I>>())...) {}
 
@@ -102,21 +113,27 @@ class TypedTrial final : public Trial {
 
   template <class... A>
   void call_reference(A&... args) {
-    if constexpr (!hook_reference::callable<K, A&...>) static_cast<void>(mistake::reference_has_another_signature<K>{});
-    else if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(hook_reference::call(kernel_, args...))>,
-                                       std::remove_cvref_t<typename P::Result>>)
+    if constexpr (!hook_reference::callable<K, A&...>)
+      static_cast<void>(mistake::reference_has_another_signature<K>{});
+    else if constexpr (!std::is_same_v<
+                           std::remove_cvref_t<decltype(hook_reference::call(kernel_, args...))>,
+                           std::remove_cvref_t<typename P::Result>>)
       static_cast<void>(mistake::reference_has_another_signature<K>{});
     else if constexpr (std::is_void_v<decltype(hook_reference::call(kernel_, args...))>)
       hook_reference::call(kernel_, args...);
     else
-      append_results_ = [value = std::make_shared<Kept<decltype(hook_reference::call(kernel_, args...))>>(
-                             hook_reference::call(kernel_, args...))](auto& found) { append_result(*value, found); };
+      append_results_ =
+          [value = std::make_shared<Kept<decltype(hook_reference::call(kernel_, args...))>>(
+               hook_reference::call(kernel_, args...))](auto& found) {
+            append_result(*value, found);
+          };
   }
 
   void run_backward(const Config& config) {
     auto owned = std::apply([](auto&... c) { return std::make_tuple(c->get()...); }, copies_);
     auto [out, pull] = run_forward<P>(kernel_, config, std::move(owned));
-    if constexpr (std::is_same_v<decltype(out), NoOutput>) return;  // nobody knows what its cotangents look like
+    if constexpr (std::is_same_v<decltype(out), NoOutput>)
+      return;  // nobody knows what its cotangents look like
     else {
       // The output itself is as good a cotangent as any, and finite.
       auto results = std::make_shared<decltype(std::pair(out, pull(out)))>(out, pull(out));
@@ -128,14 +145,16 @@ class TypedTrial final : public Trial {
   struct CopiesOf;
   template <size_t... I>
   struct CopiesOf<std::index_sequence<I...>> {
-    using type = std::tuple<std::unique_ptr<typename ArgTraits<typename P::template Param<I>>::Copy>...>;
+    using type =
+        std::tuple<std::unique_ptr<typename ArgTraits<typename P::template Param<I>>::Copy>...>;
   };
   using Copies = typename CopiesOf<typename P::Indices>::type;
 
   const K& kernel_;
   const bool backward_;
   Copies copies_;
-  std::optional<Kept<typename P::Result>> ran_;  // compared only when asked: not while the clock runs
+  std::optional<Kept<typename P::Result>>
+      ran_;  // compared only when asked: not while the clock runs
   std::function<void(std::vector<OutputBytes>&)> append_results_;
 };
 
@@ -143,7 +162,8 @@ class TypedTrial final : public Trial {
 
 template <class T, class Config>
 std::vector<AnyConfig> to_any(const T& configs) {
-  if constexpr (requires { configs.configs(); }) return to_any<std::vector<Config>, Config>(configs.configs());
+  if constexpr (requires { configs.configs(); })
+    return to_any<std::vector<Config>, Config>(configs.configs());
   else {
     std::vector<AnyConfig> out;
     for (const auto& c : configs) out.push_back(make_config<Config>(c));
@@ -182,8 +202,12 @@ class BoundKernel final : public AnyKernel {
       return std::nullopt;
     } else {
       using List = std::remove_cvref_t<decltype(C::call(kernel_, inv))>;
-      constexpr bool fits = requires(const List& l) { { *l.begin() } -> std::convertible_to<const Config&>; } ||
-                            requires(const List& l) { { l.configs() } -> std::convertible_to<std::vector<Config>>; };
+      constexpr bool fits = requires(const List& l) {
+        { *l.begin() } -> std::convertible_to<const Config&>;
+      }
+      || requires(const List& l) {
+        { l.configs() } -> std::convertible_to<std::vector<Config>>;
+      };
       if constexpr (!fits) static_cast<void>(mistake::candidate_cfgs_has_another_signature<K>{});
       else return to_any<List, Config>(C::call(kernel_, inv));
     }
@@ -194,7 +218,9 @@ class BoundKernel final : public AnyKernel {
     else if constexpr (!hook_is_valid::callable<K, const Config&, const Invocation&>) {
       static_cast<void>(mistake::is_valid_has_another_signature<K>{});
       return true;
-    } else if constexpr (!std::is_convertible_v<decltype(hook_is_valid::call(kernel_, config.as<Config>(), inv)), bool>) {
+    } else if constexpr (!std::is_convertible_v<decltype(hook_is_valid::call(
+                                                    kernel_, config.as<Config>(), inv)),
+                                                bool>) {
       static_cast<void>(mistake::is_valid_has_another_signature<K>{});
       return true;
     } else return hook_is_valid::call(kernel_, config.as<Config>(), inv);

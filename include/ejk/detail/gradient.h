@@ -14,18 +14,22 @@ namespace mistake {
 template <class Kernel>
 struct kernel_has_no_gradient {
   static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel has no gradient; add fwd_with_residuals and vjp, or custom_vjp (see kernel.h)");
+                "ejk: the kernel has no gradient; add fwd_with_residuals and vjp, or custom_vjp "
+                "(see kernel.h)");
 };
 template <class Kernel>
 struct fwd_with_residuals_has_another_signature {
   static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's fwd_with_residuals must be const and take run's parameters, the config first");
+                "ejk: the kernel's fwd_with_residuals must be const and take run's parameters, the "
+                "config first");
 };
 template <class Kernel, class Cotangent>
 struct vjp_has_another_signature {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's vjp must be const and take (const Config&, const Residuals&, dy), the same "
-                "followed by run's arguments, or either with the output y before dy (<Kernel, type of dy>)");
+  static_assert(
+      sizeof(Kernel) == 0,
+      "ejk: the kernel's vjp must be const and take (const Config&, const Residuals&, dy), the "
+      "same "
+      "followed by run's arguments, or either with the output y before dy (<Kernel, type of dy>)");
 };
 template <class Kernel, class Cotangent>
 struct custom_vjp_has_another_signature {
@@ -35,16 +39,18 @@ struct custom_vjp_has_another_signature {
 };
 template <class Kernel, class Given>
 struct vjp_keeps_views_of_its_arguments {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: vjp keeps views of its arguments for the pull-back, so an owning temporary (<Kernel, "
-                "type>) would dangle; give it a name first");
+  static_assert(
+      sizeof(Kernel) == 0,
+      "ejk: vjp keeps views of its arguments for the pull-back, so an owning temporary (<Kernel, "
+      "type>) would dangle; give it a name first");
 };
 }  // namespace mistake
 
 template <class P>
-inline constexpr bool has_two_step_gradient = P::Forward::found && P::Vjp::found;
+inline constexpr bool has_two_step_gradient = P::Forward::found&& P::Vjp::found;
 template <class P>
-inline constexpr bool has_gradient = has_two_step_gradient<P> || has<typename P::Kernel, hook_custom_vjp>;
+inline constexpr bool has_gradient =
+    has_two_step_gradient<P> || has<typename P::Kernel, hook_custom_vjp>;
 
 // fwd_with_residuals returns {out, residuals}, or the residuals alone if run returns nothing.
 template <class T>
@@ -62,14 +68,16 @@ struct ForwardResult<std::pair<Out, Residuals>> {
 // The documented order is (residuals, y, dy, args...). All four forms are told apart by their
 // number of parameters; where two have the same number, the types decide, the documented one first.
 template <class P, class Residuals, class Out, class Dy, class Params>
-decltype(auto) call_vjp(const typename P::Kernel& kernel, const typename P::Config& config, const Residuals& residuals,
-                        const Out& out, const Dy& dy, const Params& params) {
+decltype(auto) call_vjp(const typename P::Kernel& kernel, const typename P::Config& config,
+                        const Residuals& residuals, const Out& out, const Dy& dy,
+                        const Params& params) {
   using K = typename P::Kernel;
   using V = typename P::Vjp;
   return std::apply(
       [&](const auto&... p) -> decltype(auto) {
         using C = const typename P::Config&;
-        if constexpr (V::template callable<K, C, const Residuals&, const Out&, const Dy&, decltype(p)...>)
+        if constexpr (V::template callable<K, C, const Residuals&, const Out&, const Dy&,
+                                           decltype(p)...>)
           return V::call(kernel, config, residuals, out, dy, p...);
         else if constexpr (V::template callable<K, C, const Residuals&, const Out&, const Dy&>)
           return V::call(kernel, config, residuals, out, dy);
@@ -91,14 +99,20 @@ struct NoOutput {};
 template <class P, class Residuals, class Out, class Params>
 class Pull {
  public:
-  Pull(typename P::Kernel kernel, typename P::Config config, Residuals residuals, Out out, Params params)
-      : kernel_(std::move(kernel)), config_(std::move(config)), residuals_(std::move(residuals)),
-        out_(std::move(out)), params_(std::move(params)) {}
+  Pull(typename P::Kernel kernel, typename P::Config config, Residuals residuals, Out out,
+       Params params)
+      : kernel_(std::move(kernel)),
+        config_(std::move(config)),
+        residuals_(std::move(residuals)),
+        out_(std::move(out)),
+        params_(std::move(params)) {}
 
   template <class Dy>
   auto operator()(const Dy& dy) const {
-    if constexpr (has_two_step_gradient<P>) return call_vjp<P>(kernel_, config_, residuals_, out_, dy, params_);
-    else if constexpr (hook_custom_vjp::callable<typename P::Kernel, const typename P::Config&, const Params&, const Dy&>)
+    if constexpr (has_two_step_gradient<P>)
+      return call_vjp<P>(kernel_, config_, residuals_, out_, dy, params_);
+    else if constexpr (hook_custom_vjp::callable<typename P::Kernel, const typename P::Config&,
+                                                 const Params&, const Dy&>)
       return hook_custom_vjp::call(kernel_, config_, params_, dy);
     else {
       static_cast<void>(mistake::custom_vjp_has_another_signature<typename P::Kernel, Dy>{});
@@ -127,9 +141,11 @@ auto call_forward(const typename P::Kernel& kernel, const typename P::Config& co
 
 // Runs forward; gives {out, pull}. Kernels that return nothing give a NoOutput.
 template <class P, class Params>
-auto run_forward(const typename P::Kernel& kernel, const typename P::Config& config, Params params) {
+auto run_forward(const typename P::Kernel& kernel, const typename P::Config& config,
+                 Params params) {
   if constexpr (has_two_step_gradient<P>) {
-    auto result = std::apply([&](auto&... p) { return call_forward<P>(kernel, config, p...); }, params);
+    auto result =
+        std::apply([&](auto&... p) { return call_forward<P>(kernel, config, p...); }, params);
     using R = ForwardResult<decltype(result)>;
     if constexpr (R::has_out) {
       auto& [out, residuals] = result;
@@ -139,17 +155,20 @@ auto run_forward(const typename P::Kernel& kernel, const typename P::Config& con
       return std::pair<Out, Pull<P, Res, Out, Params>>(std::move(out), std::move(pull));
     } else {
       using Res = decltype(result);
-      return std::pair(NoOutput{}, Pull<P, Res, NoOutput, Params>(kernel, config, std::move(result), NoOutput{}, std::move(params)));
+      return std::pair(NoOutput{}, Pull<P, Res, NoOutput, Params>(kernel, config, std::move(result),
+                                                                  NoOutput{}, std::move(params)));
     }
   } else {
     using Result = std::remove_cvref_t<typename P::Result>;
     if constexpr (std::is_void_v<Result>) {
       P::run(kernel, config, params);
-      return std::pair(NoOutput{}, Pull<P, NoOutput, NoOutput, Params>(kernel, config, {}, {}, std::move(params)));
+      return std::pair(NoOutput{}, Pull<P, NoOutput, NoOutput, Params>(kernel, config, {}, {},
+                                                                       std::move(params)));
     } else {
       Result out = P::run(kernel, config, params);
       return std::pair<Result, Pull<P, NoOutput, NoOutput, Params>>(
-          std::move(out), Pull<P, NoOutput, NoOutput, Params>(kernel, config, {}, {}, std::move(params)));
+          std::move(out),
+          Pull<P, NoOutput, NoOutput, Params>(kernel, config, {}, {}, std::move(params)));
     }
   }
 }

@@ -20,54 +20,59 @@ struct NoHook {
 // A name is looked up by what it hides: in a struct that inherits both the kernel and a member of
 // that name, the name is ambiguous exactly if the kernel has it, be it overloaded or a template.
 // (Testing whether it can be called would silently pass over a hook with a mistyped signature.)
-#define EJK_DETAIL_HOOK(name)                                                            \
-  struct hook_##name {                                                                   \
-    static constexpr bool found = true;                                                  \
-    static constexpr std::string_view text = #name;                                      \
-    struct Shadow {                                                                      \
-      int name;                                                                          \
-    };                                                                                   \
-    template <class K>                                                                   \
-    struct Both : K, Shadow {};                                                          \
-    template <class K>                                                                   \
-    static constexpr bool present = !requires { &Both<K>::name; };                       \
-    template <class K>                                                                   \
-    static constexpr bool unique = requires { &K::name; };                               \
-    template <class K>                                                                   \
-    static constexpr auto pointer() {                                                    \
-      return &K::name;                                                                   \
-    }                                                                                    \
-    template <class K, class... A>                                                       \
-    static constexpr bool callable =                                                     \
-        requires(const K& k, A&&... a) { k.name(static_cast<A&&>(a)...); };              \
-    template <class K, class... A>                                                       \
-    static decltype(auto) call(const K& k, A&&... a) {                                   \
-      return k.name(static_cast<A&&>(a)...);                                             \
-    }                                                                                    \
+#define EJK_DETAIL_HOOK(name)                                         \
+  struct hook_##name {                                                \
+    static constexpr bool found = true;                               \
+    static constexpr std::string_view text = #name;                   \
+    struct Shadow {                                                   \
+      int name;                                                       \
+    };                                                                \
+    template <class K>                                                \
+    struct Both : K, Shadow {};                                       \
+    template <class K>                                                \
+    static constexpr bool present = !requires {                       \
+      &Both<K>::name;                                                 \
+    };                                                                \
+    template <class K>                                                \
+    static constexpr bool unique = requires {                         \
+      &K::name;                                                       \
+    };                                                                \
+    template <class K>                                                \
+    static constexpr auto pointer() {                                 \
+      return &K::name;                                                \
+    }                                                                 \
+    template <class K, class... A>                                    \
+    static constexpr bool callable = requires(const K& k, A&&... a) { \
+      k.name(static_cast<A&&>(a)...);                                 \
+    };                                                                \
+    template <class K, class... A>                                    \
+    static decltype(auto) call(const K& k, A&&... a) {                \
+      return k.name(static_cast<A&&>(a)...);                          \
+    }                                                                 \
   };
 
 // The hooks of one method for a context and a platform, in order of precedence.
-#define EJK_DETAIL_HOOK_FAMILY(method)                                                          \
-  EJK_DETAIL_HOOK(method)                                                                       \
-  EJK_DETAIL_HOOK(method##_cpu)                                                                 \
-  EJK_DETAIL_HOOK(method##_opencl)                                                              \
-  EJK_DETAIL_HOOK(method##_cuda)                                                                \
-  EJK_DETAIL_HOOK(method##_shard_map)                                                           \
-  EJK_DETAIL_HOOK(method##_shard_map_cpu)                                                       \
-  EJK_DETAIL_HOOK(method##_shard_map_opencl)                                                    \
-  EJK_DETAIL_HOOK(method##_shard_map_cuda)                                                      \
-  EJK_DETAIL_HOOK(method##_batch)                                                               \
-  EJK_DETAIL_HOOK(method##_batch_cpu)                                                           \
-  EJK_DETAIL_HOOK(method##_batch_opencl)                                                        \
-  EJK_DETAIL_HOOK(method##_batch_cuda)                                                          \
-  struct method##_family {                                                                      \
-    static constexpr std::string_view text = #method;                                           \
-    using plain = std::tuple<hook_##method##_cpu, hook_##method##_opencl, hook_##method##_cuda, \
-                             hook_##method>;                                                    \
+#define EJK_DETAIL_HOOK_FAMILY(method)                                                            \
+  EJK_DETAIL_HOOK(method)                                                                         \
+  EJK_DETAIL_HOOK(method##_cpu)                                                                   \
+  EJK_DETAIL_HOOK(method##_opencl)                                                                \
+  EJK_DETAIL_HOOK(method##_cuda)                                                                  \
+  EJK_DETAIL_HOOK(method##_shard_map)                                                             \
+  EJK_DETAIL_HOOK(method##_shard_map_cpu)                                                         \
+  EJK_DETAIL_HOOK(method##_shard_map_opencl)                                                      \
+  EJK_DETAIL_HOOK(method##_shard_map_cuda)                                                        \
+  EJK_DETAIL_HOOK(method##_batch)                                                                 \
+  EJK_DETAIL_HOOK(method##_batch_cpu)                                                             \
+  EJK_DETAIL_HOOK(method##_batch_opencl)                                                          \
+  EJK_DETAIL_HOOK(method##_batch_cuda)                                                            \
+  struct method##_family {                                                                        \
+    static constexpr std::string_view text = #method;                                             \
+    using plain = std::tuple<hook_##method##_cpu, hook_##method##_opencl, hook_##method##_cuda,   \
+                             hook_##method>;                                                      \
     using shard_map = std::tuple<hook_##method##_shard_map_cpu, hook_##method##_shard_map_opencl, \
-                                 hook_##method##_shard_map_cuda, hook_##method##_shard_map>;    \
-    using batch = std::tuple<hook_##method##_batch_cpu, hook_##method##_batch_opencl,           \
-                             hook_##method##_batch_cuda, hook_##method##_batch>;                \
+                                 hook_##method##_shard_map_cuda, hook_##method##_shard_map>;      \
+    using batch = std::tuple<hook_##method##_batch_cpu, hook_##method##_batch_opencl,             \
+                             hook_##method##_batch_cuda, hook_##method##_batch>;                  \
   };
 
 EJK_DETAIL_HOOK_FAMILY(run)
@@ -88,8 +93,9 @@ template <class K, class Hook>
 inline constexpr bool has = Hook::template present<K>;
 
 template <class Family, Context C>
-using in_context = std::conditional_t<C == Context::shard_map, typename Family::shard_map,
-                                      std::conditional_t<C == Context::batch, typename Family::batch, typename Family::plain>>;
+using in_context = std::conditional_t<
+    C == Context::shard_map, typename Family::shard_map,
+    std::conditional_t<C == Context::batch, typename Family::batch, typename Family::plain>>;
 
 // {method}_{context}_{platform} > {method}_{context} > {method}_{platform} > {method}
 template <class K, class Family, Context C, Platform P>
@@ -97,10 +103,14 @@ consteval auto find_hook() {
   constexpr size_t p = static_cast<size_t>(P), generic = 3;
   using InContext = in_context<Family, C>;
   using Plain = typename Family::plain;
-  if constexpr (has<K, std::tuple_element_t<p, InContext>>) return std::tuple_element_t<p, InContext>{};
-  else if constexpr (has<K, std::tuple_element_t<generic, InContext>>) return std::tuple_element_t<generic, InContext>{};
-  else if constexpr (has<K, std::tuple_element_t<p, Plain>>) return std::tuple_element_t<p, Plain>{};
-  else if constexpr (has<K, std::tuple_element_t<generic, Plain>>) return std::tuple_element_t<generic, Plain>{};
+  if constexpr (has<K, std::tuple_element_t<p, InContext>>)
+    return std::tuple_element_t<p, InContext>{};
+  else if constexpr (has<K, std::tuple_element_t<generic, InContext>>)
+    return std::tuple_element_t<generic, InContext>{};
+  else if constexpr (has<K, std::tuple_element_t<p, Plain>>)
+    return std::tuple_element_t<p, Plain>{};
+  else if constexpr (has<K, std::tuple_element_t<generic, Plain>>)
+    return std::tuple_element_t<generic, Plain>{};
   else return NoHook{};
 }
 template <class K, class Family, Context C, Platform P>

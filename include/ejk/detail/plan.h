@@ -25,17 +25,21 @@ namespace ejk::detail {
 namespace mistake {
 template <class Kernel>
 struct kernel_has_no_config {
-  static_assert(sizeof(Kernel) == 0, "ejk: the kernel needs a nested type `Config` (an empty struct will do)");
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel needs a nested type `Config` (an empty struct will do)");
 };
 template <class Kernel>
 struct kernel_is_final {
-  static_assert(sizeof(Kernel) == 0, "ejk: the kernel must not be final: its hooks are found by deriving from it");
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel must not be final: its hooks are found by deriving from it");
 };
 template <class Kernel>
 struct config_cannot_be_written {
   static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's Config must be made of bools, numbers, enums, strings, optionals, vectors, arrays, "
-                "tuples, maps and plain structs, and have defaults; one with a base, C arrays or more than 24 fields "
+                "ejk: the kernel's Config must be made of bools, numbers, enums, strings, "
+                "optionals, vectors, arrays, "
+                "tuples, maps and plain structs, and have defaults; one with a base, C arrays or "
+                "more than 24 fields "
                 "names its fields with EJK_CONFIG");
 };
 template <class Kernel>
@@ -45,15 +49,17 @@ struct kernel_has_no_op_id {
 };
 template <class Kernel>
 struct kernel_has_no_run_for_this_platform {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel needs `R run(const Config&, arguments...) const` (or run_{platform} for the "
-                "platform its arguments live on)");
+  static_assert(
+      sizeof(Kernel) == 0,
+      "ejk: the kernel needs `R run(const Config&, arguments...) const` (or run_{platform} for the "
+      "platform its arguments live on)");
 };
 template <class Kernel>
 struct run_is_overloaded_or_a_template {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's run is overloaded or a template, so its parameters are unknown; make the "
-                "struct the template, or name them: using Arguments = ejk::list<...>;");
+  static_assert(
+      sizeof(Kernel) == 0,
+      "ejk: the kernel's run is overloaded or a template, so its parameters are unknown; make the "
+      "struct the template, or name them: using Arguments = ejk::list<...>;");
 };
 template <class Kernel>
 struct run_is_not_const {
@@ -61,68 +67,86 @@ struct run_is_not_const {
 };
 template <class Kernel>
 struct run_does_not_take_the_config_first {
-  static_assert(sizeof(Kernel) == 0, "ejk: the first parameter of the kernel's run must be `const Config&`");
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the first parameter of the kernel's run must be `const Config&`");
 };
 template <class Kernel, int Number, class Parameter>
 struct parameter_cannot_be_keyed {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: a parameter of the kernel's run (<Kernel, number, type>) is of a type the library does "
-                "not know; add `void ejk_key(ejk::KeySink&, const Type&)` beside it, or take an ejk::View");
+  static_assert(
+      sizeof(Kernel) == 0,
+      "ejk: a parameter of the kernel's run (<Kernel, number, type>) is of a type the library does "
+      "not know; add `void ejk_key(ejk::KeySink&, const Type&)` beside it, or take an ejk::View");
 };
 template <class Kernel>
 struct data_members_cannot_be_keyed {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel has data members that cannot be found; make it an aggregate of plain "
-                "values, or add a `key` hook that says what counts");
+  static_assert(
+      sizeof(Kernel) == 0,
+      "ejk: the kernel has data members that cannot be found; make it an aggregate of plain "
+      "values, or add a `key` hook that says what counts");
 };
 template <class Kernel>
 struct heuristic_cfg_has_another_signature {
   static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's heuristic_cfg must be `Config heuristic_cfg(const ejk::Invocation&) const`");
+                "ejk: the kernel's heuristic_cfg must be `Config heuristic_cfg(const "
+                "ejk::Invocation&) const`");
 };
 template <class Kernel>
 struct candidate_cfgs_has_another_signature {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's candidate_cfgs must be `std::vector<Config> (or ejk::Space<Config>) "
-                "candidate_cfgs(const ejk::Invocation&) const`");
+  static_assert(
+      sizeof(Kernel) == 0,
+      "ejk: the kernel's candidate_cfgs must be `std::vector<Config> (or ejk::Space<Config>) "
+      "candidate_cfgs(const ejk::Invocation&) const`");
 };
 template <class Kernel>
 struct is_valid_has_another_signature {
   static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's is_valid must be `bool is_valid(const Config&, const ejk::Invocation&) const`");
+                "ejk: the kernel's is_valid must be `bool is_valid(const Config&, const "
+                "ejk::Invocation&) const`");
 };
 template <class Kernel>
 struct reference_has_another_signature {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's reference must take run's parameters without the config, be const and "
-                "return what run returns");
+  static_assert(
+      sizeof(Kernel) == 0,
+      "ejk: the kernel's reference must take run's parameters without the config, be const and "
+      "return what run returns");
 };
 template <class Kernel>
 struct key_has_another_signature {
-  static_assert(sizeof(Kernel) == 0, 
-                "ejk: the kernel's key must take run's parameters without the config, be const and return what "
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel's key must take run's parameters without the config, be const and "
+                "return what "
                 "counts: one value or a std::tuple of values");
 };
 template <class Kernel, size_t Given, size_t Wanted>
 struct wrong_number_of_arguments {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the call has another number of arguments than the kernel's run has parameters after "
-                "the config (<Kernel, given, wanted>)");
+  static_assert(
+      sizeof(Kernel) == 0,
+      "ejk: the call has another number of arguments than the kernel's run has parameters after "
+      "the config (<Kernel, given, wanted>)");
 };
 template <class Kernel>
 struct prepare_does_not_return_a_tuple {
-  static_assert(sizeof(Kernel) == 0, "ejk: the kernel's prepare must return a std::tuple of run's arguments");
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel's prepare must return a std::tuple of run's arguments");
 };
 }  // namespace mistake
 
 template <class K>
-concept HasVersion = requires { { K::version } -> std::convertible_to<std::string_view>; };
+concept HasVersion = requires {
+  { K::version } -> std::convertible_to<std::string_view>;
+};
 template <class K>
-concept HasConfig = requires { typename K::Config; };
+concept HasConfig = requires {
+  typename K::Config;
+};
 template <class K>
-concept HasOpId = requires { { K::op_id } -> std::convertible_to<std::string_view>; };
+concept HasOpId = requires {
+  { K::op_id } -> std::convertible_to<std::string_view>;
+};
 template <class K>
-concept NamesArguments = requires { typename K::Arguments; };
+concept NamesArguments = requires {
+  typename K::Arguments;
+};
 
 template <class K>
 constexpr std::string_view version_of() {
@@ -181,7 +205,8 @@ template <class Raw>
 consteval Role role_of_raw() {
   using P = std::remove_cvref_t<Raw>;
   if constexpr (is_a<P, Out>) return Role::output;
-  else if constexpr (std::is_lvalue_reference_v<Raw> && !std::is_const_v<std::remove_reference_t<Raw>>)
+  else if constexpr (std::is_lvalue_reference_v<Raw> &&
+                     !std::is_const_v<std::remove_reference_t<Raw>>)
     return Role::in_out;
   else return Role::input;
 }
@@ -212,7 +237,8 @@ struct Plan {
     if constexpr (!HasConfig<K>) static_cast<void>(mistake::kernel_has_no_config<K>{});
     else if constexpr (!HasOpId<K>) static_cast<void>(mistake::kernel_has_no_op_id<K>{});
     else if constexpr (std::is_final_v<K>) static_cast<void>(mistake::kernel_is_final<K>{});
-    else if constexpr (!MadeOfValues<typename K::Config> || !std::default_initializable<typename K::Config>)
+    else if constexpr (!MadeOfValues<typename K::Config> ||
+                       !std::default_initializable<typename K::Config>)
       static_cast<void>(mistake::config_cannot_be_written<K>{});
     else if constexpr (!hook_t<K, run_family, C, P>::found)
       static_cast<void>(mistake::kernel_has_no_run_for_this_platform<K>{});
@@ -258,11 +284,13 @@ struct Plan {
     return total_words<Param<I>...>();
   }
   static constexpr int parameter_words = words_of_parameters(Indices{});
-  static constexpr bool fixed = parameter_words != any_number_of_words && std::is_empty_v<K> && !has_key;
+  static constexpr bool fixed =
+      parameter_words != any_number_of_words && std::is_empty_v<K> && !has_key;
   static constexpr size_t fixed_words = fixed ? static_cast<size_t>(parameter_words) + 1 : 1;
 
   template <class Params, size_t... I>
-  static void emit(const K& kernel, const Params& params, uint64_t salt, auto& sink, std::index_sequence<I...>) {
+  static void emit(const K& kernel, const Params& params, uint64_t salt, auto& sink,
+                   std::index_sequence<I...>) {
     sink.push(reinterpret_cast<uintptr_t>(&kernel_tag<K, C, P>) ^ salt);
     if constexpr (has_key) {
       if constexpr (check_key<decltype(std::get<I>(params))...>())
@@ -287,15 +315,16 @@ struct Plan {
     if constexpr (!hook_key::template callable<K, Passed...>) {
       static_cast<void>(mistake::key_has_another_signature<K>{});
       return false;
-    } else if constexpr (!can_be_in_key<std::remove_cvref_t<decltype(hook_key::call(std::declval<const K&>(),
-                                                                                    std::declval<Passed>()...))>>) {
+    } else if constexpr (!can_be_in_key<std::remove_cvref_t<decltype(hook_key::call(
+                             std::declval<const K&>(), std::declval<Passed>()...))>>) {
       static_cast<void>(mistake::key_has_another_signature<K>{});
       return false;
     } else return true;
   }
   template <size_t I>
   static void emit_shape(const Param<I>& param, auto& sink) {
-    if constexpr (!std::is_arithmetic_v<Param<I>> && !is_wrapper<Param<I>>) ArgTraits<Param<I>>::emit(param, sink);
+    if constexpr (!std::is_arithmetic_v<Param<I>> && !is_wrapper<Param<I>>)
+      ArgTraits<Param<I>>::emit(param, sink);
   }
 
   // -- the abstract call ----------------------------------------------------------------------
@@ -320,7 +349,8 @@ struct Plan {
   template <size_t I>
   static void add_argument(Invocation& inv, const Param<I>& param) {
     Arg arg = with_role(ArgTraits<Param<I>>::describe(param), role_of_raw<Raw<I>>());
-    if constexpr (is_named<Param<I>>) inv.kwargs.emplace_back(std::string(Param<I>::name), std::move(arg));
+    if constexpr (is_named<Param<I>>)
+      inv.kwargs.emplace_back(std::string(Param<I>::name), std::move(arg));
     else inv.args.push_back(std::move(arg));
   }
   template <class T>
@@ -340,27 +370,29 @@ struct Plan {
   // -- running --------------------------------------------------------------------------------
 
   template <size_t... I>
-  static auto returned(std::index_sequence<I...>)
-      -> std::type_identity<decltype(Run::call(std::declval<const K&>(), std::declval<const Config&>(),
-                                               std::declval<Param<I>&>()...))>;
+  static auto returned(std::index_sequence<I...>) -> std::type_identity<decltype(Run::call(
+      std::declval<const K&>(), std::declval<const Config&>(), std::declval<Param<I>&>()...))>;
   // What run returns.
   using Result = typename decltype(returned(Indices{}))::type;
 
   template <class Params>
   static decltype(auto) run(const K& kernel, const Config& config, Params&& params) {
     return std::apply(
-        [&](auto&&... p) -> decltype(auto) { return Run::call(kernel, config, static_cast<decltype(p)>(p)...); },
+        [&](auto&&... p) -> decltype(auto) {
+          return Run::call(kernel, config, static_cast<decltype(p)>(p)...);
+        },
         std::forward<Params>(params));
   }
 
   // -- from a caller's arguments to run's parameters -------------------------------------------
 
   template <class... A>
-  static constexpr size_t positional = (size_t{0} + ... + (is_keyword<std::remove_cvref_t<A>> ? 0 : 1));
+  static constexpr size_t positional = (size_t{0} + ... +
+                                        (is_keyword<std::remove_cvref_t<A>> ? 0 : 1));
 
   template <class... A>
   static auto bind_all(A&&... args) {
-    if constexpr (positional<A...> > arity) {
+    if constexpr (positional < A... >> arity) {
       static_cast<void>(mistake::wrong_number_of_arguments<K, positional<A...>, arity>{});
       return std::tuple<>{};
     } else {
@@ -371,7 +403,8 @@ struct Plan {
           (check_given_once<I, A...>(passed), ...);
         }
         return std::tuple<decltype(bind_one<I, A...>(passed))...>(bind_one<I, A...>(passed)...);
-      }(Indices{});
+      }
+      (Indices{});
     }
   }
 
@@ -429,7 +462,8 @@ struct Plan {
       [&]<size_t... I>(std::index_sequence<I...>) {
         ((known = known || is_name<I>(arg.name)), ...);
         if (!known) (add_name<I>(names), ...);
-      }(Indices{});
+      }
+      (Indices{});
       if (!known) wrong_keyword(K::op_id, arg.name, names.empty() ? "none" : names);
     }
   }
@@ -438,7 +472,8 @@ struct Plan {
     if constexpr (is_named<Param<I>>) {
       size_t times = I < positional<A...> ? 1 : 0;
       auto count = [&](const auto& arg) {
-        if constexpr (is_keyword<std::remove_cvref_t<decltype(arg)>>) times += arg.name == Param<I>::name;
+        if constexpr (is_keyword<std::remove_cvref_t<decltype(arg)>>)
+          times += arg.name == Param<I>::name;
       };
       std::apply([&](const auto&... a) { (count(a), ...); }, passed);
       if (times > 1) repeated_keyword(K::op_id, Param<I>::name);
@@ -451,7 +486,8 @@ struct Plan {
   }
   template <size_t I>
   static void add_name(std::string& names) {
-    if constexpr (is_named<Param<I>>) names += (names.empty() ? "" : ", ") + std::string(Param<I>::name);
+    if constexpr (is_named<Param<I>>)
+      names += (names.empty() ? "" : ", ") + std::string(Param<I>::name);
   }
 };
 

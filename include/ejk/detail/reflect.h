@@ -57,14 +57,15 @@ constexpr bool takes_braces(std::index_sequence<I...>) {
 template <class T>
 struct AnyBaseOf {
   template <class B>
-    requires(std::is_base_of_v<B, T> && !std::is_same_v<B, T>)
-  constexpr operator B() const noexcept {
+  requires(std::is_base_of_v<B, T> && !std::is_same_v<B, T>) constexpr operator B() const noexcept {
     __builtin_unreachable();
   }
 };
 // The first initialiser of an aggregate with a base is the base's.
 template <class T>
-inline constexpr bool has_base = requires { T{AnyBaseOf<T>{}}; };
+inline constexpr bool has_base = requires {
+  T{AnyBaseOf<T>{}};
+};
 
 inline constexpr size_t max_fields = 24;
 
@@ -73,22 +74,28 @@ template <class T, size_t N = 0>
 consteval size_t count_fields() {
   if constexpr (N > max_fields) return 0;
   else if constexpr (takes_braces<T>(std::make_index_sequence<N>{}) &&
-                     !takes_braces<T>(std::make_index_sequence<N + 1>{})) return N;
+                     !takes_braces<T>(std::make_index_sequence<N + 1>{}))
+    return N;
   else return count_fields<T, N + 1>();
 }
 
 // Whether the I-th initialiser is a field's, and not that of one element of a C array.
 template <class T, size_t N, size_t I>
 constexpr bool is_one_field() {
-  return []<size_t... Before, size_t... After>(std::index_sequence<Before...>, std::index_sequence<After...>) {
-    return requires { T{(static_cast<void>(Before), Anything{})..., {}, (static_cast<void>(After), Anything{})...}; };
-  }(std::make_index_sequence<I>{}, std::make_index_sequence<N - I - 1>{});
+  return []<size_t... Before, size_t... After>(std::index_sequence<Before...>,
+                                               std::index_sequence<After...>) {
+    return requires {
+      T{(static_cast<void>(Before), Anything{})..., {}, (static_cast<void>(After), Anything{})...};
+    };
+  }
+  (std::make_index_sequence<I>{}, std::make_index_sequence<N - I - 1>{});
 }
 template <class T>
 consteval bool has_fields_only() {
   return []<size_t... I>(std::index_sequence<I...>) {
     return (is_one_field<T, sizeof...(I), I>() && ...);
-  }(std::make_index_sequence<count_fields<T>()>{});
+  }
+  (std::make_index_sequence<count_fields<T>()>{});
 }
 
 // clang-format off
@@ -160,8 +167,9 @@ consteval std::string_view field_name() {
 }
 
 template <class T>
-concept PlainStruct = std::is_class_v<T> && std::is_aggregate_v<T> && !NamesItsFields<T> && !has_base<T> &&
-                      (count_fields<T>() > 0 || std::is_empty_v<T>) && has_fields_only<T>();
+concept PlainStruct =
+    std::is_class_v<T> && std::is_aggregate_v<T> && !NamesItsFields<T> && !has_base<T> &&
+    (count_fields<T>() > 0 || std::is_empty_v<T>)&&has_fields_only<T>();
 
 template <class T>
 concept Reflected = NamesItsFields<T> || PlainStruct<T>;
@@ -208,7 +216,8 @@ constexpr void for_each_field(T& object, F&& f) {
   auto fields = fields_of(object);
   [&]<size_t... I>(std::index_sequence<I...>) {
     (f(field_names<std::remove_const_t<T>>[I], std::get<I>(fields)), ...);
-  }(std::make_index_sequence<std::tuple_size_v<decltype(fields)>>{});
+  }
+  (std::make_index_sequence<std::tuple_size_v<decltype(fields)>>{});
 }
 
 // "" for a value that is not an enumerator: compilers print those as "(Type)5".
@@ -229,7 +238,9 @@ template <class E, int I>
 consteval std::string_view enumerator_name_at() {
   using U = std::underlying_type_t<E>;
   using Limits = std::numeric_limits<U>;
-  if constexpr (I < 0 ? std::is_unsigned_v<U> : static_cast<uint64_t>(Limits::max()) < static_cast<uint64_t>(I)) return {};
+  if constexpr (I < 0 ? std::is_unsigned_v<U>
+                      : static_cast<uint64_t>(Limits::max()) < static_cast<uint64_t>(I))
+    return {};
   else return enumerator_name<std::bit_cast<E>(static_cast<U>(I))>();
 }
 
@@ -239,7 +250,8 @@ consteval auto make_enumerator_names() {
   return []<int... I>(std::integer_sequence<int, I...>) {
     return std::array<std::string_view, sizeof...(I)>{
         enumerator_name_at<E, I + first_enumerator>()...};
-  }(std::make_integer_sequence<int, enumerator_limit - first_enumerator>{});
+  }
+  (std::make_integer_sequence<int, enumerator_limit - first_enumerator>{});
 }
 template <class E>
 inline constexpr auto enumerator_names = make_enumerator_names<E>();

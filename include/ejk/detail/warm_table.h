@@ -51,7 +51,8 @@ class WarmTable {
   }
 
   // Adds or replaces. An entry made for an older generation of the cache is not taken.
-  void publish(uint64_t hash, std::unique_ptr<WarmEntry> entry, std::vector<uint64_t> words, uint64_t generation);
+  void publish(uint64_t hash, std::unique_ptr<WarmEntry> entry, std::vector<uint64_t> words,
+               uint64_t generation);
 
  private:
   struct Slot {
@@ -71,7 +72,7 @@ class WarmTable {
   std::atomic<const Slots*> slots_;
   std::mutex mutex_;
   size_t used_ = 0;
-  std::vector<std::unique_ptr<Slots>> tables_;     // the last one is in use
+  std::vector<std::unique_ptr<Slots>> tables_;  // the last one is in use
   std::vector<std::unique_ptr<WarmEntry>> entries_;
 };
 

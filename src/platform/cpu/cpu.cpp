@@ -303,9 +303,12 @@ std::string fingerprint_of(const Value& identity) {
 
 std::string_view platform_name(Platform platform) {
   switch (platform) {
-    case Platform::opencl: return "opencl";
-    case Platform::cuda: return "cuda";
-    default: return "cpu";
+    case Platform::opencl:
+      return "opencl";
+    case Platform::cuda:
+      return "cuda";
+    default:
+      return "cpu";
   }
 }
 

@@ -14,13 +14,16 @@ struct Saxpy {  // y += alpha x
     int block = 1024;
   };
 
-  void run(const Config& config, ejk::Unkeyed<float> alpha, std::span<const float> x, std::span<float> y) const {
+  void run(const Config& config, ejk::Unkeyed<float> alpha, std::span<const float> x,
+           std::span<float> y) const {
     const auto block = static_cast<size_t>(config.block);
     for (size_t begin = 0; begin < y.size(); begin += block)
       for (size_t i = begin; i < y.size() && i < begin + block; ++i) y[i] += alpha * x[i];
   }
   Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
-  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{256}, {1024}, {4096}}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const {
+    return {{256}, {1024}, {4096}};
+  }
 };
 
 int main() {
