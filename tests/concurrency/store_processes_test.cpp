@@ -106,18 +106,24 @@ TEST(StoreProcesses, KilledWritersLeaveNothingTornAndLoseNothingReported) {
     const pid_t child =
         start_child([&]() -> bool { write_until_killed(root, channel[1], process); });
     ::close(channel[1]);
+    const auto take_report = [&] {
+      int n = 0;
+      if (::read(channel[0], &n, sizeof n) != sizeof n) return false;
+      int& present = best[n % 7 == 0 ? n % 70 : n];
+      present = std::max(present, n);
+      return ++reported, true;
+    };
+    // Half of them are known to be at work, however slow the machine; the others may be starting.
+    if (process % 2 == 0) EXPECT_TRUE(take_report());
     std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 20'000));
     ::kill(child, SIGKILL);
     int status = 0;
     ::waitpid(child, &status, 0);
     EXPECT_TRUE(WIFSIGNALED(status)) << "the writer failed by itself";
-    for (int n = 0; ::read(channel[0], &n, sizeof n) == sizeof n; ++reported) {
-      int& present = best[n % 7 == 0 ? n % 70 : n];
-      present = std::max(present, n);
-    }
+    while (take_report()) continue;
     ::close(channel[0]);
   }
-  EXPECT_GT(reported, kills / 2) << "the writers were killed before they did anything";
+  EXPECT_GE(reported, kills / 2) << "the writers were killed before they did anything";
 
   Warnings warnings;
   DirectoryStore store = open_store(root, warnings);
