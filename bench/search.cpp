@@ -101,7 +101,8 @@ Space read_space(const fs::path& path) {
   const ejk::Value data = ejk::parse_json(unzipped(path));
   Space out;
   out.name = path.stem().stem().string();
-  out.kernel = data.find("kernel")->as_string();
+  const ejk::Value* kernel = data.find("kernel");
+  out.kernel = kernel ? kernel->as_string() : out.name.substr(0, out.name.find('-'));
   for (const auto& [name, values] : data.find("params")->as_object().members)
     out.space.parameters.push_back({name, values.as_array()});
   for (const ejk::Value& row : data.find("results")->as_array()) {
@@ -115,6 +116,7 @@ Space read_space(const fs::path& path) {
                                                  : std::optional(cells.back().as_double()));
     if (out.seconds.back()) out.ratios.push_back(*out.seconds.back());
   }
+  if (out.ratios.empty()) throw std::runtime_error("no times in " + path.string());
   std::ranges::sort(out.ratios);
   out.optimum = out.ratios.front();
   for (double& r : out.ratios) r /= out.optimum;
@@ -176,14 +178,14 @@ double score_of(const Space& space, const std::vector<const Run*>& runs) {
 
 struct Row {
   std::string name;
-  size_t spaces = 0;
+  std::vector<std::string> spaces;
   double score = 0, half_width = 0;  // half_width: of the 95 % interval over seeds; 0 if unknown
   std::map<int, double> best, p5;
   double mean_p5() const { return (p5.at(25) + p5.at(50) + p5.at(100) + p5.at(200)) / 4; }
 };
 
 void print(const Row& row) {
-  fmt::print("{:32} {:6} {:6.3f} {:7}", row.name, row.spaces, row.score,
+  fmt::print("{:32} {:6} {:6.3f} {:7}", row.name, row.spaces.size(), row.score,
              row.half_width > 0 ? fmt::format("±{:.3f}", row.half_width) : "");
   for (const auto& [k, value] : row.best) fmt::print(" {:6.3f}", value);
   for (const auto& [k, value] : row.p5) fmt::print(" {:6.2f}", value);
@@ -194,6 +196,10 @@ void print(const Row& row) {
 struct Measured {
   Row row;
   double ask_us = 0;  // the slowest space
+  struct Figures {
+    double score = 0, p5 = 0;
+  };
+  std::map<std::string, Figures> by_space;
 };
 
 Measured measure(const std::vector<Space>& spaces, std::string_view strategy, bool transfer,
@@ -222,18 +228,20 @@ Measured measure(const std::vector<Space>& spaces, std::string_view strategy, bo
     const double score = score_of(space, all);
     per_space += fmt::format("  {} {:.2f}", space.name, score);
     out.row.score += score;
-    ++out.row.spaces;
+    out.by_space[space.name].score = score;
+    out.row.spaces.push_back(space.name);
     for (const int k : budgets) {
       double mean = 0, within = 0;
       for (const Run& run : runs)
         mean += run.at(k) / seeds, within += (run.at(k) <= 1.05) / static_cast<double>(seeds);
       log_best[k] += std::log(mean);
       out.row.p5[k] += within;
+      if (k <= 200) out.by_space[space.name].p5 += within / 4;
     }
     out.ask_us = std::max(out.ask_us, time / asks * 1e6);
   }
-  if (out.row.spaces == 0) return out;
-  const auto n = static_cast<double>(out.row.spaces);
+  if (out.row.spaces.empty()) return out;
+  const auto n = static_cast<double>(out.row.spaces.size());
   out.row.score /= n;
   for (const int k : budgets) out.row.best[k] = std::exp(log_best[k] / n), out.row.p5[k] /= n;
   double mean = 0, variance = 0;
@@ -257,7 +265,7 @@ std::vector<Row> read_peers(const fs::path& path, const std::vector<Space>& spac
     row.name = "peer: " + name;
     for (const auto& [space, figures] : per_space.as_object().members) {
       if (std::ranges::find(spaces, space, &Space::name) == spaces.end()) continue;
-      ++row.spaces;
+      row.spaces.push_back(space);
       row.score += std::clamp(figures.find("score95")->as_double(), -1.0, 1.0);
       for (const int k : budgets) {
         const ejk::Value& at = *figures.find("at")->find(std::to_string(k));
@@ -265,8 +273,8 @@ std::vector<Row> read_peers(const fs::path& path, const std::vector<Space>& spac
         row.p5[k] += at.find("p_within5pct")->as_double();
       }
     }
-    if (row.spaces == 0) continue;
-    const auto n = static_cast<double>(row.spaces);
+    if (row.spaces.empty()) continue;
+    const auto n = static_cast<double>(row.spaces.size());
     row.score /= n;
     for (const int k : budgets) row.best[k] = std::exp(row.best[k] / n), row.p5[k] /= n;
     rows.push_back(row);
@@ -308,11 +316,20 @@ int main() try {
   const Measured with_transfer = measure(spaces, "auto", true, seeds);
   const Measured alone = measure(spaces, "auto", false, seeds);
   measure(spaces, "random", false, seeds);
-  double best_peer = -1, best_peer_p5 = 0;
-  for (const Row& row : read_peers(folder / "peers.json", spaces)) {
-    print(row);
-    best_peer = std::max(best_peer, row.score);
-    best_peer_p5 = std::max(best_peer_p5, row.mean_p5());
+  const std::vector<Row> peers = read_peers(folder / "peers.json", spaces);
+  ejk::Value best_peer, best_peer_p5;  // null if there are none
+  if (!peers.empty()) {
+    best_peer = peers.front().score;
+    best_peer_p5 = std::ranges::max(peers, {}, &Row::mean_p5).mean_p5();
+    for (const Row& row : peers) print(row);
+    Measured::Figures same;
+    const std::vector<std::string>& names = peers.front().spaces;
+    for (const std::string& name : names) {
+      same.score += alone.by_space.at(name).score / static_cast<double>(names.size());
+      same.p5 += alone.by_space.at(name).p5 / static_cast<double>(names.size());
+    }
+    fmt::print("auto on the {} spaces of the best peer: score {:.3f}, P5 {:.3f}\n", names.size(),
+               same.score, same.p5);
   }
   bench::print_json({{"score", alone.row.score},
                      {"score_interval", alone.row.half_width},

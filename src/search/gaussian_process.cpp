@@ -13,7 +13,8 @@ namespace {
 constexpr float unknown_mean = 1;        // variance of the mean
 constexpr double usual_noise = 0.01;     // repeated measurements, and what the axes cannot tell
 constexpr double usual_trend = 0.1;      // of the weight of each trend
-constexpr double length_spread = 0.8;    // of the logarithm of an axis' length around 1
+constexpr double usual_length = 2;       // of an axis from 0 to 1
+constexpr double length_spread = 0.8;    // of the logarithm of that length
 constexpr double other_spread = 1;       // of the logarithms of noise and trend
 constexpr double amplitude_worth = 2;    // the amplitude 1 counts as so many values
 constexpr double smallest_pivot = 1e-8;  // equal points without noise must not divide by zero
@@ -34,7 +35,8 @@ double log_normal(double value, double centre, double spread) {
 GaussianProcess::GaussianProcess(const std::vector<Axis>& axes, const std::vector<Trend>& trends)
     : axes_(axes),
       trends_(trends),
-      scales_{std::vector<double>(axes.size()), std::log(usual_noise), std::log(usual_trend)} {}
+      scales_{std::vector<double>(axes.size(), -std::log(usual_length)), std::log(usual_noise),
+              std::log(usual_trend)} {}
 
 void GaussianProcess::append(Columns& columns, size_t point) const {
   columns.axes.resize(axes_.size());
@@ -90,7 +92,8 @@ double GaussianProcess::fit(const Scales& scales, std::span<const size_t> points
   amplitude_ = (squares + amplitude_worth) / worth;
   double prior = log_normal(scales.noise, std::log(usual_noise), other_spread) +
                  log_normal(scales.trend, std::log(usual_trend), other_spread);
-  for (const double length : scales.inverse_length) prior += log_normal(length, 0, length_spread);
+  for (const double length : scales.inverse_length)
+    prior += log_normal(length, -std::log(usual_length), length_spread);
   return -0.5 * (worth * std::log(squares + amplitude_worth) + log_determinant) + prior;
 }
 
