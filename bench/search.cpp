@@ -331,12 +331,14 @@ int main() try {
     fmt::print("auto on the {} spaces of the best peer: score {:.3f}, P5 {:.3f}\n", names.size(),
                same.score, same.p5);
   }
+  ejk::Value score_transfer;  // null if no kernel is there with two devices
+  if (!with_transfer.row.spaces.empty()) score_transfer = with_transfer.row.score;
   bench::print_json({{"score", alone.row.score},
                      {"score_interval", alone.row.half_width},
                      {"score_best_peer", best_peer},
                      {"p5", alone.row.mean_p5()},
                      {"p5_best_peer", best_peer_p5},
-                     {"score_transfer", with_transfer.row.score},
+                     {"score_transfer", score_transfer},
                      {"ask_us", std::max(alone.ask_us, with_transfer.ask_us)}});
 } catch (const std::exception& e) {
   fmt::print(stderr, "{}\n", e.what());
