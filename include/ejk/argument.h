@@ -116,5 +116,3 @@ template <class... T>
 struct list {};
 
 }  // namespace ejk
-
-#include <ejk/detail/argument_traits_impl.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Key words: what a parameter adds to the warm key. Declarations; see argument_traits_impl.h.
+// Key words: what a parameter adds to the warm key. Declarations; see argument_containers.h.
 #pragma once
 
 #include <algorithm>

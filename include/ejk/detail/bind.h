@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <ejk/argument.h>
+#include <ejk/detail/argument_containers.h>
 #include <ejk/error.h>
 
 namespace ejk::detail {

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arrays as parameters: views, spans, vectors, tensors, DLPack, each with its private copy.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <ejk/argument.h>
+#include <ejk/config.h>
+#include <ejk/detail/trial_data.h>
+
+namespace ejk::detail {
+
+// Any struct laid out as DLPack's DLTensor, whoever declared it.
+template <class T>
+concept DlpackTensor = requires(const T& t) {
+  t.data, t.device.device_type, t.ndim, t.dtype.code, t.dtype.bits, t.dtype.lanes, t.shape,
+      t.strides, t.byte_offset;
+};
+template <class T>
+concept HasView = requires(const T& t) {
+  { ejk_view(t) } -> std::convertible_to<AnyView>;
+};
+template <class T>
+concept HasKey = requires(KeySink& sink, const T& t) {
+  ejk_key(sink, t);
+};
+
+// Throw Error(invalid_argument) for codes this library does not know.
+DType dlpack_dtype(int code, int bits, int lanes);
+Platform dlpack_platform(int device_type);
+
+template <DlpackTensor T>
+AnyView any_view_of(const T& t) {
+  const auto rank = static_cast<size_t>(t.ndim);
+  return {static_cast<std::byte*>(t.data) + t.byte_offset,
+          dlpack_dtype(t.dtype.code, t.dtype.bits, t.dtype.lanes),
+          dlpack_platform(static_cast<int>(t.device.device_type)),
+          {t.shape, rank},
+          t.strides ? std::span<const int64_t>(t.strides, rank) : std::span<const int64_t>(),
+          true};
+}
+inline AnyView any_view_of(const AnyView& v) { return v; }
+inline AnyView any_view_of(const Tensor& t) { return t.any(); }
+template <HasView T>
+AnyView any_view_of(const T& t) {
+  return ejk_view(t);
+}
+
+template <class T>
+concept DynamicTensor = requires(const T& t) {
+  any_view_of(t);
+};
+
+// ---- copies ---------------------------------------------------------------------------------
+
+// Appends the arrays and numbers in a value; see bound_kernel.h.
+template <class T>
+void append_result(const T& result, std::vector<OutputBytes>& outputs);
+
+template <class P>
+class ValueCopy {
+ public:
+  ValueCopy(const P& original, Role role) : value_(original) {
+    if (role == Role::in_out) pristine_.emplace(original);
+  }
+  P& get() { return value_; }
+  void reset() {
+    if constexpr (std::is_copy_assignable_v<P>)
+      if (pristine_) value_ = *pristine_;
+  }
+  void append_outputs(std::vector<OutputBytes>& outputs) const {
+    if (pristine_) append_result(value_, outputs);
+  }
+
+ private:
+  P value_;
+  std::optional<P> pristine_;  // of one that run may write
+};
+
+// For types that can be pointed at other data: Rebuild::at(original, array) gives such a P.
+template <class P, class Rebuild>
+class ArrayCopy {
+ public:
+  ArrayCopy(const P& original, Role role)
+      : array_(Rebuild::array(original), role), view_(Rebuild::at(original, array_.array())) {}
+  ArrayCopy(ArrayCopy&&) = delete;  // the view may point into the array's shape
+  P& get() { return view_; }
+  void reset() { array_.reset(); }
+  void append_outputs(std::vector<OutputBytes>& outputs) const { array_.append_output(outputs); }
+
+ private:
+  PrivateArray array_;
+  P view_;
+};
+
+// ---- arrays ---------------------------------------------------------------------------------
+
+inline Arg describe_array(const ArrayRef& a) {
+  Arg arg;
+  arg.kind = Arg::Kind::tensor;
+  arg.role = a.writable ? Role::in_out : Role::input;
+  arg.dtype = a.dtype;
+  arg.shape = a.shape;
+  arg.strides = a.any().packed() ? std::vector<int64_t>{} : a.strides;
+  return arg;
+}
+
+template <class T, int R>
+struct ArgTraits<View<T, R>> {
+  using P = View<T, R>;
+  static constexpr int words = R;
+  static void emit(const P& p, auto& sink) {
+    for (size_t d = 0; d < R; ++d) sink.push(static_cast<uint64_t>(p.shape[d]));
+  }
+  static ArrayRef array(const P& p) {
+    return {const_cast<std::remove_const_t<T>*>(p.data),
+            dtype_of<T>,
+            Platform::cpu,
+            {p.shape.begin(), p.shape.end()},
+            {},
+            !std::is_const_v<T>};
+  }
+  static P at(const P& p, const ArrayRef& a) { return {static_cast<T*>(a.data), p.shape}; }
+  static Arg describe(const P& p) { return describe_array(array(p)); }
+  using Copy = ArrayCopy<P, ArgTraits>;
+};
+
+template <class T, int R>
+struct ArgTraits<StridedView<T, R>> {
+  using P = StridedView<T, R>;
+  static constexpr int words = 2 * R;
+  static void emit(const P& p, auto& sink) {
+    for (size_t d = 0; d < R; ++d) sink.push(static_cast<uint64_t>(p.shape[d]));
+    for (size_t d = 0; d < R; ++d) sink.push(static_cast<uint64_t>(p.strides[d]));
+  }
+  static ArrayRef array(const P& p) {
+    return {const_cast<std::remove_const_t<T>*>(p.data),
+            dtype_of<T>,
+            Platform::cpu,
+            {p.shape.begin(), p.shape.end()},
+            {p.strides.begin(), p.strides.end()},
+            !std::is_const_v<T>};
+  }
+  static P at(const P& p, const ArrayRef& a) {
+    return {static_cast<T*>(a.data), p.shape, p.strides};
+  }
+  static Arg describe(const P& p) { return describe_array(array(p)); }
+  using Copy = ArrayCopy<P, ArgTraits>;
+};
+
+template <Element T, size_t Extent>
+struct ArgTraits<std::span<T, Extent>> {
+  using P = std::span<T, Extent>;
+  static constexpr int words = Extent == std::dynamic_extent ? 1 : 0;
+  static void emit(const P& p, auto& sink) {
+    if constexpr (words == 1) sink.push(p.size());
+  }
+  static ArrayRef array(const P& p) {
+    return {const_cast<std::remove_const_t<T>*>(p.data()),
+            dtype_of<T>,
+            Platform::cpu,
+            {static_cast<int64_t>(p.size())},
+            {},
+            !std::is_const_v<T>};
+  }
+  static P at(const P& p, const ArrayRef& a) { return P(static_cast<T*>(a.data), p.size()); }
+  static Arg describe(const P& p) { return describe_array(array(p)); }
+  using Copy = ArrayCopy<P, ArgTraits>;
+};
+
+void emit_any(const AnyView& view, WordSink& sink);
+inline ArrayRef array_of(const AnyView& v) {
+  return {v.data,
+          v.dtype,
+          v.platform,
+          {v.shape.begin(), v.shape.end()},
+          {v.strides.begin(), v.strides.end()},
+          v.writable};
+}
+
+template <>
+struct ArgTraits<AnyView> {
+  static constexpr int words = any_number_of_words;
+  static void emit(const AnyView& p, auto& sink) { emit_any(p, sink); }
+  static ArrayRef array(const AnyView& p) { return array_of(p); }
+  static AnyView at(const AnyView&, const ArrayRef& a) { return a.any(); }
+  static Arg describe(const AnyView& p) { return describe_array(array(p)); }
+  using Copy = ArrayCopy<AnyView, ArgTraits>;
+};
+
+template <DlpackTensor P>
+struct ArgTraits<P> {
+  static constexpr int words = any_number_of_words;
+  static void emit(const P& p, auto& sink) { emit_any(any_view_of(p), sink); }
+  static ArrayRef array(const P& p) { return array_of(any_view_of(p)); }
+  static P at(const P& p, const ArrayRef& a) {
+    P out = p;
+    out.data = a.data;
+    out.byte_offset = 0;
+    out.shape = const_cast<int64_t*>(a.shape.data());
+    out.strides = a.strides.empty() ? nullptr : const_cast<int64_t*>(a.strides.data());
+    return out;
+  }
+  static Arg describe(const P& p) { return describe_array(array(p)); }
+  using Copy = ArrayCopy<P, ArgTraits>;
+};
+
+// Owning arrays: a pristine copy restores the one that candidates work on.
+template <class P, P (*clone)(const P&), AnyView (*view)(const P&, std::array<int64_t, 1>&)>
+class OwningCopy {
+ public:
+  OwningCopy(const P& original, Role role)
+      : role_(role), pristine_(clone(original)), value_(clone(original)) {}
+  P& get() { return value_; }
+  void reset() {
+    if (role_ != Role::input) value_ = clone(pristine_);
+    std::array<int64_t, 1> size;
+    if (role_ == Role::output) poison(view(value_, size));
+  }
+  void append_outputs(std::vector<OutputBytes>& outputs) const {
+    std::array<int64_t, 1> size;
+    if (role_ != Role::input) outputs.push_back(packed_bytes(view(value_, size)));
+  }
+
+ private:
+  Role role_;
+  P pristine_, value_;
+};
+
+inline Tensor clone_tensor(const Tensor& t) { return t.clone_with_strides(); }
+inline AnyView view_tensor(const Tensor& t, std::array<int64_t, 1>&) { return t.any(); }
+template <>
+struct ArgTraits<Tensor> {
+  static constexpr int words = any_number_of_words;
+  static void emit(const Tensor& p, auto& sink) { emit_any(p.any(), sink); }
+  static Arg describe(const Tensor& p) {
+    Arg arg = describe_array(array_of(p.any()));
+    arg.role = Role::input;
+    return arg;
+  }
+  using Copy = OwningCopy<Tensor, clone_tensor, view_tensor>;
+};
+
+template <class T>
+concept ArrayElement = Element<T> && !std::same_as<std::remove_cv_t<T>, bool>;
+
+template <class P>
+P clone_vector(const P& p) {
+  return p;
+}
+template <class P>
+AnyView view_vector(const P& p, std::array<int64_t, 1>& size) {
+  using T = typename P::value_type;
+  size = {static_cast<int64_t>(p.size())};
+  return {const_cast<T*>(p.data()), dtype_of<T>, Platform::cpu, size, {}, true};
+}
+template <ArrayElement T, class A>
+struct ArgTraits<std::vector<T, A>> {
+  using P = std::vector<T, A>;
+  static constexpr int words = 1;
+  static void emit(const P& p, auto& sink) { sink.push(p.size()); }
+  static Arg describe(const P& p) {
+    return describe_array(
+        {nullptr, dtype_of<T>, Platform::cpu, {static_cast<int64_t>(p.size())}, {}, false});
+  }
+  using Copy = OwningCopy<P, clone_vector<P>, view_vector<P>>;
+};
+
+}  // namespace ejk::detail

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Containers of values and arrays, and types of the user, as parameters.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <ejk/detail/argument_arrays.h>
+#include <ejk/detail/argument_values.h>
+
+namespace ejk::detail {
+
+// ---- containers -----------------------------------------------------------------------------
+
+template <class... T>
+consteval int total_words() {
+  return ((ArgTraits<T>::words == any_number_of_words) || ...) ? any_number_of_words
+                                                               : (0 + ... + ArgTraits<T>::words);
+}
+
+template <Argument T>
+struct ArgTraits<std::optional<T>> {
+  using P = std::optional<T>;
+  static constexpr int words = any_number_of_words;
+  static void emit(const P& p, auto& sink) {
+    sink.push(p.has_value());
+    if (p) ArgTraits<T>::emit(*p, sink);
+  }
+  static Arg describe(const P& p) { return p ? ArgTraits<T>::describe(*p) : describe_value({}); }
+  class Copy {
+   public:
+    Copy(const P& original, Role role) : role_(role) {
+      if (original) inner_.emplace(*original, role);
+    }
+    P& get() {
+      if (inner_) value_ = inner_->get();
+      else value_.reset();
+      return value_;
+    }
+    void reset() {
+      if (inner_) inner_->reset();
+    }
+    void append_outputs(std::vector<OutputBytes>& outputs) const {
+      if (role_ == Role::in_out) append_result(value_, outputs);
+      else if (inner_) inner_->append_outputs(outputs);
+    }
+
+   private:
+    Role role_;
+    std::optional<typename ArgTraits<T>::Copy> inner_;
+    P value_;
+  };
+};
+
+template <class P, class... T>
+struct TupleTraits {
+  static constexpr int words = total_words<T...>();
+  static void emit(const P& p, auto& sink) {
+    std::apply([&](const auto&... item) { (ArgTraits<T>::emit(item, sink), ...); }, p);
+  }
+  static Arg describe(const P& p) {
+    Arg arg;
+    arg.kind = Arg::Kind::list;
+    std::apply(
+        [&](const auto&... item) { (arg.items.push_back(ArgTraits<T>::describe(item)), ...); }, p);
+    return arg;
+  }
+  class Copy {
+   public:
+    Copy(const P& original, Role role)
+        : Copy(original, role, std::make_index_sequence<sizeof...(T)>{}) {}
+    P& get() {
+      std::apply([&](auto&... c) { value_.emplace(c->get()...); }, copies_);
+      return *value_;
+    }
+    void reset() {
+      std::apply([](auto&... c) { (c->reset(), ...); }, copies_);
+    }
+    void append_outputs(std::vector<OutputBytes>& outputs) const {
+      if (role_ == Role::in_out && value_) append_result(*value_, outputs);
+      else std::apply([&](const auto&... c) { (c->append_outputs(outputs), ...); }, copies_);
+    }
+
+   private:
+    template <size_t... I>
+    Copy(const P& original, Role role, std::index_sequence<I...>)
+        : role_(role),
+          copies_(std::make_unique<typename ArgTraits<T>::Copy>(std::get<I>(original), role)...) {}
+    Role role_;
+    std::tuple<std::unique_ptr<typename ArgTraits<T>::Copy>...> copies_;
+    std::optional<P> value_;
+  };
+};
+template <Argument... T>
+struct ArgTraits<std::tuple<T...>> : TupleTraits<std::tuple<T...>, T...> {};
+template <Argument A, Argument B>
+struct ArgTraits<std::pair<A, B>> : TupleTraits<std::pair<A, B>, A, B> {};
+
+// Lists and maps hold settings or arrays; copies share nothing with the original for settings,
+// and views inside them are copied element by element.
+template <class P, class T>
+class ListCopy {
+ public:
+  ListCopy(const P& original, Role role) : value_(original) {
+    if (role == Role::in_out) pristine_.emplace(original);
+    for (const auto& item : original) copies_.push_back(std::make_unique<ItemCopy>(item, role));
+  }
+  P& get() {
+    if (pristine_) value_ = *pristine_;  // run may have made it longer
+    size_t i = 0;
+    for (auto&& item : value_) item = copies_[i++]->get();
+    return value_;
+  }
+  void reset() {
+    for (auto& c : copies_) c->reset();
+  }
+  void append_outputs(std::vector<OutputBytes>& outputs) const {
+    if (pristine_) append_result(value_, outputs);
+    else
+      for (const auto& c : copies_) c->append_outputs(outputs);
+  }
+
+ private:
+  using ItemCopy = typename ArgTraits<T>::Copy;
+  P value_;
+  std::optional<P> pristine_;  // of one that run may write
+  std::vector<std::unique_ptr<ItemCopy>> copies_;
+};
+
+template <Argument T, size_t N>
+struct ArgTraits<std::array<T, N>> {
+  using P = std::array<T, N>;
+  static constexpr int words = ArgTraits<T>::words == any_number_of_words
+                                   ? any_number_of_words
+                                   : static_cast<int>(N) * ArgTraits<T>::words;
+  static void emit(const P& p, auto& sink) {
+    for (const T& item : p) ArgTraits<T>::emit(item, sink);
+  }
+  static Arg describe(const P& p) {
+    Arg arg;
+    arg.kind = Arg::Kind::list;
+    for (const T& item : p) arg.items.push_back(ArgTraits<T>::describe(item));
+    return arg;
+  }
+  using Copy = ListCopy<P, T>;
+};
+
+template <Argument T, class A>
+requires(!ArrayElement<T>) struct ArgTraits<std::vector<T, A>> {
+  using P = std::vector<T, A>;
+  static constexpr int words = any_number_of_words;
+  static void emit(const P& p, auto& sink) {
+    sink.push(p.size());
+    for (const T& item : p) ArgTraits<T>::emit(item, sink);
+  }
+  static Arg describe(const P& p) {
+    Arg arg;
+    arg.kind = Arg::Kind::list;
+    for (const T& item : p) arg.items.push_back(ArgTraits<T>::describe(item));
+    return arg;
+  }
+  using Copy = ListCopy<P, T>;
+};
+
+template <class K, Argument T, class C, class A>
+requires(std::integral<K> || is_string_like<K>) struct ArgTraits<std::map<K, T, C, A>> {
+  using P = std::map<K, T, C, A>;
+  static constexpr int words = any_number_of_words;
+  static void emit(const P& p, auto& sink) {
+    sink.push(p.size());
+    for (const auto& [name, item] : p) emit_by_value(name, sink), ArgTraits<T>::emit(item, sink);
+  }
+  static Arg describe(const P& p) {
+    Arg arg;
+    arg.kind = Arg::Kind::dict;
+    arg.ordered = std::integral<K>;  // numbers sort as numbers before they become text
+    auto add = [&](std::string name, const T& item) {
+      arg.names.push_back(std::move(name));
+      arg.items.push_back(ArgTraits<T>::describe(item));
+    };
+    if constexpr (std::integral<K>)
+      for_each_in_order(p, [&](K name, const T& item) { add(std::to_string(name), item); });
+    else
+      for (const auto& [name, item] : p) add(std::string(name), item);
+    return arg;
+  }
+  class Copy {
+   public:
+    Copy(const P& original, Role role) : value_(original) {
+      if (role == Role::in_out) pristine_.emplace(original);
+      for (const auto& [name, item] : original)
+        copies_.push_back(std::make_unique<typename ArgTraits<T>::Copy>(item, role));
+    }
+    P& get() {
+      if (pristine_) value_ = *pristine_;  // run may have added to it
+      size_t i = 0;
+      for (auto& [name, item] : value_) item = copies_[i++]->get();
+      return value_;
+    }
+    void reset() {
+      for (auto& c : copies_) c->reset();
+    }
+    void append_outputs(std::vector<OutputBytes>& outputs) const {
+      if (pristine_)
+        for (const auto& [name, item] : value_) append_result(item, outputs);
+      else
+        for (const auto& c : copies_) c->append_outputs(outputs);
+    }
+
+   private:
+    P value_;
+    std::optional<P> pristine_;  // of one that run may write
+    std::vector<std::unique_ptr<typename ArgTraits<T>::Copy>> copies_;
+  };
+};
+
+// ---- types of the user ----------------------------------------------------------------------
+
+// No name of a part has this length: what follows belongs to the next argument.
+inline constexpr uint64_t end_of_parts = ~uint64_t{0};
+
+template <HasKey P>
+struct ArgTraits<P> {
+  static constexpr int words = any_number_of_words;
+  static void emit(const P& p, auto& sink) {
+    KeySink key(sink);
+    ejk_key(key, p);
+    sink.push(end_of_parts);
+  }
+  static Arg describe(const P& p) {
+    Arg arg;
+    arg.kind = Arg::Kind::dict;
+    KeySink key(arg);
+    ejk_key(key, p);
+    return arg;
+  }
+  using Copy = ValueCopy<P>;
+};
+
+}  // namespace ejk::detail
