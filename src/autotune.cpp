@@ -115,122 +115,132 @@ std::optional<Choice> ConfigSelectorChain::tune_alone(Call& call) {
   return Choice{std::move(config), Origin::autotune};
 }
 
+// ---- what goes into a race and what comes out ---------------------------------------------------
+
+std::vector<AnyConfig> ConfigSelectorChain::Call::candidates(std::string& why) const {
+  std::vector<AnyConfig> valid;
+  size_t invalid = 0;
+  try {
+    auto offered = kernel.candidate_cfgs(inv);
+    if (!offered) {
+      why = "the kernel has no candidate_cfgs";
+      return {};
+    }
+    for (AnyConfig& c : *offered)
+      if (!problem_with(c)) valid.push_back(std::move(c));
+      else ++invalid;
+  } catch (...) {
+    why = "candidate_cfgs threw: " + what_of(std::current_exception());
+    return {};
+  }
+  if (!valid.empty()) return valid;
+  why = invalid == 0 ? "candidate_cfgs returned no candidate"
+                     : "is_valid rejected all " + std::to_string(invalid) + " candidates";
+  return {};
+}
+
+std::optional<AnyConfig> ConfigSelectorChain::Call::control(std::string& why) const {
+  try {
+    auto heuristic = kernel.heuristic_cfg(inv);
+    if (heuristic && !problem_with(*heuristic)) return heuristic;
+  } catch (...) {
+    why = what_of(std::current_exception());
+  }
+  return std::nullopt;
+}
+
+Entry ConfigSelectorChain::Call::entry_of(const TuneResult& result,
+                                          const std::vector<AnyConfig>& from) const {
+  Entry entry;
+  entry.id = id;
+  entry.outcome = result.winner ? result.outcome : Outcome::failed;
+  if (result.winner) entry.config = from.at(*result.winner).to_value();
+  entry.device = inv.device->identity;
+  entry.environment = inv.device->environment;
+  entry.evidence = result.evidence;
+  entry.candidates = result.candidates;
+  return entry;
+}
+
+namespace {
+
+std::string rejections(const TuneResult& result) {
+  std::string text = "every candidate was rejected";
+  for (const Measurement& m : result.candidates)
+    text += "; " + stable_json(m.config) + ": " + m.why;
+  return text;
+}
+
+bool runs(Trial& trial, const AnyConfig& config) {
+  try {
+    trial.reset();
+    trial.run(config);
+    return true;
+  } catch (...) {
+    return false;  // what it threw is among the rejections
+  }
+}
+
+}  // namespace
+
+// ---- the race -----------------------------------------------------------------------------------
+
 // Races the candidates and remembers how it ended. Empty if there was nothing to race.
 std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
-  auto finished = [&](const std::string& why) {
-    if (options_.on_event)
-      emit({"autotune_finish",
-            call.id.device,
-            call.id.op,
-            call.id.key,
-            {},
-            {},
-            seconds_now() - call.started,
-            why});
+  const std::string flight = text_of(call.id);
+  auto finish = [&](const std::string& why) {
+    call.pass("autotune", why);
+    if (options_.on_event) emit(call.event("autotune_finish", {}, why));
+    return std::nullopt;
   };
   auto in_vain = [&](const std::string& why) {
     {
       std::lock_guard lock(state_->mutex);
-      state_->tried_in_vain.insert_or_assign(text_of(call.id), why);
+      state_->tried_in_vain.insert_or_assign(flight, why);
     }
-    call.pass("autotune", why);
-    finished(why);
-    return std::nullopt;
+    return finish(why);
   };
 
-  if (options_.on_event)
-    emit({"autotune_start",
-          call.id.device,
-          call.id.op,
-          call.id.key,
-          {},
-          {},
-          seconds_now() - call.started,
-          {}});
-  std::vector<AnyConfig> candidates;
-  size_t invalid = 0;
-  std::optional<AnyConfig> heuristic;
-  try {
-    auto offered = call.kernel.candidate_cfgs(call.inv);
-    if (!offered) return in_vain("the kernel has no candidate_cfgs");
-    for (AnyConfig& c : *offered)
-      if (!call.problem_with(c)) candidates.push_back(std::move(c));
-      else ++invalid;
-  } catch (...) {
-    return in_vain("candidate_cfgs threw: " + what_of(std::current_exception()));
-  }
-  if (candidates.empty())
-    return in_vain(invalid == 0
-                       ? "candidate_cfgs returned no candidate"
-                       : "is_valid rejected all " + std::to_string(invalid) + " candidates");
-  try {
-    heuristic = call.kernel.heuristic_cfg(call.inv);
-    if (heuristic && call.problem_with(*heuristic)) heuristic.reset();
-  } catch (...) {
+  if (options_.on_event) emit(call.event("autotune_start"));
+  std::string why;
+  const std::vector<AnyConfig> candidates = call.candidates(why);
+  if (candidates.empty()) return in_vain(why);
+  const std::optional<AnyConfig> heuristic = call.control(why);
+  if (!why.empty())
     warn_once("heuristic" + call.id.op, "[" + call.id.op + "] heuristic_cfg threw for key " +
-                                            call.id.key + ": " + what_of(std::current_exception()) +
+                                            call.id.key + ": " + why +
                                             "; tuning goes on without it");
-  }
 
   TuneResult result;
   bool call_itself_fails = false;
   try {
     const auto trial = call.kernel.trial(call.inv);
-    TuneTask task{call.id.op, call.id.key, trial.get(),
-                  candidates, heuristic,   call.policy.budget_seconds};
-    result = options_.tuner->tune(task);
-    if (!result.winner) {
-      // If not even the heuristic runs, it is the call that is wrong, not the candidates. Without
-      // one the first candidate must show it: an output of a wrong size is not part of the key.
-      try {
-        trial->reset();
-        trial->run(heuristic ? *heuristic : candidates.front());
-      } catch (...) {
-        call_itself_fails = true;
-      }
-    }
+    result = options_.tuner->tune(
+        {call.id.op, call.id.key, trial.get(), candidates, heuristic, call.policy.budget_seconds});
+    // If not even the heuristic runs, it is the call that is wrong, not the candidates. Without
+    // one the first candidate must show it: an output of a wrong size is not part of the key.
+    call_itself_fails = !result.winner && !runs(*trial, heuristic.value_or(candidates.front()));
   } catch (...) {
     return in_vain("the tuner threw: " + what_of(std::current_exception()));
   }
+  if (call_itself_fails) return finish(rejections(result));  // the next call may be a right one
 
-  Entry entry;
-  entry.id = call.id;
-  entry.outcome = result.outcome;
-  if (result.winner) entry.config = candidates.at(*result.winner).to_value();
-  else entry.outcome = Outcome::failed;
-  entry.device = call.inv.device->identity;
-  entry.environment = call.inv.device->environment;
-  entry.evidence = result.evidence;
-  entry.candidates = result.candidates;
+  Entry entry = call.entry_of(result, candidates);
   if (entry.outcome == Outcome::failed) {
-    std::string why = "every candidate was rejected";
-    for (const Measurement& m : result.candidates)
-      why += "; " + stable_json(m.config) + ": " + m.why;
-    if (call_itself_fails) {  // not remembered: the next call may be a right one
-      call.pass("autotune", why);
-      finished(why);
-      return std::nullopt;
-    }
-    warn_once("failed" + text_of(call.id),
-              "[" + call.id.op + "] tuning key " + call.id.key + " failed: " + why);
+    const std::string reasons = rejections(result);
+    warn_once("failed" + flight,
+              "[" + call.id.op + "] tuning key " + call.id.key + " failed: " + reasons);
     if (options_.persistent && options_.persist_autotune) options_.persistent->put(entry);
-    in_vain(why);
+    in_vain(reasons);
     return entry;
   }
   {
     std::lock_guard lock(state_->mutex);
-    state_->tuned.insert_or_assign(text_of(call.id), candidates.at(*result.winner));
-    state_->tried_in_vain.erase(text_of(call.id));
+    state_->tuned.insert_or_assign(flight, candidates.at(*result.winner));
+    state_->tried_in_vain.erase(flight);
   }
   if (options_.on_event)
-    emit({"autotune_finish",
-          call.id.device,
-          call.id.op,
-          call.id.key,
-          {},
-          entry.config,
-          seconds_now() - call.started,
-          outcome_name(entry.outcome)});
+    emit(call.event("autotune_finish", entry.config, outcome_name(entry.outcome)));
   return entry;
 }
 

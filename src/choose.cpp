@@ -112,15 +112,11 @@ Choice ConfigSelectorChain::choose(const Invocation& inv, const AnyKernel& kerne
 
 Choice ConfigSelectorChain::answer(Call& call, Choice choice, std::string_view kind,
                                    std::string_view tier) {
-  if (options_.on_event && !call.dry)
-    emit({kind,
-          call.id.device,
-          call.id.op,
-          call.id.key,
-          tier,
-          choice.config.to_value(),
-          seconds_now() - call.started,
-          {}});
+  if (options_.on_event && !call.dry) {
+    Event event = call.event(kind, choice.config.to_value());
+    event.tier = tier;
+    emit(event);
+  }
   return choice;
 }
 
@@ -250,15 +246,7 @@ void ConfigSelectorChain::fail(Call& call) {
              "\nPass a config with the call, put one into the cache or an overlay, allow "
              "autotuning, or give the "
              "kernel a heuristic_cfg.";
-  if (options_.on_event)
-    emit({"error",
-          call.id.device,
-          call.id.op,
-          call.id.key,
-          {},
-          {},
-          seconds_now() - call.started,
-          message});
+  if (options_.on_event) emit(call.event("error", {}, message));
   throw Error(ErrorKind::no_configuration, message);
 }
 

@@ -37,6 +37,19 @@ struct ConfigSelectorChain::Call {
     return std::nullopt;
   }
 
+  // What to tell of this call. It refers to the texts given.
+  Event event(std::string_view kind, Value config = {}, std::string_view message = {}) const {
+    return {kind,   id.device, id.op, id.key, {}, std::move(config), seconds_now() - started,
+            message};
+  }
+
+  // The candidates that can run this call; if there are none, `why`.
+  std::vector<AnyConfig> candidates(std::string& why) const;
+  // The heuristic to race against; empty, with `why` if it threw.
+  std::optional<AnyConfig> control(std::string& why) const;
+  // What is to be kept of a tuning.
+  Entry entry_of(const TuneResult& result, const std::vector<AnyConfig>& candidates) const;
+
   // Why the config cannot run this call; empty if it can. An is_valid that throws says no.
   std::optional<std::string> problem_with(const AnyConfig& config) const;
 
