@@ -145,7 +145,7 @@ std::pair<double, double> two_threads_over_one(const ejk::Executor& executor) {
     return [call] {
       alignas(64) float mine[128] = {};
       const Arguments own = make_arguments(mine, 1);
-      for (int i = 0; i < calls * 100; ++i) {  // long enough to forget the start of a thread
+      for (int i = 0; i < calls * 30; ++i) {  // long enough to forget the start of a thread
         bench::clobber(own.a.data());
         call(own.a[0], own.b[0]);
       }
@@ -159,7 +159,7 @@ std::pair<double, double> two_threads_over_one(const ejk::Executor& executor) {
       one();
     };
   };
-  const auto samples = bench::interleave({ours, twice(ours), bare, twice(bare)}, 31);
+  const auto samples = bench::interleave({ours, twice(ours), bare, twice(bare)}, 61);
   auto best = [&](size_t i) { return *std::min_element(samples[i].begin(), samples[i].end()); };
   return {2 * best(0) / best(1), 2 * best(2) / best(3)};
 }
