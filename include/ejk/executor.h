@@ -127,7 +127,8 @@ class Compiled {
 
 // Calls from several threads at once are fine. What it was made with (cache, store, selector) is
 // shared, not copied. A warm call makes its key, probes one table and runs the kernel.
-class Executor {
+// On cache lines of its own: on a stack, what its neighbours write would slow other threads' calls.
+class alignas(64) Executor {
  public:
   // The default chain: memory, the default persistent cache, autotune, heuristics, with the policy
   // of the environment.
