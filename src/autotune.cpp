@@ -33,7 +33,7 @@ std::nullopt_t ConfigSelectorChain::would_tune(Call& call) {
   try {
     const auto candidates = call.kernel.candidate_cfgs(call.inv);
     if (!candidates) return call.pass("autotune", "the kernel has no candidate_cfgs");
-    call.would_tune = !candidates->empty();
+    call.would_tune = candidates->size() > 0;
     return call.pass("autotune",
                      "would measure " + std::to_string(candidates->size()) + " candidates");
   } catch (...) {
@@ -121,13 +121,14 @@ std::vector<AnyConfig> ConfigSelectorChain::Call::candidates(std::string& why) c
   std::vector<AnyConfig> valid;
   size_t invalid = 0;
   try {
-    auto offered = kernel.candidate_cfgs(inv);
+    const auto offered = kernel.candidate_cfgs(inv);
     if (!offered) {
       why = "the kernel has no candidate_cfgs";
       return {};
     }
-    for (AnyConfig& c : *offered)
-      if (!problem_with(c)) valid.push_back(std::move(c));
+    const uint64_t count = std::min(offered->size(), max_raced_candidates);
+    for (uint64_t i = 0; i < count; ++i)
+      if (AnyConfig c = offered->config(i); !problem_with(c)) valid.push_back(std::move(c));
       else ++invalid;
   } catch (...) {
     why = "candidate_cfgs threw: " + what_of(std::current_exception());

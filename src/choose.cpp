@@ -2,6 +2,7 @@
 // The chain: each tier is one function, asked in order; the first answer wins.
 #include "choose.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include <ejk/detail/hash.h>
@@ -51,8 +52,12 @@ bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel&
   std::set<std::string> rejected;
   for (const Measurement& m : failed.candidates) rejected.insert(stable_json(m.config));
   try {
-    for (const AnyConfig& c : kernel.candidate_cfgs(inv).value_or(std::vector<AnyConfig>{}))
+    const auto offered = kernel.candidate_cfgs(inv);
+    const uint64_t count = offered ? std::min(offered->size(), max_raced_candidates) : 0;
+    for (uint64_t i = 0; i < count; ++i) {
+      const AnyConfig c = offered->config(i);
       if (!rejected.contains(stable_json(c.to_value())) && kernel.is_valid(c, inv)) return false;
+    }
   } catch (...) {
     return false;  // the tuning will say what was thrown
   }

@@ -25,6 +25,8 @@ std::string what_of(const std::exception_ptr& error);
 std::string text_of(const EntryId& id);
 // The same config as the kernel's own type; empty with the reason if its fields do not fit.
 AnyConfig as_type(const AnyConfig& config, const ConfigType& type, std::string& why);
+// Of a larger space only the first points are tried.
+inline constexpr uint64_t max_raced_candidates = 100'000;
 inline constexpr uint64_t backward_salt = 0x5851F42D4C957F2D;
 
 struct ConfigSelectorChain::Call {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain structs as configurations: their fields, their JSON, their spaces.
+// Plain structs as configurations: their fields and their JSON.
 #include <ejk/config.h>
 
 #include <fstream>
@@ -334,67 +334,6 @@ TEST(Config, AttentionParametersReadAsTheOriginalWritesThem) {
       R"({"blocksize_heads":null,"blocksize_k":null,"blocksize_keys":null,"blocksize_m":null,)"
       R"("blocksize_n":null,"kv_blocksize":null,"num_key_splits":null,"num_stages":null,"num_warps":4,)"
       R"("q_blocksize":128})");
-}
-
-// ---- spaces -----------------------------------------------------------------------------------
-
-std::vector<std::pair<int, int>> points(const std::vector<Tile>& tiles) {
-  std::vector<std::pair<int, int>> out;
-  for (const Tile& t : tiles) out.emplace_back(t.rows, t.columns);
-  return out;
-}
-
-TEST(Space, TheLastParameterVariesFastest) {
-  const auto configs =
-      space<Tile>().param(&Tile::rows, {2, 1}).param(&Tile::columns, {7, 8, 9}).configs();
-  EXPECT_EQ(points(configs),
-            (std::vector<std::pair<int, int>>{{2, 7}, {2, 8}, {2, 9}, {1, 7}, {1, 8}, {1, 9}}));
-}
-
-TEST(Space, AllConstraintsMustAccept) {
-  const auto configs = space<Tile>()
-                           .param(&Tile::rows, {1, 2, 3})
-                           .where([](const Tile& t) { return t.rows != 2; })
-                           .param(&Tile::columns, std::vector{1, 2, 3})
-                           .where([](const Tile& t) { return t.rows + t.columns < 5; })
-                           .configs();
-  EXPECT_EQ(points(configs), (std::vector<std::pair<int, int>>{{1, 1}, {1, 2}, {1, 3}, {3, 1}}));
-}
-
-TEST(Space, FieldsThatAreNoParameterKeepTheirDefaults) {
-  EXPECT_EQ(points(space<Tile>().param(&Tile::rows, {1, 2}).configs()),
-            (std::vector<std::pair<int, int>>{{1, 8}, {2, 8}}));
-  EXPECT_EQ(points(space<Tile>().configs()), (std::vector<std::pair<int, int>>{{4, 8}}));
-  EXPECT_TRUE(space<Tile>().param(&Tile::rows, {}).configs().empty());
-}
-
-TEST(Space, ParametersMayBeOfAnyTypeAndInherited) {
-  const auto configs =
-      space<WithBase>().param(&WithBase::inherited, {3, 4}).param(&WithBase::own, {5}).configs();
-  ASSERT_EQ(configs.size(), 2u);
-  EXPECT_EQ(configs[1].inherited, 4);
-
-  const auto all = space<Everything>()
-                       .param(&Everything::order, {Order::row, Order::tiled})
-                       .param(&Everything::name, {"a", "b"})
-                       .param(&Everything::empty, {std::nullopt, 3})
-                       .configs();
-  ASSERT_EQ(all.size(), 8u);
-  EXPECT_EQ(all[3].name, "b");
-  EXPECT_EQ(all[3].empty, 3);
-}
-
-TEST(Space, CanBeBuiltStepByStep) {
-  auto steps = space<Tile>();
-  steps.param(&Tile::rows, {1, 2});
-  steps.where([](const Tile& t) { return t.rows > 1; });
-  EXPECT_EQ(points(steps.configs()), (std::vector<std::pair<int, int>>{{2, 8}}));
-}
-
-TEST(Space, ConstraintsNeverSeeValuesThatWereNotSet) {
-  // The first parameter's value of the last round must not leak into the default of a new walk.
-  const auto s = space<Tile>().param(&Tile::rows, {1, 2});
-  EXPECT_EQ(points(s.configs()), points(s.configs()));
 }
 
 }  // namespace

@@ -178,9 +178,9 @@ class Greedy final : public ejk::ConfigChooser {
  public:
   ejk::Choice choose(const ejk::Invocation& inv, const ejk::AnyKernel& kernel) override {
     const auto candidates = kernel.candidate_cfgs(inv);
-    if (!candidates || candidates->empty())
+    if (!candidates || candidates->size() == 0)
       throw ejk::Error(ejk::ErrorKind::no_configuration, "[" + inv.op() + "] has no candidates");
-    return {candidates->back(), ejk::Origin::override_};
+    return {candidates->config(candidates->size() - 1), ejk::Origin::override_};
   }
 };
 

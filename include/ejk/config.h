@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configurations: plain structs that become JSON and come back, and spaces of them.
+// Configurations: plain structs that become JSON and come back.
 #pragma once
 
 #include <array>
@@ -8,7 +8,6 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <limits>
 #include <map>
 #include <memory>
@@ -318,74 +317,6 @@ template <class T>
 requires(!std::convertible_to<const T&, Value> &&
          !std::convertible_to<const T&, std::string_view>) std::string short_hash(const T& config) {
   return short_hash(detail::value_of(config));
-}
-
-// The configurations a kernel may run with: every combination of the parameters' values that the
-// constraints accept, in the order the values were given (the last parameter varies fastest).
-//   ejk::space<Config>().param(&Config::block, {256, 1024}).where([](const Config& c) { ... })
-template <class Config>
-class Space {
- public:
-  // The field may belong to a base of Config.
-  template <class T, class Owner>
-  Space& param(T Owner::*field, std::initializer_list<std::type_identity_t<T>> values) & {
-    return param(field, std::vector<T>(values));
-  }
-  template <class T, class Owner>
-  Space& param(T Owner::*field, std::vector<T> values) & {
-    setters_.push_back({values.size(), [field, values = std::move(values)](Config& c, size_t i) {
-                          c.*field = values[i];
-                        }});
-    return *this;
-  }
-  Space& where(std::function<bool(const Config&)> accept) & {
-    constraints_.push_back(std::move(accept));
-    return *this;
-  }
-  template <class T, class Owner>
-  Space param(T Owner::*field, std::initializer_list<std::type_identity_t<T>> values) && {
-    return std::move(param(field, values));
-  }
-  template <class T, class Owner>
-  Space param(T Owner::*field, std::vector<T> values) && {
-    return std::move(param(field, std::move(values)));
-  }
-  Space where(std::function<bool(const Config&)> accept) && {
-    return std::move(where(std::move(accept)));
-  }
-
-  std::vector<Config> configs() const {
-    std::vector<Config> found;
-    Config config{};
-    visit(0, config, found);
-    return found;
-  }
-
- private:
-  struct Setter {
-    size_t count;
-    std::function<void(Config&, size_t)> set;
-  };
-  void visit(size_t depth, Config& config, std::vector<Config>& found) const {
-    if (depth == setters_.size()) {
-      for (const auto& accept : constraints_)
-        if (!accept(config)) return;
-      found.push_back(config);
-      return;
-    }
-    for (size_t i = 0; i < setters_[depth].count; ++i) {
-      setters_[depth].set(config, i);
-      visit(depth + 1, config, found);
-    }
-  }
-
-  std::vector<Setter> setters_;
-  std::vector<std::function<bool(const Config&)>> constraints_;
-};
-
-template <class Config>
-Space<Config> space() {
-  return {};
 }
 
 // Standard parameter containers of attention-like kernels. An unset field leaves the choice to

@@ -5,6 +5,7 @@
 #include <ejk/argument.h>
 #include <ejk/batch.h>
 #include <ejk/cache.h>
+#include <ejk/candidates.h>
 #include <ejk/config.h>
 #include <ejk/device.h>
 #include <ejk/error.h>
@@ -13,6 +14,7 @@
 #include <ejk/kernel.h>
 #include <ejk/search.h>
 #include <ejk/selector.h>
+#include <ejk/space.h>
 #include <ejk/store.h>
 #include <ejk/tensor.h>
 #include <ejk/tuner.h>

@@ -4,9 +4,9 @@
 
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include <ejk/any_config.h>
+#include <ejk/candidates.h>
 #include <ejk/invocation.h>
 #include <ejk/tuner.h>
 
@@ -47,7 +47,7 @@ class AnyKernel {
   virtual const ConfigType& config_type() const = 0;
   // Empty if the kernel has no such hook. Both pass on what the hook throws.
   virtual std::optional<AnyConfig> heuristic_cfg(const Invocation& inv) const = 0;
-  virtual std::optional<std::vector<AnyConfig>> candidate_cfgs(const Invocation& inv) const = 0;
+  virtual std::shared_ptr<const CandidateSet> candidate_cfgs(const Invocation& inv) const = 0;
   // True if the kernel does not say.
   virtual bool is_valid(const AnyConfig& config, const Invocation& inv) const = 0;
   // Private copies of the arguments to try configurations on.

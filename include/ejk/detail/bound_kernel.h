@@ -2,6 +2,7 @@
 // A kernel with the arguments of one call, erased for the core, and its trials.
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <ejk/detail/gradient.h>
 #include <ejk/detail/plan.h>
 #include <ejk/kernel.h>
+#include <ejk/space.h>
 
 namespace ejk::detail {
 
@@ -161,13 +163,19 @@ class TypedTrial final : public Trial {
 // ---- the erased call ----------------------------------------------------------------------------
 
 template <class T, class Config>
-std::vector<AnyConfig> to_any(const T& configs) {
-  if constexpr (requires { configs.configs(); })
-    return to_any<std::vector<Config>, Config>(configs.configs());
+inline constexpr bool offers_configs = requires(const T& offered) {
+  { *offered.begin() } -> std::convertible_to<const Config&>;
+};
+template <class Config>
+inline constexpr bool offers_configs<Space<Config>, Config> = true;
+
+template <class Config, class T>
+std::shared_ptr<const CandidateSet> to_candidates(const T& offered) {
+  if constexpr (std::same_as<T, Space<Config>>) return offered.candidates();
   else {
-    std::vector<AnyConfig> out;
-    for (const auto& c : configs) out.push_back(make_config<Config>(c));
-    return out;
+    std::vector<AnyConfig> list;
+    for (const auto& c : offered) list.push_back(make_config<Config>(c));
+    return candidate_list(std::move(list));
   }
 }
 
@@ -194,22 +202,17 @@ class BoundKernel final : public AnyKernel {
     }
   }
 
-  std::optional<std::vector<AnyConfig>> candidate_cfgs(const Invocation& inv) const override {
+  std::shared_ptr<const CandidateSet> candidate_cfgs(const Invocation& inv) const override {
     using C = typename P::Candidates;
-    if constexpr (!C::found) return std::nullopt;
+    if constexpr (!C::found) return nullptr;
     else if constexpr (!C::template callable<K, const Invocation&>) {
       static_cast<void>(mistake::candidate_cfgs_has_another_signature<K>{});
-      return std::nullopt;
+      return nullptr;
     } else {
-      using List = std::remove_cvref_t<decltype(C::call(kernel_, inv))>;
-      constexpr bool fits = requires(const List& l) {
-        { *l.begin() } -> std::convertible_to<const Config&>;
-      }
-      || requires(const List& l) {
-        { l.configs() } -> std::convertible_to<std::vector<Config>>;
-      };
-      if constexpr (!fits) static_cast<void>(mistake::candidate_cfgs_has_another_signature<K>{});
-      else return to_any<List, Config>(C::call(kernel_, inv));
+      using Offered = std::remove_cvref_t<decltype(C::call(kernel_, inv))>;
+      if constexpr (!offers_configs<Offered, Config>)
+        static_cast<void>(mistake::candidate_cfgs_has_another_signature<K>{});
+      else return to_candidates<Config, Offered>(C::call(kernel_, inv));
     }
   }
 
