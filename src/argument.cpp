@@ -3,6 +3,7 @@
 #include <ejk/argument.h>
 #include <ejk/detail/bind.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include <ejk/error.h>
@@ -98,40 +99,43 @@ std::pair<int64_t, int64_t> reach(const ArrayRef& a) {
   return {low, high};
 }
 
+// The lowest element offset, and the bytes from there to the end of the highest element.
+std::pair<int64_t, size_t> extent(const ArrayRef& a) {
+  if (a.strides.empty()) return {0, a.any().bytes()};
+  const auto [low, high] = reach(a);
+  const int64_t elements[1] = {high - low + 1};
+  return {low, AnyView{nullptr, a.dtype, a.platform, elements, {}, false}.bytes()};
+}
+
 }  // namespace
 
-void poison(const AnyView& array) {
+void poison(DType dtype, void* data, size_t bytes) {
   // All ones are NaN in every floating type; for integers a pattern no kernel produces by rest.
-  if (array.bytes() > 0)
-    std::memset(array.data, is_floating(array.dtype) ? 0xFF : 0xA5, array.bytes());
+  if (bytes > 0) std::memset(data, is_floating(dtype) ? 0xFF : 0xA5, bytes);
 }
+
+void poison(const AnyView& array) { poison(array.dtype, array.data, array.bytes()); }
 
 PrivateArray::PrivateArray(ArrayRef original, Role role) : copy_(std::move(original)), role_(role) {
   if (role == Role::in_out && !copy_.writable) role_ = Role::input;
   if (role == Role::input && copy_.writable) role_ = Role::in_out;
   const AnyView from = copy_.any();
-  if (copy_.strides.empty()) {
-    storage_ = Tensor(copy_.dtype, copy_.shape);
-    at_ = storage_.any().data;
-  } else {
-    const auto [low, high] = reach(copy_);
-    storage_ = Tensor(copy_.dtype, {high - low + 1});
-    at_ = static_cast<std::byte*>(storage_.any().data) -
-          low * static_cast<int64_t>(dtype_bits(copy_.dtype) / 8);
-  }
+  const auto [low, bytes] = extent(copy_);
+  storage_ = std::make_shared<const GuardedMemory>(bytes);
+  ArrayGuards::add(storage_, role_ == Role::input,
+                   std::string(dtype_name(copy_.dtype)) + shape_text(copy_.shape));
   AnyView to = from;
-  to.data = at_;
+  to.data = storage_->data() - low * static_cast<int64_t>(dtype_bits(copy_.dtype) / 8);
   to.writable = true;
   if (role_ != Role::output) copy_elements(from, to);
-  copy_.data = at_;
-  if (role_ == Role::in_out) pristine_ = storage_.clone();
+  copy_.data = to.data;
+  if (role_ == Role::in_out)
+    pristine_.assign(storage_->data(), storage_->data() + storage_->size());
 }
 
 void PrivateArray::reset() {
-  const AnyView all = storage_.any();
-  if (role_ == Role::in_out) {
-    if (all.bytes() > 0) std::memcpy(all.data, pristine_.any().data, all.bytes());
-  } else if (role_ == Role::output) poison(all);
+  if (role_ == Role::in_out) std::ranges::copy(pristine_, storage_->data());
+  else if (role_ == Role::output) poison(copy_.dtype, storage_->data(), storage_->size());
 }
 
 void PrivateArray::append_output(std::vector<OutputBytes>& outputs) const {

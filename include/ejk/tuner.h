@@ -39,6 +39,16 @@ class Trial {
   virtual bool run_reference() = 0;
   // What the last run left: outputs, in-out arguments and the returned value, as a copy.
   virtual std::vector<OutputBytes> outputs() = 0;
+
+  // For runs in a child process, where overruns shall be noticed. All may be left as they are.
+  // Closes the memory around the arrays, and inputs to writers: called once in each child.
+  virtual void arm() {}
+  // What a run wrote beside its arrays, for people; nullopt: nothing that could be seen.
+  virtual std::optional<std::string> overrun() const { return std::nullopt; }
+  // Which array an armed process missed when it faulted at this address; nullopt: none of them.
+  virtual std::optional<std::string> trespass(const void* /*address*/) const {
+    return std::nullopt;
+  }
 };
 
 struct TuneTask {

@@ -74,6 +74,7 @@ class TypedTrial final : public Trial {
     std::apply([](auto&... c) { (c->reset(), ...); }, copies_);
     append_results_ = nullptr;
     ran_.reset();
+    guards_.repair();
   }
 
   void run(const AnyConfig& config) override {
@@ -101,13 +102,25 @@ class TypedTrial final : public Trial {
     return found;
   }
 
+  void arm() override { guards_.arm(); }
+  std::optional<std::string> overrun() const override { return guards_.overrun(); }
+  std::optional<std::string> trespass(const void* address) const override {
+    return guards_.trespass(address);
+  }
+
  private:
   template <class Params, size_t... I>
   TypedTrial(const K& kernel, const Params& params, bool backward, std::index_sequence<I...>)
       : kernel_(kernel),
         backward_(backward),
-        copies_(std::make_unique<typename ArgTraits<typename P::template Param<I>>::Copy>(
-            std::get<I>(params), role_of_raw<typename P::template Raw<I>>())...) {}
+        copies_(copy_of<I>(std::get<I>(params))...) {}
+
+  template <size_t I, class Param>
+  auto copy_of(const Param& param) {
+    const ArrayGuards::Collect arrays(guards_, I);
+    return std::make_unique<typename ArgTraits<typename P::template Param<I>>::Copy>(
+        param, role_of_raw<typename P::template Raw<I>>());
+  }
 
   auto params() {
     return std::apply([](auto&... c) { return std::tie(c->get()...); }, copies_);
@@ -154,6 +167,7 @@ class TypedTrial final : public Trial {
 
   const K& kernel_;
   const bool backward_;
+  ArrayGuards guards_;  // of the arrays in the copies, which come after it
   Copies copies_;
   std::optional<Kept<typename P::Result>>
       ran_;  // compared only when asked: not while the clock runs

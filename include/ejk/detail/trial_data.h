@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include <ejk/detail/guarded_memory.h>
 #include <ejk/invocation.h>
 #include <ejk/tensor.h>
 #include <ejk/tuner.h>
@@ -23,11 +24,11 @@ struct ArrayRef {
   AnyView any() const { return {data, dtype, platform, shape, strides, writable}; }
 };
 
-// A copy of an array with the same strides, in memory of its own.
+// A copy of an array with the same strides, in guarded memory of its own.
 class PrivateArray {
  public:
   PrivateArray(ArrayRef original, Role role);
-  void* data() const { return at_; }
+  void* data() const { return copy_.data; }
   const ArrayRef& array() const { return copy_; }
   // In-out arrays: the original content again. Outputs: poison.
   void reset();
@@ -37,13 +38,14 @@ class PrivateArray {
  private:
   ArrayRef copy_;
   Role role_;
-  Tensor storage_, pristine_;
-  void* at_ = nullptr;
+  std::shared_ptr<const GuardedMemory> storage_;
+  std::vector<std::byte> pristine_;  // of an in-out array
 };
 
 OutputBytes packed_bytes(const AnyView& array);
 
 // Fills a packed array with what no kernel leaves by rest.
 void poison(const AnyView& array);
+void poison(DType dtype, void* data, size_t bytes);
 
 }  // namespace ejk::detail

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory between two pages that can be closed, so that running past its ends is noticed.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ejk::detail {
+
+// Zeroed memory. Its end, rounded up to the alignment, touches the page behind it; what lies
+// between it and the two pages is filled with a pattern.
+class GuardedMemory {
+ public:
+  static constexpr size_t alignment = 64;
+
+  explicit GuardedMemory(size_t bytes);  // throws std::bad_alloc
+  ~GuardedMemory();
+  GuardedMemory(const GuardedMemory&) = delete;
+  GuardedMemory& operator=(const GuardedMemory&) = delete;
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+  // Closes the two pages, and the memory itself to writers if `read_only`, for the rest of this
+  // process. For a child: there is no way back.
+  void arm(bool read_only) const;
+
+  // How many bytes behind the end (positive) or before the begin (negative) the farthest changed
+  // byte of the pattern is; nullopt if it is whole.
+  std::optional<std::ptrdiff_t> overrun() const;
+  void repair() const;  // the pattern
+
+  // Where an address lies. `inside`: in the memory or its pattern.
+  enum class Place { elsewhere, before, inside, behind };
+  Place place_of(const void* address) const;
+
+ private:
+  std::byte *pages_ = nullptr, *data_ = nullptr;
+  size_t all_ = 0, size_ = 0;
+};
+
+// The guarded memory of one trial's arguments.
+class ArrayGuards {
+ public:
+  // While it lives, this thread's new private arrays belong to `guards`, as part of `argument`.
+  class Collect {
+   public:
+    Collect(ArrayGuards& guards, size_t argument);
+    ~Collect();
+    Collect(const Collect&) = delete;
+    Collect& operator=(const Collect&) = delete;
+
+   private:
+    ArrayGuards* outer_;
+    size_t outer_argument_;
+  };
+  // To what is being collected, if anything is. `what` for people: "float32[4, 8]".
+  static void add(std::shared_ptr<const GuardedMemory> memory, bool read_only, std::string what);
+
+  // Makes the patterns whole again that `overrun` found damaged.
+  void repair();
+  // These three are what `Trial` has under the same names.
+  void arm();
+  std::optional<std::string> overrun() const;
+  std::optional<std::string> trespass(const void* address) const;
+
+ private:
+  struct Member {
+    std::shared_ptr<const GuardedMemory> memory;
+    bool read_only;
+    std::string text;  // "argument 2 (float32[4, 8])"
+  };
+  std::vector<Member> members_;
+  bool armed_ = false;
+  mutable bool damaged_ = false;
+};
+
+}  // namespace ejk::detail

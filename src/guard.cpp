@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which failures count: the order of runs in children, their repetition beside the control.
+#include "guard.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "guard_child.h"
+
+namespace ejk::detail {
+
+using Kind = Finding::Kind;
+
+std::string_view kind_name(Kind kind) {
+  switch (kind) {
+    case Kind::passed:
+      return "passed";
+    case Kind::threw:
+      return "threw";
+    case Kind::crashed:
+      return "crashed";
+    case Kind::exited:
+      return "exited";
+    case Kind::timed_out:
+      return "timed_out";
+    case Kind::out_of_memory:
+      return "out_of_memory";
+    case Kind::out_of_bounds:
+      return "out_of_bounds";
+    case Kind::unknown:
+      break;
+  }
+  return "unknown";
+}
+
+Guard::Guard(Trial& trial, GuardLimits limits) : trial_(trial), limits_(limits) {
+  if (limits_.memory_bytes == 0) limits_.memory_bytes = default_memory_limit();
+}
+
+double Guard::deadline() const {
+  if (!control_) return std::max(limits_.control_deadline_seconds, limits_.least_deadline_seconds);
+  return std::max(limits_.least_deadline_seconds, limits_.deadline_over_control * control_seconds_);
+}
+
+Finding Guard::prove(const AnyConfig& control) {
+  const Job jobs[] = {&control};
+  GuardChild child(trial_, jobs, limits_.memory_bytes);
+  control_.reset();
+  Finding finding = child.run(0, deadline(), limits_.least_deadline_seconds).finding;
+  if (finding.kind == Kind::passed) {
+    control_ = control, control_seconds_ = finding.seconds;
+    why_not_.clear();
+  } else {
+    why_not_ = "the control does not pass in a child process: " + finding.why;
+  }
+  return finding;
+}
+
+std::optional<Finding> Guard::reference() {
+  const Job jobs[] = {nullptr};
+  GuardChild child(trial_, jobs, limits_.memory_bytes);
+  JobReport report = child.run(0, std::max(deadline(), limits_.control_deadline_seconds));
+  if (report.finding.kind == Kind::passed && !report.has_reference) return std::nullopt;
+  return std::move(report.finding);
+}
+
+// ---- many configs ------------------------------------------------------------------------------
+
+class Guard::Tour {
+ public:
+  using Each = std::function<bool(size_t, Finding)>;
+
+  Tour(Guard& guard, std::span<const AnyConfig> configs, const Each& each)
+      : guard_(guard), each_(each) {
+    for (const AnyConfig& c : configs) jobs_.push_back(&c);
+    if (guard_.control_) jobs_.push_back(&*guard_.control_), control_ = configs.size();
+    count_ = configs.size();
+  }
+
+  void go() {
+    for (size_t i = 0; i < count_; ++i)
+      if (!first_run(i)) return;
+    for (Failed& f : failed_)
+      if (!each_(f.job, without_control(std::move(f.report)))) return;
+  }
+
+ private:
+  struct Failed {
+    size_t job;
+    JobReport report;
+    bool fresh;  // nothing ran before it in its child
+  };
+
+  void start_child() {
+    child_.reset();  // two children at once would need twice the memory
+    child_ = std::make_unique<GuardChild>(guard_.trial_, jobs_, guard_.limits_.memory_bytes);
+  }
+
+  // False if `each_` wants no more.
+  bool first_run(size_t job) {
+    if (!child_ || !child_->alive()) start_child();
+    const bool fresh = child_->jobs_done() == 0;
+    JobReport report =
+        control_ ? child_->run(job, guard_.deadline())
+                 : child_->run(job, control_deadline(), guard_.limits_.least_deadline_seconds);
+    const bool passed = report.finding.kind == Kind::passed;
+    if (passed && !control_) return found_control(job, std::move(report.finding));
+    const bool late = report.finding.kind == Kind::timed_out;
+    if (!passed && (report.may_be_ours || (late && !control_))) {
+      failed_.push_back({job, std::move(report), fresh});
+      return !control_ || judge_failed();
+    }
+    return each_(job, std::move(report.finding));
+  }
+
+  bool found_control(size_t job, Finding finding) {
+    control_ = job;
+    guard_.control_ = *jobs_[job], guard_.control_seconds_ = finding.seconds;
+    return each_(job, std::move(finding)) && judge_failed();
+  }
+
+  bool judge_failed() {
+    for (Failed& f : std::exchange(failed_, {}))
+      if (!each_(f.job, judged(f))) return false;
+    return true;
+  }
+
+  static Finding unknown(std::string why) { return {Kind::unknown, std::move(why)}; }
+
+  // Once more, in a child of its own, directly after the control.
+  Finding judged(Failed& first) {
+    const std::string& why = first.report.finding.why;
+    start_child();
+    const Finding control = child_->run(*control_, control_deadline()).finding;
+    if (control.kind != Kind::passed)
+      return unknown(why + "; but the control did not pass either: " + control.why);
+    guard_.control_seconds_ = std::max(guard_.control_seconds_, control.seconds);
+    JobReport again = child_->run(first.job, guard_.deadline());
+    if (again.finding.kind != Kind::passed) return std::move(again.finding);
+    // It failed where others had run before it, or was only late: they, or the machine, may have
+    // been the cause. A second pass clears it.
+    const Kind kind = first.report.finding.kind;
+    const bool excused = !first.fresh || kind == Kind::timed_out || kind == Kind::unknown ||
+                         kind == Kind::out_of_memory;
+    if (excused) again = child_->run(first.job, guard_.deadline());
+    if (excused && again.finding.kind == Kind::passed) return std::move(again.finding);
+    return unknown(why + "; but not when it was repeated");
+  }
+
+  double control_deadline() const {
+    return std::max(guard_.deadline(), guard_.limits_.control_deadline_seconds);
+  }
+
+  // Time and memory mean nothing without something to compare them with.
+  static Finding without_control(JobReport report) {
+    Finding& f = report.finding;
+    if (f.kind == Kind::timed_out || f.kind == Kind::out_of_memory)
+      return unknown(f.why + "; and no other config passed");
+    return std::move(f);
+  }
+
+  Guard& guard_;
+  const Each& each_;
+  std::vector<Job> jobs_;  // the configs, then the control
+  size_t count_ = 0;
+  std::optional<size_t> control_;  // its job
+  std::vector<Failed> failed_;     // to be repeated beside the control
+  std::unique_ptr<GuardChild> child_;
+};
+
+void Guard::run(std::span<const AnyConfig> configs,
+                const std::function<bool(size_t, Finding)>& each) {
+  Tour(*this, configs, each).go();
+}
+
+}  // namespace ejk::detail

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs configurations for the first time in child processes, which may crash, hang or run wild.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ejk/tuner.h>
+
+namespace ejk::detail {
+
+struct GuardLimits {
+  double least_deadline_seconds = 1;     // wall time of one run
+  double deadline_over_control = 50;     // times the control's own wall time
+  double control_deadline_seconds = 10;  // of the control, the reference, or while there is none
+  uint64_t memory_bytes = 0;  // beyond what the process uses now; 0: chosen from the machine
+};
+
+// How a run ended in the child.
+struct Finding {
+  enum class Kind {
+    passed,
+    threw,
+    crashed,        // by a fatal signal
+    exited,         // ended the process
+    timed_out,      // ran longer than its deadline
+    out_of_memory,  // asked for more than its limit
+    out_of_bounds,  // missed one of its arrays, or wrote into an input
+    unknown,        // says nothing about the config: killed from outside, could not fork...
+  };
+  Kind kind = Kind::unknown;
+  std::string why;  // for people, "" if it passed
+  // SIGSEGV SIGBUS SIGFPE SIGILL SIGABRT SIGTRAP SIGSYS, also of one out of bounds.
+  bool fatal_signal = false;
+  double seconds = 0;                     // wall time of the run in the child, if it came back
+  std::vector<OutputBytes> outputs = {};  // what it left, if it passed
+};
+std::string_view kind_name(Finding::Kind kind);
+
+// A failure counts only if it cannot be the guard's own fault: what could come from running in a
+// child at all (signals, exits, time, memory) is repeated in a fresh child directly after the
+// control, which must pass there, and must come again. One trial, one thread; the trial itself is
+// left as it was, all runs happen in copies of it.
+class Guard {
+ public:
+  explicit Guard(Trial& trial, GuardLimits limits = {});
+
+  // Runs the control in a child. If it does not pass there, this kernel cannot be guarded.
+  Finding prove(const AnyConfig& control);
+  bool usable() const { return why_not_.empty(); }
+  const std::string& why_not() const { return why_not_; }  // for people
+
+  // The kernel's own reference, in a child; nullopt if it has none.
+  std::optional<Finding> reference();
+
+  // The first run of each config, in this order, several in one child as long as it lives. `each`
+  // is called here, not in the child, as soon as something is known, and stops it all by returning
+  // false. If no control was proven, the first config that passes becomes the control, and is told
+  // before those that failed earlier. Without any: signals, exits and exceptions stand as they
+  // are, but what ran out of time is unknown.
+  void run(std::span<const AnyConfig> configs,
+           const std::function<bool(size_t index, Finding finding)>& each);
+
+ private:
+  class Tour;
+  double deadline() const;
+
+  Trial& trial_;
+  GuardLimits limits_;
+  std::optional<AnyConfig> control_;
+  double control_seconds_ = 0;  // the longest seen
+  std::string why_not_;
+};
+
+}  // namespace ejk::detail

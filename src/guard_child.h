@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// One child process that runs a trial's jobs when it is told to, and what became of it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <ejk/tuner.h>
+
+#include "base/file.h"
+#include "guard.h"
+
+namespace ejk::detail {
+
+struct Board;  // shared with the child
+
+// What can be asked of a child: a run of this config, or of the reference if there is none.
+using Job = const AnyConfig*;
+
+struct JobReport {
+  Finding finding;
+  bool may_be_ours = false;    // the guard itself could be the cause: repeat it
+  bool has_reference = false;  // of the reference's job
+};
+
+class GuardChild {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // The jobs must outlive it. 0 bytes of memory: no limit.
+  GuardChild(Trial& trial, std::span<const Job> jobs, uint64_t memory_bytes);
+  // Ends the child and what it started, and leaves no zombie.
+  ~GuardChild();
+  GuardChild(const GuardChild&) = delete;
+  GuardChild& operator=(const GuardChild&) = delete;
+
+  // False if it could not be started or has ended.
+  bool alive();
+  const std::string& why_not_started() const { return why_not_started_; }
+  size_t jobs_done() const { return jobs_done_; }
+
+  // Gives up after `deadline_seconds`, and earlier if it did next to nothing for `idle_seconds`.
+  JobReport run(size_t job, double deadline_seconds, double idle_seconds = 1e9);
+
+ private:
+  enum class Event { told, ended, late };
+  struct Watch;
+
+  bool open_channels();
+  bool start(Trial& trial, std::span<const Job> jobs, uint64_t memory_bytes);
+  Event wait(Clock::time_point deadline);
+  void drain_stderr();
+  JobReport told(size_t job);
+  JobReport ended();
+  JobReport late(Clock::duration after, double cpu_used);
+  bool late_already(Watch& watch) const;
+  bool take_outputs(std::vector<OutputBytes>& outputs) const;
+  double cpu_seconds() const;
+  std::string with_last_words(std::string why) const;
+  void kill_group();
+  int reap();  // its status, or no_status if someone else took it
+
+  const Trial& trial_;
+  Board* board_ = nullptr;
+  void* board_pages_ = nullptr;
+  base::Fd orders_, events_, stderr_, outputs_, pidfd_;
+  base::Fd childs_orders_, childs_events_, childs_stderr_;
+  pid_t pid_ = -1;
+  bool host_has_threads_ = false;
+  char told_ = 0;  // its last event, a Board::Phase
+  size_t jobs_done_ = 0;
+  std::string why_not_started_, last_words_;
+};
+
+// How much a child may use beyond what the process uses now, if nobody said.
+uint64_t default_memory_limit();
+
+}  // namespace ejk::detail

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of a guarded child: made harmless to its host, then one job after the other.
+//
+// The host may have threads that held locks when it was forked, so nothing here takes a lock that
+// can be avoided; a child that hangs all the same ends by its deadline.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string_view>
+#include <system_error>
+
+#include <cxxabi.h>
+
+#include "guard_board.h"
+
+namespace ejk::detail {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool sanitized = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+constexpr bool sanitized = true;
+#else
+constexpr bool sanitized = false;
+#endif
+#else
+constexpr bool sanitized = false;
+#endif
+
+// Signal and exit handlers get no argument of ours. Set in children only.
+Board* own_board = nullptr;
+
+// ---- how it ends -------------------------------------------------------------------------------
+
+// Runs on a stack of its own, so that an endless recursion is seen too.
+void note_signal(int signal, siginfo_t* info, void*) {
+  Board& board = *own_board;
+  const bool sent = info->si_code <= 0;  // by kill or raise, not by the processor
+  if (!sent) board.fault_address = reinterpret_cast<uintptr_t>(info->si_addr);
+  board.signal_from_outside = sent && info->si_pid != ::getpid();
+  board.signal = signal;
+  ::raise(signal);  // its default action, now that SA_RESETHAND has put it back
+}
+
+void handle_signals(const sigset_t& hosts_mask) {
+  alignas(16) static char stack[64 << 10];
+  stack_t alternative{};
+  alternative.ss_sp = stack, alternative.ss_size = sizeof stack;
+  ::sigaltstack(&alternative, nullptr);
+
+  sigset_t mask = hosts_mask;
+  struct sigaction action {};
+  action.sa_sigaction = note_signal;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESETHAND | SA_NODEFER;
+  for (const int s : fatal_signals) {
+    ::sigaction(s, &action, nullptr);
+    ::sigdelset(&mask, s);
+  }
+  ::signal(SIGINT, SIG_IGN);   // the host decides what Ctrl-C means
+  ::signal(SIGXFSZ, SIG_IGN);  // a full file is an error of the write
+  for (const int s : {SIGTERM, SIGHUP, SIGQUIT}) ::signal(s, SIG_DFL);  // not the host's handlers
+  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+}
+
+[[noreturn]] void end_by(Board::Exit how, int status) {
+  own_board->exit_status = status;
+  own_board->exit = how;
+  ::_exit(status);
+}
+
+// The last handlers to be registered are the first to be called: those of the host, its static
+// destructors and the flushing of its buffers do not come to their turn.
+void note_exits() {
+  ::on_exit([](int status, void*) { end_by(Board::Exit::exit, status); }, nullptr);
+  ::at_quick_exit([] { end_by(Board::Exit::quick_exit, 0); });
+}
+
+// ---- what it may do ----------------------------------------------------------------------------
+
+void limit(decltype(RLIMIT_AS) what, uint64_t most) {
+  rlimit now{};
+  if (::getrlimit(what, &now) != 0) return;
+  now.rlim_cur = std::min<rlim_t>({now.rlim_cur, now.rlim_max, most});
+  ::setrlimit(what, &now);
+}
+
+uint64_t address_space() {
+  const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  char text[32] = {};
+  const ssize_t n = file < 0 ? -1 : ::read(file, text, sizeof text - 1);
+  if (file >= 0) ::close(file);
+  if (n <= 0) return 0;
+  return std::strtoull(text, nullptr, 10) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// Only while a job runs: the outputs are handed over without it.
+class MemoryLimit {
+ public:
+  explicit MemoryLimit(uint64_t bytes) {
+    ::getrlimit(RLIMIT_AS, &before_);
+    // Sanitizers reserve terabytes of addresses for themselves.
+    if (const uint64_t used = address_space(); bytes != 0 && used != 0 && !sanitized)
+      limit(RLIMIT_AS, used + bytes);
+  }
+  ~MemoryLimit() { ::setrlimit(RLIMIT_AS, &before_); }
+  MemoryLimit(const MemoryLimit&) = delete;
+  MemoryLimit& operator=(const MemoryLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+// If memory runs out after all, the system shall take the child and not its host.
+void volunteer_for_the_oom_killer() {
+  const int file = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (file < 0) return;
+  (void)!::write(file, "1000", 4);
+  ::close(file);
+}
+
+void redirect(const ChildEnds& ends) {
+  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (nothing >= 0) ::dup2(nothing, STDIN_FILENO), ::dup2(nothing, STDOUT_FILENO);
+  ::dup2(ends.standard_error, STDERR_FILENO);
+}
+
+void become_harmless(const ChildEnds& ends, pid_t host, const sigset_t& signals) {
+  ::setpgid(0, 0);  // with what it starts it can be ended at once
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != host) ::_exit(0);
+  redirect(ends);
+  limit(RLIMIT_CORE, 0);
+  volunteer_for_the_oom_killer();
+  handle_signals(signals);
+  note_exits();
+}
+
+// ---- one job -----------------------------------------------------------------------------------
+
+void tell(const ChildEnds& ends, Board& board, Board::Phase phase) {
+  board.phase = phase;
+  const auto byte = static_cast<char>(phase);
+  while (::write(ends.events, &byte, 1) < 0 && errno == EINTR) {
+  }
+}
+
+void say(Board& board, std::string_view text) {
+  const size_t length = std::min(text.size(), sizeof board.why - 1);
+  std::memcpy(board.why, text.data(), length);
+  board.why[length] = 0;
+}
+
+bool write_all(int file, const void* data, size_t bytes) {
+  const auto* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::write(file, at, bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    at += n, bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+// False with errno if the file cannot hold them.
+bool hand_over(const std::vector<OutputBytes>& outputs, int file, Board& board) {
+  if (::ftruncate(file, 0) != 0 || ::lseek(file, 0, SEEK_SET) != 0) return false;
+  uint64_t total = 0;
+  for (const OutputBytes& o : outputs) {
+    const OutputHeader header{static_cast<uint64_t>(o.dtype), o.bytes.size()};
+    if (!write_all(file, &header, sizeof header)) return false;
+    if (!write_all(file, o.bytes.data(), o.bytes.size())) return false;
+    total += sizeof header + o.bytes.size();
+  }
+  board.outputs = outputs.size(), board.outputs_bytes = total;
+  return true;
+}
+
+// Runs f and tells what it threw.
+template <class F>
+Board::Verdict verdict_of(F&& f, Board& board) {
+  using enum Board::Verdict;
+  try {
+    return f();
+  } catch (const std::bad_alloc& e) {
+    say(board, e.what());
+    return out_of_memory;
+  } catch (const std::system_error& e) {
+    say(board, e.what());
+    return lacked_resources;
+  } catch (const std::exception& e) {
+    say(board, e.what());
+  } catch (const std::string& text) {
+    say(board, text);
+  } catch (const char* text) {
+    say(board, text == nullptr ? "a null pointer" : text);
+  } catch (abi::__forced_unwind&) {
+    end_by(Board::Exit::thread, 0);
+  } catch (...) {
+    say(board, "something that is not a std::exception");
+  }
+  return threw;
+}
+
+uint64_t now_nanoseconds() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                               std::chrono::nanoseconds(1));
+}
+
+Board::Verdict execute(Trial& trial, Job job, Board& board) {
+  using enum Board::Verdict;
+  const uint64_t begin = now_nanoseconds();
+  const Board::Verdict verdict = verdict_of(
+      [&] {
+        if (job == nullptr) return trial.run_reference() ? passed : no_reference;
+        trial.run(*job);
+        return passed;
+      },
+      board);
+  board.nanoseconds = now_nanoseconds() - begin;
+  return verdict;
+}
+
+Board::Verdict report(Trial& trial, const ChildEnds& ends, Board& board) {
+  using enum Board::Verdict;
+  return verdict_of(
+      [&] {
+        if (const auto overrun = trial.overrun()) {
+          say(board, *overrun);
+          return out_of_bounds;
+        }
+        if (hand_over(trial.outputs(), ends.outputs, board)) return passed;
+        say(board, std::strerror(errno));
+        return not_reported;
+      },
+      board);
+}
+
+void do_job(Trial& trial, Job job, Board& board, const ChildEnds& ends, uint64_t memory_bytes) {
+  using enum Board::Verdict;
+  board.why[0] = 0;
+  tell(ends, board, Board::Phase::resetting);
+  Board::Verdict verdict = verdict_of([&] { return trial.reset(), passed; }, board);
+  if (verdict == passed) {
+    const MemoryLimit limited(memory_bytes);
+    tell(ends, board, Board::Phase::running);
+    verdict = execute(trial, job, board);
+  }
+  tell(ends, board, Board::Phase::reporting);
+  if (verdict == passed) verdict = report(trial, ends, board);
+  board.verdict = verdict;
+  tell(ends, board, Board::Phase::finished);
+}
+
+}  // namespace
+
+void live_as_child(Trial& trial, std::span<const Job> jobs, Board& board, const ChildEnds& ends,
+                   uint64_t memory_bytes, pid_t host, const sigset_t& signals) noexcept {
+  own_board = &board;
+  become_harmless(ends, host, signals);
+  trial.arm();
+  tell(ends, board, Board::Phase::waiting);
+  for (;;) {
+    uint32_t job = 0;
+    const ssize_t n = ::read(ends.orders, &job, sizeof job);
+    if (n < 0 && errno == EINTR) continue;
+    if (n != sizeof job || job >= jobs.size()) ::_exit(0);
+    board.job = job;
+    do_job(trial, jobs[job], board, ends, memory_bytes);
+  }
+}
+
+}  // namespace ejk::detail

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pages around arrays: closed in a child, where a fault in them tells which array was overrun.
+#include <ejk/detail/guarded_memory.h>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <new>
+#include <utility>
+
+namespace ejk::detail {
+namespace {
+
+constexpr std::byte pattern{0xCB};
+
+size_t page_size() {
+  static const auto size = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+size_t rounded_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+bool changed(std::byte b) { return b != pattern; }
+
+}  // namespace
+
+GuardedMemory::GuardedMemory(size_t bytes) : size_(bytes) {
+  const size_t page = page_size();
+  if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
+  const size_t aligned = rounded_up(bytes, alignment);
+  all_ = rounded_up(aligned, page) + 2 * page;
+  void* got = ::mmap(nullptr, all_, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (got == MAP_FAILED) throw std::bad_alloc();
+  pages_ = static_cast<std::byte*>(got);
+  data_ = pages_ + all_ - page - aligned;
+  repair();
+}
+
+GuardedMemory::~GuardedMemory() { ::munmap(pages_, all_); }
+
+// What cannot be closed (too many mappings) stays open: less is noticed, nothing breaks.
+void GuardedMemory::arm(bool read_only) const {
+  const size_t page = page_size();
+  (void)::mprotect(pages_, page, PROT_NONE);
+  (void)::mprotect(pages_ + all_ - page, page, PROT_NONE);
+  if (read_only && all_ > 2 * page) (void)::mprotect(pages_ + page, all_ - 2 * page, PROT_READ);
+}
+
+std::optional<std::ptrdiff_t> GuardedMemory::overrun() const {
+  const std::byte *begin = pages_ + page_size(), *end = pages_ + all_ - page_size();
+  for (const std::byte* at = end; at != data_ + size_; --at)
+    if (at[-1] != pattern) return at - (data_ + size_);
+  const std::byte* first = std::find_if(begin, static_cast<const std::byte*>(data_), changed);
+  if (first != data_) return first - data_;
+  return std::nullopt;
+}
+
+void GuardedMemory::repair() const {
+  std::fill(pages_ + page_size(), data_, pattern);
+  std::fill(data_ + size_, pages_ + all_ - page_size(), pattern);
+}
+
+GuardedMemory::Place GuardedMemory::place_of(const void* address) const {
+  const auto* at = static_cast<const std::byte*>(address);
+  const std::less<> less;  // pointers of different objects
+  if (less(at, pages_) || !less(at, pages_ + all_)) return Place::elsewhere;
+  if (less(at, pages_ + page_size())) return Place::before;
+  return less(at, pages_ + all_ - page_size()) ? Place::inside : Place::behind;
+}
+
+// ---- the arrays of a trial ---------------------------------------------------------------------
+
+namespace {
+// Copies of arguments are nested in many ways (optionals, tuples, lists, structs): that every array
+// reports itself is simpler than asking all of these for theirs.
+thread_local ArrayGuards* collecting = nullptr;
+thread_local size_t collecting_argument = 0;
+
+std::string bytes_text(std::ptrdiff_t n) {
+  return std::to_string(n) + (n == 1 ? " byte" : " bytes");
+}
+}  // namespace
+
+ArrayGuards::Collect::Collect(ArrayGuards& guards, size_t argument)
+    : outer_(std::exchange(collecting, &guards)),
+      outer_argument_(std::exchange(collecting_argument, argument)) {}
+
+ArrayGuards::Collect::~Collect() {
+  collecting = outer_;
+  collecting_argument = outer_argument_;
+}
+
+void ArrayGuards::add(std::shared_ptr<const GuardedMemory> memory, bool read_only,
+                      std::string what) {
+  if (collecting == nullptr) return;
+  std::string text = "argument " + std::to_string(collecting_argument) + " (" + what + ")";
+  collecting->members_.push_back({std::move(memory), read_only, std::move(text)});
+}
+
+void ArrayGuards::repair() {
+  if (!std::exchange(damaged_, false)) return;
+  for (const Member& m : members_)
+    if (!(armed_ && m.read_only)) m.memory->repair();
+}
+
+void ArrayGuards::arm() {
+  for (const Member& m : members_) m.memory->arm(m.read_only);
+  armed_ = true;
+}
+
+std::optional<std::string> ArrayGuards::overrun() const {
+  for (const Member& m : members_) {
+    const auto distance = m.memory->overrun();
+    if (!distance) continue;
+    damaged_ = true;
+    if (*distance > 0)
+      return "wrote at least " + bytes_text(*distance) + " past the end of " + m.text;
+    return "wrote at least " + bytes_text(-*distance) + " before the begin of " + m.text;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> ArrayGuards::trespass(const void* address) const {
+  for (const Member& m : members_) {
+    const auto* at = static_cast<const std::byte*>(address);
+    const std::byte* data = m.memory->data();
+    switch (m.memory->place_of(address)) {
+      case GuardedMemory::Place::elsewhere:
+        continue;
+      case GuardedMemory::Place::before:
+        return "read or wrote " + bytes_text(data - at) + " before the begin of " + m.text;
+      case GuardedMemory::Place::inside:
+        if (!m.read_only) continue;
+        return "wrote into " + m.text + ", which is an input";
+      case GuardedMemory::Place::behind:
+        return "read or wrote " + bytes_text(at - (data + m.memory->size()) + 1) +
+               " past the end of " + m.text;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace ejk::detail
