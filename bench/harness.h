@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,10 +20,15 @@ inline double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-inline double median(std::vector<double> v) {
-  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
-  return v[v.size() / 2];
+// The value that this share of them lies below.
+inline double quantile(std::vector<double> v, double share) {
+  if (v.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const auto at = static_cast<size_t>(share * static_cast<double>(v.size()));
+  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(at), v.end());
+  return v[at];
 }
+
+inline double median(std::vector<double> v) { return quantile(std::move(v), 0.5); }
 
 // Runs every function once per round, in turn, starting with another one each round. Gives the
 // seconds of each function, round by round.
