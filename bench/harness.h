@@ -12,6 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include <sched.h>
+#include <unistd.h>
+
 #include <ejk/value.h>
 
 namespace bench {
@@ -49,6 +52,21 @@ inline std::vector<std::vector<double>> interleave(
 // The last line of every benchmark.
 inline void print_json(std::vector<ejk::Value::Member> figures) {
   std::printf("%s\n", ejk::stable_json(ejk::Value::object(std::move(figures))).c_str());
+}
+
+// The calling thread stays on the i-th of the cores this program may use, counted round.
+inline void pin_to_core(size_t i) {
+  static const cpu_set_t allowed = [] {
+    cpu_set_t all;
+    sched_getaffinity(getpid(), sizeof all, &all);
+    return all;
+  }();
+  size_t left = i % static_cast<size_t>(CPU_COUNT(&allowed)), core = 0;
+  while (!CPU_ISSET(core, &allowed) || left-- > 0) ++core;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  sched_setaffinity(0, sizeof one, &one);
 }
 
 // Keeps the compiler from knowing what is in memory.
