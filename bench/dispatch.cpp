@@ -11,7 +11,6 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <ejk/ejk.h>
