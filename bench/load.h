@@ -67,30 +67,35 @@ inline ejk::detail::Clock clock_for(ejk::Trial& trial, const std::vector<ejk::An
 }
 
 struct Comparison {
-  ejk::detail::Interval ratio;  // of the first over the second, 95 %
-  double band;                  // how far the second seems to be from itself
+  ejk::detail::Interval ratio;  // of the first over the second
+  double band;                  // how far either seems to be from itself (A/A)
 
   double beyond_band() const { return ratio.median - 1 - band; }
-  bool worse() const { return ratio.low > 1 && beyond_band() > 0; }
+  // By more than `least`, and not by chance.
+  bool worse_by(double least) const { return ratio.low > 1 && beyond_band() > least; }
 };
 
-// Both in shuffled rounds, the second one twice (A/A), for some seconds.
+// Both twice in every shuffled round, for some seconds.
 inline Comparison compare(ejk::Trial& trial, const ejk::AnyConfig& first,
                           const ejk::AnyConfig& second, double budget_seconds = 2) {
   using namespace ejk::detail;
   constexpr int least_rounds = 60, most_rounds = 1000;
+  constexpr double confidence = 0.99;  // some fifty comparisons are made and none may be a mistake
   const Clock clock = clock_for(trial, {first, second});
-  const std::vector<const ejk::AnyConfig*> turns = {&first, &second, &second};
-  std::vector<std::vector<double>> taken(turns.size());
   const int64_t repeats = repeats_for(sample_seconds(trial, second, 1, clock));
-  const double stop = seconds() + budget_seconds;
+  const std::vector<const ejk::AnyConfig*> turns = {&first, &first, &second, &second};
+  std::vector<std::vector<double>> taken(turns.size());
   std::mt19937_64 random(1);
+  const double stop = seconds() + budget_seconds;
   for (int r = 0; r < least_rounds || (r < most_rounds && seconds() < stop); ++r)
     for (size_t i : shuffled(turns.size(), random))
       taken[i].push_back(sample_seconds(trial, *turns[i], repeats, clock));
-  const Interval aa = median_interval(paired_ratios(taken[2], taken[1]), 0.95);
-  return {median_interval(paired_ratios(taken[0], taken[1]), 0.95),
-          std::max(1 - aa.low, aa.high - 1)};
+  const auto over = [&](size_t a, size_t b) {
+    return median_interval(paired_ratios(taken[a], taken[b]), confidence);
+  };
+  const Interval first_aa = over(1, 0), second_aa = over(3, 2);
+  return {over(0, 2),
+          std::max({1 - first_aa.low, first_aa.high - 1, 1 - second_aa.low, second_aa.high - 1})};
 }
 
 }  // namespace bench
