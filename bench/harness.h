@@ -7,9 +7,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <sched.h>
+#include <unistd.h>
 
 #include <ejk/value.h>
 
@@ -19,10 +23,15 @@ inline double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-inline double median(std::vector<double> v) {
-  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
-  return v[v.size() / 2];
+// The value that this share of them lies below.
+inline double quantile(std::vector<double> v, double share) {
+  if (v.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const auto at = static_cast<size_t>(share * static_cast<double>(v.size()));
+  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(at), v.end());
+  return v[at];
 }
+
+inline double median(std::vector<double> v) { return quantile(std::move(v), 0.5); }
 
 // Runs every function once per round, in turn, starting with another one each round. Gives the
 // seconds of each function, round by round.
@@ -43,6 +52,21 @@ inline std::vector<std::vector<double>> interleave(
 // The last line of every benchmark.
 inline void print_json(std::vector<ejk::Value::Member> figures) {
   std::printf("%s\n", ejk::stable_json(ejk::Value::object(std::move(figures))).c_str());
+}
+
+// The calling thread stays on the i-th of the cores this program may use, counted round.
+inline void pin_to_core(size_t i) {
+  static const cpu_set_t allowed = [] {
+    cpu_set_t all;
+    sched_getaffinity(getpid(), sizeof all, &all);
+    return all;
+  }();
+  size_t left = i % static_cast<size_t>(CPU_COUNT(&allowed)), core = 0;
+  while (!CPU_ISSET(core, &allowed) || left-- > 0) ++core;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  sched_setaffinity(0, sizeof one, &one);
 }
 
 // Keeps the compiler from knowing what is in memory.

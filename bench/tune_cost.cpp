@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tuning of the example kernels costs and loses beside a race that drops nobody, and whether
+// a tuning on a loaded machine ever does harm.
+// Options: --repeats N of the comparison with the full race (3), --under-load N tunings (50).
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "../examples/kernels.h"
+#include "harness.h"
+#include "load.h"
+#include "verify.h"
+
+namespace {
+
+using ejk::AnyConfig;
+using ejk::TuneResult;
+using ejk::TuneTask;
+using namespace ejk::detail;
+
+// ---- the full race
+// -------------------------------------------------------------------------------
+
+// The tuner's own limits, so that both races stop at the same confidence.
+constexpr int most_rounds = 60, least_rounds = 6;
+constexpr double reported = 0.95, decisive = 0.99, not_worth_more = 0.02;
+
+// Where code and data happen to lie makes this much; it is counted apart.
+constexpr double least_harm = 0.005;
+
+struct Entrant {
+  AnyConfig config;
+  int64_t repeats = 1;
+  std::vector<double> seconds;  // one per round
+};
+
+struct FullRace {
+  std::vector<Entrant> entrants;
+  std::vector<double> control;  // the first entrant's second turns
+  Clock clock = Clock::thread_cpu;
+};
+
+// Those whose outputs are right, as the tuner checks them.
+std::vector<AnyConfig> verified(const TuneTask& task) {
+  task.trial->reset();
+  std::vector<ejk::OutputBytes> untouched = task.trial->outputs();
+  task.trial->run_reference();  // the example kernels have one
+  const Expected expected(std::move(untouched), task.trial->outputs());
+  std::vector<AnyConfig> right;
+  for (const AnyConfig& c : task.candidates) {
+    task.trial->reset(), task.trial->run(c);
+    if (!expected.difference(task.trial->outputs())) right.push_back(c);
+  }
+  return right;
+}
+
+void enter(FullRace& race, const TuneTask& task) {
+  std::vector<Footprint> warm;
+  for (const AnyConfig& c : verified(task)) {
+    race.entrants.emplace_back().config = c;
+    warm.push_back(warm_up(*task.trial, c, 1));
+    if (warm.back().needs_wall()) race.clock = Clock::wall;
+  }
+  for (size_t i = 0; i < warm.size(); ++i)
+    race.entrants[i].repeats = repeats_for(warm[i].seconds_per_execution(race.clock));
+}
+
+void run_round(FullRace& race, ejk::Trial& trial, std::mt19937_64& random) {
+  const size_t twin = race.entrants.size();
+  for (size_t i : shuffled(twin + 1, random)) {
+    const Entrant& e = race.entrants[i % twin];
+    const double taken = sample_seconds(trial, e.config, e.repeats, race.clock);
+    if (i == twin) race.control.push_back(taken);
+    else race.entrants[i].seconds.push_back(taken);
+  }
+}
+
+size_t leader(const FullRace& race) {
+  size_t best = 0;
+  double least = 1;
+  for (size_t i = 1; i < race.entrants.size(); ++i) {
+    const auto to_first = paired_ratios(race.entrants[i].seconds, race.entrants[0].seconds);
+    const double ratio = median_interval(to_first, reported).median;
+    if (ratio < least) best = i, least = ratio;
+  }
+  return best;
+}
+
+// Every other one is slower beyond the noise, or not faster by more than is worth it.
+bool settled(const FullRace& race, size_t best) {
+  const Interval aa =
+      median_interval(paired_ratios(race.control, race.entrants[0].seconds), reported);
+  const double noise = std::max({0., 1 - aa.low, aa.high - 1});
+  for (size_t i = 0; i < race.entrants.size(); ++i) {
+    if (i == best) continue;
+    const auto to_best = paired_ratios(race.entrants[i].seconds, race.entrants[best].seconds);
+    const bool slower = median_interval(to_best, decisive).low > 1 + noise;
+    const bool tied = median_interval(to_best, reported).high <= 1 + not_worth_more;
+    if (!slower && !tied) return false;
+  }
+  return true;
+}
+
+struct FullRaceResult {
+  AnyConfig winner;
+  double entry_seconds = 0, seconds = 0;  // until the first round, and all of it
+};
+
+FullRaceResult race_all(const TuneTask& task) {
+  const double begin = bench::seconds();
+  FullRace race;
+  std::mt19937_64 random(1);
+  enter(race, task);
+  const double entered = bench::seconds();
+  int rounds = 0;
+  size_t best = 0;
+  do {
+    run_round(race, *task.trial, random);
+    best = leader(race);
+  } while (++rounds < most_rounds && (rounds < least_rounds || !settled(race, best)));
+  return {race.entrants[best].config, entered - begin, bench::seconds() - begin};
+}
+
+// ---- beside it, the tuner
+// ------------------------------------------------------------------------
+
+struct Cost {
+  size_t candidates = 0;
+  double seconds = 0, full_seconds = 0;  // medians of the repetitions
+  double time_ratio = 0;                 // of the two, the same
+  double entry_share = 0;                // of checks and warm-ups in the full race, the same
+  double regret = 0;                     // the largest of them
+  int differed = 0;                      // repetitions in which the two picked different configs
+};
+
+TuneResult tune(TuneTask task) {
+  task.budget_seconds = 1e6;
+  return ejk::Tuner().tune(task);
+}
+
+// Loss by the tuner's pick against the full race's, beyond what the comparison can tell.
+double regret(const TuneTask& task, const AnyConfig& ours, const AnyConfig& full) {
+  return ours == full ? 0 : bench::compare(*task.trial, ours, full).beyond_band();
+}
+
+Cost cost_of(const TuneTask& task, int repeats) {
+  Cost cost;
+  cost.candidates = task.candidates.size();
+  std::vector<double> seconds, full_seconds, entry_shares, ratios, regrets;
+  for (int r = 0; r < repeats; ++r) {
+    const double begin = bench::seconds();
+    const TuneResult result = tune(task);
+    seconds.push_back(bench::seconds() - begin);
+    const FullRaceResult full = race_all(task);
+    full_seconds.push_back(full.seconds);
+    entry_shares.push_back(full.entry_seconds / full.seconds);
+    ratios.push_back(seconds.back() / full.seconds);
+    const AnyConfig& ours = task.candidates[result.winner.value()];
+    regrets.push_back(regret(task, ours, full.winner));
+    cost.differed += ours == full.winner ? 0 : 1;
+  }
+  cost.seconds = bench::median(seconds), cost.full_seconds = bench::median(full_seconds);
+  cost.time_ratio = bench::median(ratios), cost.entry_share = bench::median(entry_shares);
+  cost.regret = *std::max_element(regrets.begin(), regrets.end());
+  return cost;
+}
+
+// ---- the calls
+// -----------------------------------------------------------------------------------
+
+ejk::Tensor matrix(int64_t rows, int64_t columns) {
+  std::mt19937 generator(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<size_t>(rows * columns));
+  for (float& v : values) v = normal(generator);
+  return ejk::Tensor::of<float>({rows, columns}, std::span<const float>(values));
+}
+
+// A tuner is what gets to see a call's trial and candidates.
+class Visitor final : public ejk::Tuner {
+ public:
+  using Visit = std::function<TuneResult(const TuneTask&)>;
+  explicit Visitor(Visit visit) : visit_(std::move(visit)) {}
+  TuneResult tune(const TuneTask& task) override { return visit_(task); }
+
+ private:
+  Visit visit_;
+};
+
+// visit(name, task) for every call.
+void for_each_call(const std::function<void(const std::string&, const TuneTask&)>& visit) {
+  using namespace examples;
+  std::string name;
+  const ejk::Executor executor(
+      ejk::SelectorOptions{.tuner = std::make_shared<Visitor>([&](const TuneTask& task) {
+                             visit(name, task);
+                             TuneResult any;
+                             any.outcome = ejk::Outcome::tuned, any.winner = 0;
+                             any.candidates.resize(task.candidates.size());
+                             return any;
+                           })});
+  const auto tune = [&](std::string as, const auto& kernel, auto&&... args) {
+    name = std::move(as);
+    static_cast<void>(executor.tune(kernel, args...));
+  };
+  for (size_t size : {4096, 500'000}) {
+    const std::vector<float> x(size, 1.f);
+    std::vector<float> y = x;
+    tune("saxpy " + std::to_string(size), Saxpy{}, 0.5f, x, y);
+  }
+  for (int64_t n : {64, 160})
+    tune("matmul " + std::to_string(n), Matmul{}, matrix(n, n), matrix(n, n),
+         ejk::Tensor::of<float>({n, n}));
+  for (int64_t rows : {1, 256}) {
+    const std::vector<float> weight(1024, 1.f);
+    tune("rms_norm " + std::to_string(rows) + "x1024", RmsNorm{}, matrix(rows, 1024), weight,
+         ejk::Tensor::of<float>({rows, 1024}), 1e-5f);
+  }
+  for (int64_t n : {200, 512})
+    tune("transpose " + std::to_string(n), Transpose{}, matrix(n, n),
+         ejk::Tensor::of<float>({n, n}));
+}
+
+// ---- what is printed
+// -----------------------------------------------------------------------------
+
+struct Costs {
+  double geomean = 0, worst = 0, regret = 0;
+};
+
+Costs compare_with_full_races(int repeats) {
+  std::printf("%-18s %10s %8s %8s %8s %8s %8s %8s\n", "beside a full race", "candidates", "ours s",
+              "full s", "ratio", "entry", "regret", "differed");
+  double log_sum = 0;
+  int calls = 0;
+  Costs all;
+  for_each_call([&](const std::string& name, const TuneTask& task) {
+    const Cost cost = cost_of(task, repeats);
+    std::printf("%-18s %10zu %8.3f %8.3f %8.2f %8.2f %8.4f %3d of %d\n", name.c_str(),
+                cost.candidates, cost.seconds, cost.full_seconds, cost.time_ratio, cost.entry_share,
+                cost.regret, cost.differed, repeats);
+    std::fflush(stdout);
+    log_sum += std::log(cost.time_ratio), ++calls;
+    all.worst = std::max(all.worst, cost.time_ratio);
+    all.regret = calls == 1 ? cost.regret : std::max(all.regret, cost.regret);
+  });
+  all.geomean = std::exp(log_sum / calls);
+  return all;
+}
+
+struct Harm {
+  int worse = 0, worse_at_all = 0;  // than the heuristic, beyond the A/A band
+  double worst = 0;                 // the largest loss beyond that band, 0 if there is none
+};
+
+// One tuning of the call; what it chose against the heuristic, in the same load.
+void add_harm(const std::string& name, const TuneTask& task, Harm& harm) {
+  const TuneResult result = tune(task);
+  const AnyConfig& chosen = task.candidates[result.winner.value()];
+  if (chosen == *task.heuristic) return;
+  const bench::Comparison c = bench::compare(*task.trial, chosen, *task.heuristic);
+  if (!c.worse_by(0)) return;
+  ++harm.worse_at_all;
+  harm.worse += c.worse_by(least_harm);
+  harm.worst = std::max(harm.worst, c.beyond_band());
+  std::printf("%-18s chose %s: %.4f [%.4f, %.4f] of the heuristic, band %.4f\n", name.c_str(),
+              stable_json(chosen.to_value()).c_str(), c.ratio.median, c.ratio.low, c.ratio.high,
+              c.band);
+}
+
+Harm harm_under_load(int tunings) {
+  const bench::BusyProcesses others;
+  Harm harm;
+  for (int done = 0; done < tunings;)
+    for_each_call([&](const std::string& name, const TuneTask& task) {
+      if (done == tunings) return;
+      add_harm(name, task, harm);
+      std::fprintf(stderr, "\runder load: %d of %d ", ++done, tunings);
+    });
+  std::fprintf(stderr, "\r%40s\r", "");
+  return harm;
+}
+
+int option(int argc, char** argv, const std::string& name, int otherwise) {
+  for (int i = 1; i + 1 < argc; ++i)
+    if (argv[i] == name) return std::atoi(argv[i + 1]);
+  return otherwise;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int repeats = option(argc, argv, "--repeats", 3);
+  const int tunings = option(argc, argv, "--under-load", 50);
+  const Costs costs = repeats > 0 ? compare_with_full_races(repeats) : Costs{};
+  const Harm harm = harm_under_load(tunings);
+  std::printf("worse than the heuristic, tuned under load: %d of %d (by less than %.1f %%: %d)\n",
+              harm.worse, tunings, 100 * least_harm, harm.worse_at_all - harm.worse);
+  bench::print_json({{"time_over_full_race", costs.geomean},
+                     {"time_over_full_race_worst", costs.worst},
+                     {"regret", costs.regret},
+                     {"regret_beyond_tie", costs.regret - not_worth_more},
+                     {"worse_than_heuristic", harm.worse},
+                     {"worse_than_heuristic_at_all", harm.worse_at_all},
+                     {"worst_over_heuristic", harm.worst},
+                     {"tunings_under_load", tunings}});
+}
