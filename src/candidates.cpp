@@ -17,6 +17,11 @@ namespace detail {
 
 std::string name_of(const FieldPath& path) { return fmt::format("{}", fmt::join(path, ".")); }
 
+bool overlap(const FieldPath& a, const FieldPath& b) {
+  const auto [in_a, in_b] = std::ranges::mismatch(a, b);
+  return in_a == a.end() || in_b == b.end();
+}
+
 void ParameterTable::add(FieldPath path, std::vector<Value> values) {
   auto& index = index_by_text_.emplace_back();
   for (uint32_t i = 0; i < values.size(); ++i) index.emplace(stable_json(values[i]), i);
@@ -250,11 +255,6 @@ FieldPath path_in(const std::string& name, const std::string& place) {
     begin = end + 1;
   }
   return path;
-}
-
-bool overlap(const FieldPath& a, const FieldPath& b) {
-  return std::equal(
-      a.begin(), a.begin() + static_cast<std::ptrdiff_t>(std::min(a.size(), b.size())), b.begin());
 }
 
 void check_distinct(const Value::Array& values, const std::string& place) {

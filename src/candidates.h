@@ -33,6 +33,8 @@ class ParameterTable {
 
 // "fwd.block"
 std::string name_of(const FieldPath& path);
+// Whether they are the same field, or one is a part of the other.
+bool overlap(const FieldPath& a, const FieldPath& b);
 
 class IndexedCandidates : public CandidateSet {
  public:
