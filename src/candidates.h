@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -26,6 +28,8 @@ class ParameterTable {
   void write(std::span<const uint32_t> indices, Value& config) const;
 
  private:
+  std::optional<uint32_t> index_of(size_t parameter, const Value& value) const;
+
   std::vector<SearchParameter> parameters_;
   std::vector<FieldPath> paths_;
   std::vector<std::unordered_map<std::string, uint32_t>> index_by_text_;

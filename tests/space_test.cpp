@@ -3,7 +3,9 @@
 #include <ejk/space.h>
 
 #include <unistd.h>
+#include <atomic>
 #include <fstream>
+#include <map>
 #include <random>
 #include <set>
 #include <thread>
@@ -585,6 +587,19 @@ TEST(CandidateList, MayBeEmptyOrHoldAnything) {
       EXPECT_EQ(read->config(*read->find(list[i].to_value())), list[i]);
     }
   }
+}
+
+struct Mapped {
+  std::map<int, int> by_number;
+};
+
+TEST(CandidateList, ConfigsReadFromAFileAreFoundWhateverTheOrderOfTheirMembers) {
+  const Mapped config{{{9, 1}, {10, 2}}};
+  const Value read = parse_json(stable_json(config));
+  ASSERT_NE(stable_json(read), stable_json(config));
+  EXPECT_EQ(candidate_list({make_config(Mapped{}), make_config(config)})->find(read), 1u);
+  const auto s = space<Mapped>().param(&Mapped::by_number, {Mapped{}.by_number, config.by_number});
+  EXPECT_EQ(s.candidates()->find(read), 1u);
 }
 
 // ---- JSON ---------------------------------------------------------------------------------------
