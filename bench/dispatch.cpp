@@ -139,8 +139,7 @@ Costs measure(const ejk::Executor& executor, const Arguments& args, const Map& m
   return {bench::median(overhead), bench::median(probe), bench::median(ratio)};
 }
 
-// ---- two threads on one executor
-// -----------------------------------------------------------------
+// ---- two threads on one executor ---------------------------------------------------------------
 
 // The calls a thread has made, on cache lines of its own: two, as they are fetched in pairs.
 struct alignas(128) Progress {

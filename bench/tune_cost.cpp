@@ -21,8 +21,7 @@ using ejk::TuneResult;
 using ejk::TuneTask;
 using namespace ejk::detail;
 
-// ---- the full race
-// -------------------------------------------------------------------------------
+// ---- the full race -----------------------------------------------------------------------------
 
 // The tuner's own limits, so that both races stop at the same confidence.
 constexpr int most_rounds = 60, least_rounds = 6;
@@ -124,8 +123,7 @@ FullRaceResult race_all(const TuneTask& task) {
   return {race.entrants[best].config, entered - begin, bench::seconds() - begin};
 }
 
-// ---- beside it, the tuner
-// ------------------------------------------------------------------------
+// ---- beside it, the tuner ----------------------------------------------------------------------
 
 struct Cost {
   size_t candidates = 0;
@@ -133,6 +131,7 @@ struct Cost {
   double time_ratio = 0;                 // of the two, the same
   double entry_share = 0;                // of checks and warm-ups in the full race, the same
   double regret = 0;                     // the largest of them
+  std::string picks = {};                // of that repetition: ours, the full race's
   int differed = 0;                      // repetitions in which the two picked different configs
 };
 
@@ -146,10 +145,15 @@ double regret(const TuneTask& task, const AnyConfig& ours, const AnyConfig& full
   return ours == full ? 0 : bench::compare(*task.trial, ours, full).beyond_band();
 }
 
+std::string texts(const AnyConfig& ours, const AnyConfig& full) {
+  const std::string text = stable_json(ours.to_value());
+  return ours == full ? text : text + " " + stable_json(full.to_value());
+}
+
 Cost cost_of(const TuneTask& task, int repeats) {
   Cost cost;
   cost.candidates = task.candidates.size();
-  std::vector<double> seconds, full_seconds, entry_shares, ratios, regrets;
+  std::vector<double> seconds, full_seconds, entry_shares, ratios;
   for (int r = 0; r < repeats; ++r) {
     const double begin = bench::seconds();
     const TuneResult result = tune(task);
@@ -159,17 +163,16 @@ Cost cost_of(const TuneTask& task, int repeats) {
     entry_shares.push_back(full.entry_seconds / full.seconds);
     ratios.push_back(seconds.back() / full.seconds);
     const AnyConfig& ours = task.candidates[result.winner.value()];
-    regrets.push_back(regret(task, ours, full.winner));
+    const double loss = regret(task, ours, full.winner);
+    if (r == 0 || loss > cost.regret) cost.regret = loss, cost.picks = texts(ours, full.winner);
     cost.differed += ours == full.winner ? 0 : 1;
   }
   cost.seconds = bench::median(seconds), cost.full_seconds = bench::median(full_seconds);
   cost.time_ratio = bench::median(ratios), cost.entry_share = bench::median(entry_shares);
-  cost.regret = *std::max_element(regrets.begin(), regrets.end());
   return cost;
 }
 
-// ---- the calls
-// -----------------------------------------------------------------------------------
+// ---- the calls ---------------------------------------------------------------------------------
 
 ejk::Tensor matrix(int64_t rows, int64_t columns) {
   std::mt19937 generator(1);
@@ -224,24 +227,23 @@ void for_each_call(const std::function<void(const std::string&, const TuneTask&)
          ejk::Tensor::of<float>({n, n}));
 }
 
-// ---- what is printed
-// -----------------------------------------------------------------------------
+// ---- what is printed ---------------------------------------------------------------------------
 
 struct Costs {
   double geomean = 0, worst = 0, regret = 0;
 };
 
 Costs compare_with_full_races(int repeats) {
-  std::printf("%-18s %10s %8s %8s %8s %8s %8s %8s\n", "beside a full race", "candidates", "ours s",
-              "full s", "ratio", "entry", "regret", "differed");
+  std::printf("%-18s %10s %8s %8s %8s %8s %8s %s\n", "beside a full race", "candidates", "ours s",
+              "full s", "ratio", "entry", "regret", "differed, picks");
   double log_sum = 0;
   int calls = 0;
   Costs all;
   for_each_call([&](const std::string& name, const TuneTask& task) {
     const Cost cost = cost_of(task, repeats);
-    std::printf("%-18s %10zu %8.3f %8.3f %8.2f %8.2f %8.4f %3d of %d\n", name.c_str(),
+    std::printf("%-18s %10zu %8.3f %8.3f %8.2f %8.2f %8.4f %3d of %d  %s\n", name.c_str(),
                 cost.candidates, cost.seconds, cost.full_seconds, cost.time_ratio, cost.entry_share,
-                cost.regret, cost.differed, repeats);
+                cost.regret, cost.differed, repeats, cost.picks.c_str());
     std::fflush(stdout);
     log_sum += std::log(cost.time_ratio), ++calls;
     all.worst = std::max(all.worst, cost.time_ratio);

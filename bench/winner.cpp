@@ -24,8 +24,7 @@ constexpr size_t candidates = 8;
 constexpr int most_samples_allowed = 80;
 constexpr size_t largest_tie = 3;  // members of a declared tie that still says something
 
-// ---- kernels of known work
-// -----------------------------------------------------------------------
+// ---- kernels of known work ---------------------------------------------------------------------
 
 // Units of work: dependent steps within the first cache, or cache lines of a buffer of 256 KiB.
 using Kernel = uint64_t (*)(int64_t units);
@@ -68,8 +67,7 @@ int64_t calibrated_units(Kernel kernel, double wanted_seconds) {
   return std::llround(probe * wanted_seconds / bench::median(taken));
 }
 
-// ---- a call whose best candidate is known
-// --------------------------------------------------------
+// ---- a call whose best candidate is known ------------------------------------------------------
 
 struct Config {
   int candidate = 0;
@@ -106,8 +104,7 @@ class KnownWork final : public ejk::Trial {
   std::byte output_{0};
 };
 
-// ---- ways to choose
-// ------------------------------------------------------------------------------
+// ---- ways to choose ----------------------------------------------------------------------------
 
 ejk::TuneResult tune(KnownWork& work) {
   ejk::TuneTask task;
@@ -150,8 +147,7 @@ int runs_in_the_time_of(const ejk::TuneResult& result) {
   return std::max(1, static_cast<int>(std::lround(total / once)));
 }
 
-// ---- cells
-// ---------------------------------------------------------------------------------------
+// ---- cells -------------------------------------------------------------------------------------
 
 struct Options {
   int tunings = 60;
@@ -241,8 +237,7 @@ std::vector<Cell> selected_cells(const Options& options) {
   return cells;
 }
 
-// ---- what is printed
-// -----------------------------------------------------------------------------
+// ---- what is printed ---------------------------------------------------------------------------
 
 void print_cell(const Cell& cell, const Score& s) {
   std::printf("%s  ", cell.text().c_str());
@@ -316,8 +311,10 @@ void run(const Options& options) {
   std::map<std::pair<std::string, double>, int64_t> units;
   for (const Cell& c : cells)
     units.try_emplace({c.kernel, c.ms}, calibrated_units(kernels.at(c.kernel), 1e-3 * c.ms));
-  std::printf("share of %d tunings that picked the best of %zu candidates\n", options.tunings,
-              candidates);
+  double others[1] = {};  // a machine that is shared is never quite idle
+  if (getloadavg(others, 1) != 1) others[0] = -1;
+  std::printf("share of %d tunings that picked the best of %zu candidates; load average %.1f\n",
+              options.tunings, candidates, others[0]);
   std::printf("%-33s  %7s %3s %9s %9s %4s %8s %8s\n", "kernel, best, gap, machine", "ours", "tie",
               "mean of 3", "best of N", "N", "s each", "samples");
   Figures figures;
@@ -326,7 +323,9 @@ void run(const Options& options) {
     print_cell(c, score);
     figures.add(c, score);
   }
-  bench::print_json(figures.members());
+  std::vector<ejk::Value::Member> members = figures.members();
+  members.push_back({"load_average", others[0]});
+  bench::print_json(std::move(members));
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -26,6 +28,8 @@ class ParameterTable {
   void write(std::span<const uint32_t> indices, Value& config) const;
 
  private:
+  std::optional<uint32_t> index_of(size_t parameter, const Value& value) const;
+
   std::vector<SearchParameter> parameters_;
   std::vector<FieldPath> paths_;
   std::vector<std::unordered_map<std::string, uint32_t>> index_by_text_;
@@ -33,6 +37,8 @@ class ParameterTable {
 
 // "fwd.block"
 std::string name_of(const FieldPath& path);
+// Whether they are the same field, or one is a part of the other.
+bool overlap(const FieldPath& a, const FieldPath& b);
 
 class IndexedCandidates : public CandidateSet {
  public:

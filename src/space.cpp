@@ -17,11 +17,6 @@ using Parameters = std::vector<std::unique_ptr<SpaceParameter>>;
   throw Error(ErrorKind::invalid_argument, "space of " + std::string(config_type) + ": " + message);
 }
 
-bool overlap(const FieldPath& a, const FieldPath& b) {
-  const auto [in_a, in_b] = std::ranges::mismatch(a, b);
-  return in_a == a.end() || in_b == b.end();
-}
-
 // Goes through the values of the parameters in order, depth first.
 class Walk {
  public:

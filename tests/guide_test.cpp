@@ -171,6 +171,30 @@ TEST(Guide, ConfigsBecomeJson) {
   EXPECT_EQ(config.tile.rows, 8);  // not named in the text: the default
 }
 
+TEST(Guide, SpacesAreTreesOfValidPoints) {
+  using Algorithm = RichConfig::Algorithm;
+  const auto tiles =
+      ejk::space<RichConfig>()
+          .param(&RichConfig::algorithm, {Algorithm::direct, Algorithm::blocked})
+          .param(&RichConfig::tile, &Tile::rows, {4, 8, 16})
+          .param(&RichConfig::tile, &Tile::columns,
+                 [](const RichConfig& so_far) {
+                   return std::vector<int>{so_far.tile.rows, 4 * so_far.tile.rows};
+                 })
+          .where([](const RichConfig& c) { return c.tile.rows * c.tile.columns <= 256; })
+          .param(&RichConfig::threads, {std::nullopt, 2});
+
+  EXPECT_EQ(tiles.size(), 20u);
+  const RichConfig first = tiles[0];      // the last parameter varies fastest
+  const auto some = tiles.sample(5, 42);  // numbers of points, without repetition
+  const auto near = tiles.neighbours(0);  // the points that differ from this one in one parameter
+  EXPECT_EQ(tiles.index_of(tiles[some[0]]), some[0]);
+
+  EXPECT_EQ(first.tile.columns, 4);
+  EXPECT_EQ(some.size(), 5u);
+  EXPECT_EQ(near, (std::vector<uint64_t>{1, 2, 10}));
+}
+
 // ---- choosing -----------------------------------------------------------------------------------
 
 // Always the largest candidate.

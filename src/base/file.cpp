@@ -192,6 +192,18 @@ FileError replace_file(const std::string& path, std::string_view text, const std
   return {EAGAIN, "create a temporary file in " + tmp_dir};
 }
 
+FileError write_at(const Fd& fd, std::string_view text, off_t at, const std::string& path) {
+  const NoSizeSignal held_back;
+  while (!text.empty()) {
+    const ssize_t n =
+        retry_interrupted([&] { return ::pwrite(fd.get(), text.data(), text.size(), at); });
+    if (n < 0) return last_error("write", path);
+    text.remove_prefix(static_cast<size_t>(n));
+    at += n;
+  }
+  return {};
+}
+
 void remove_leftovers(const std::string& tmp_dir) {
   for (const std::string& name : list_directory(tmp_dir)) {
     if (!name.ends_with(temporary_suffix)) continue;

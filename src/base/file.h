@@ -55,6 +55,9 @@ FileText read_file(const std::string& path, size_t limit);
 // first to a file of a random name in `tmp_dir`, which must be on the same file system.
 FileError replace_file(const std::string& path, std::string_view text, const std::string& tmp_dir);
 
+// Writes into an open file at that place, in one step where the file system takes it whole.
+FileError write_at(const Fd& fd, std::string_view text, off_t at, const std::string& path);
+
 // Removes what writers that died have left in `tmp_dir`. Files being written are locked and stay.
 void remove_leftovers(const std::string& tmp_dir);
 

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Configurations that a store keeps from being run, because they crashed reproducibly.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ejk/store.h>
+
+namespace ejk {
+
+// One config of one call that ended its process by a fatal signal, again when it was repeated,
+// beside another config that passed. Counts for this call, version of the op, device and
+// environment only.
+struct QuarantineRecord {
+  EntryId id;
+  Value config, environment;
+  std::string why;   // for people: "crashed: SIGSEGV"
+  std::string time;  // UTC, ISO 8601
+};
+
+// All readable records of the store in that directory, by op and time. A store that does not exist
+// has none. Files that are no records are passed over with one warning (default:
+// stderr_warnings()).
+std::vector<QuarantineRecord> quarantine_list(const std::string& store_path, WarningSink warn = {});
+
+// Removes the records of that op ("name@vVERSION", or "name" for all its versions; "" for all) and
+// tells how many. The next tuning tries these configs again.
+size_t quarantine_clear(const std::string& store_path, std::string_view op = "");
+
+}  // namespace ejk

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Intents as locked files, suspects as one record per op and device; see docs/store_format.md.
+#include "journal.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ejk/error.h>
+
+#include "base/file.h"
+#include "base/sha256.h"
+#include "base/warn.h"
+#include "quarantine.h"
+
+namespace ejk::detail {
+namespace {
+
+using base::FileError;
+using base::FileLock;
+using std::chrono::milliseconds;
+using Suspects = std::map<std::string, int>;
+
+constexpr int schema = 1;
+constexpr size_t read_limit = size_t{1} << 20;
+constexpr std::string_view intent_suffix = ".intent", suspects_suffix = ".suspects";
+constexpr milliseconds patience{2'000}, pause{4};  // for a lock that is held for one small write
+constexpr size_t length_digits = 10;
+
+bool not_allowed(int code) { return code == EACCES || code == EPERM || code == EROFS; }
+
+std::string random_name() {
+  uint64_t bits = 0;
+  if (::getrandom(&bits, sizeof bits, 0) != sizeof bits) bits = static_cast<uint64_t>(::getpid());
+  return fmt::format("{:016x}", bits);
+}
+
+// ---- the file of a running tuning --------------------------------------------------------------
+
+// One line that says whose it is. Behind it the config that is running, after its length: a longer
+// one may have stood there before.
+std::string first_line(const EntryId& id) {
+  const Value header = Value::object({{"schema", schema},
+                                      {"device", id.device},
+                                      {"op", id.op},
+                                      {"key", id.key},
+                                      {"process", ::getpid()}});
+  return stable_json(header) + "\n";
+}
+
+std::string intent_text(std::string_view config) {
+  return fmt::format("{:0{}} {}\n", config.size(), length_digits, config);
+}
+
+struct Intent {
+  std::string device, op;
+  std::string config;  // stable_json; "" if nothing was running
+};
+
+// Throws Error(parse) if the text is no such file.
+Intent parse_intent(const std::string& text) {
+  const size_t line = text.find('\n');
+  if (line == text.npos) throw Error(ErrorKind::parse, "its first line has no end");
+  const Value header = parse_json(std::string_view(text).substr(0, line));
+  const Value *device = header.find("device"), *op = header.find("op");
+  const Value* version = header.find("schema");
+  if (device == nullptr || op == nullptr || version == nullptr || version->as_int() != schema)
+    throw Error(ErrorKind::parse, "its first line is not that of an intent");
+  Intent intent{device->as_string(), op->as_string(), ""};
+  const size_t begin = line + 1 + length_digits + 1;
+  if (text.size() < begin) return intent;
+  const size_t length = std::strtoull(text.c_str() + line + 1, nullptr, 10);
+  if (length > text.size() - begin) throw Error(ErrorKind::parse, "its config is cut off");
+  if (length > 0)
+    intent.config = stable_json(parse_json(std::string_view(text).substr(begin, length)));
+  return intent;
+}
+
+// ---- the record of suspects --------------------------------------------------------------------
+
+Value to_document(const std::string& device, const std::string& op, const Suspects& suspects) {
+  Value list = Value::array();
+  for (const auto& [config, times] : suspects)
+    list.push_back(Value::object({{"config", parse_json(config)}, {"times", times}}));
+  return Value::object(
+      {{"schema", schema}, {"op", op}, {"device", device}, {"suspects", std::move(list)}});
+}
+
+// Throws Error(parse).
+Suspects from_document(const Value& document) {
+  const Value *version = document.find("schema"), *list = document.find("suspects");
+  if (version == nullptr || list == nullptr || version->as_int() != schema)
+    throw Error(ErrorKind::parse, "it is no record of suspects");
+  Suspects suspects;
+  for (const Value& item : list->as_array()) {
+    const Value *config = item.find("config"), *times = item.find("times");
+    if (config == nullptr || times == nullptr)
+      throw Error(ErrorKind::parse, "a suspect has no config or no times");
+    suspects[stable_json(*config)] = static_cast<int>(times->as_int());
+  }
+  return suspects;
+}
+
+}  // namespace
+
+struct Journal::State {
+  State(std::string path, EntryId which, Value where, WarningSink sink)
+      : root(std::move(path)),
+        id(std::move(which)),
+        environment(std::move(where)),
+        off(root.empty()),
+        warn(sink ? std::move(sink) : stderr_warnings()) {}
+
+  std::string root;
+  EntryId id;
+  Value environment;
+  bool off;  // nothing is kept
+  base::OnceWarnings warn;
+  std::optional<FileLock> lock;  // on the intent file, as long as this tuning lives
+  std::string intent_path;
+  base::Fd intent_file;
+  off_t config_at = 0;
+  Suspects known;                               // when last read
+  std::map<std::string, std::string> verdicts;  // condemned configs of this call, and why
+
+  std::string folder() const { return root + "/journal"; }
+  std::string suspects_path(const std::string& device, const std::string& op) const {
+    const Value whole = Value(Value::Array{device, op});
+    return folder() + "/" + base::sha256_hex(stable_json(whole), 32).append(suspects_suffix);
+  }
+
+  void give_up(const FileError& error) {
+    if (!std::exchange(off, true) && !not_allowed(error.code))
+      warn("journal", "cannot keep a journal of running configs in " + folder() + " (" +
+                          error.text() + "); a crash will not be remembered");
+  }
+  void pass_over(const std::string& path, const std::string& why) {
+    warn("damaged", "passing over " + path + ": " + why);
+  }
+
+  // ---- suspects
+
+  Suspects read_suspects(const std::string& device, const std::string& op) {
+    const std::string path = suspects_path(device, op);
+    const auto [text, error] = base::read_file(path, read_limit);
+    if (error.code == ENOENT || error.code == ENOTDIR) return {};
+    try {
+      if (error) pass_over(path, error.text());
+      else return from_document(parse_json(text));
+    } catch (const Error& problem) {
+      pass_over(path, problem.what());
+    }
+    return {};
+  }
+
+  // Changes the record while no other process does. False if it could not be written.
+  template <class Change>
+  bool change_suspects(const std::string& device, const std::string& op, Change change) {
+    const std::string locks = root + "/locks", temporary = root + "/tmp";
+    for (const std::string& directory : {locks, temporary})
+      if (const auto error = base::make_directories(directory)) return give_up(error), false;
+    const FileLock held(locks + "/journal", patience, pause, FileLock::AfterUse::keep_file);
+    if (!held.held()) return give_up(held.error()), false;
+    Suspects suspects = read_suspects(device, op);
+    change(suspects);
+    const std::string path = suspects_path(device, op);
+    FileError error;
+    if (suspects.empty()) error = base::remove_file(path);
+    else
+      error =
+          base::replace_file(path, to_json(to_document(device, op, suspects), 1) + "\n", temporary);
+    if (error && error.code != ENOENT) return give_up(error), false;
+    return true;
+  }
+
+  // ---- what dead processes left behind
+
+  void collect() {
+    if (off) return;
+    for (const std::string& name : base::list_directory(folder()))
+      if (name.ends_with(intent_suffix) && !off) collect_file(folder() + "/" + name);
+    known = read_suspects(id.device, id.op);
+  }
+
+  // The lock of a living tuning cannot be had.
+  void collect_file(const std::string& path) {
+    const FileLock dead(path, milliseconds(0), pause, FileLock::AfterUse::keep_file);
+    if (!dead.held()) return;
+    const auto [text, error] = base::read_file(path, read_limit);
+    if (error) return pass_over(path, error.text());
+    try {
+      const Intent left = text.empty() ? Intent{} : parse_intent(text);
+      const bool kept =
+          left.config.empty() ||
+          change_suspects(left.device, left.op, [&](Suspects& s) { ++s[left.config]; });
+      if (kept) (void)base::remove_file(path);
+    } catch (const Error& problem) {
+      pass_over(path, problem.what());
+    }
+  }
+
+  // ---- intents
+
+  void open_intent() {
+    if (const auto error = base::make_directories(folder())) return give_up(error);
+    intent_path = folder() + "/" + random_name().append(intent_suffix);
+    lock.emplace(intent_path, patience, pause, FileLock::AfterUse::remove_file);
+    if (!lock->held()) return give_up(lock->error());
+    intent_file = base::Fd(::open(intent_path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!intent_file.valid()) return give_up({errno, "open " + intent_path});
+    const std::string header = first_line(id);
+    config_at = static_cast<off_t>(header.size());
+    if (const auto error = base::write_at(intent_file, header, 0, intent_path)) give_up(error);
+  }
+
+  void write_intent(const std::string& config) {
+    if (!off && !lock) open_intent();
+    if (off) return;
+    if (const auto error = base::write_at(intent_file, intent_text(config), config_at, intent_path))
+      give_up(error);
+  }
+};
+
+Journal::Journal(std::string store_path, EntryId id, Value environment, WarningSink warn)
+    : state_(std::make_unique<State>(std::move(store_path), std::move(id), std::move(environment),
+                                     std::move(warn))) {
+  state_->collect();
+  if (state_->off) return;
+  const auto sink = [this](const std::string& text) { state_->warn("damaged", text); };
+  for (const QuarantineRecord& r : quarantine_list(state_->root, sink)) {
+    const EntryId& mine = state_->id;
+    if (r.id.device == mine.device && r.id.op == mine.op && r.id.key == mine.key &&
+        r.id.spec == mine.spec && r.environment == state_->environment)
+      state_->verdicts[stable_json(r.config)] = r.why;
+  }
+}
+
+Journal::~Journal() = default;
+
+void Journal::intend(const Value& config) { state_->write_intent(stable_json(config)); }
+
+void Journal::done() {
+  if (state_->lock) state_->write_intent("");
+}
+
+std::map<std::string, int> Journal::suspects() const { return state_->known; }
+
+void Journal::acquit(const Value& config) {
+  const std::string text = stable_json(config);
+  if (state_->off || state_->known.erase(text) == 0) return;
+  state_->change_suspects(state_->id.device, state_->id.op,
+                          [&](Suspects& suspects) { suspects.erase(text); });
+}
+
+void Journal::condemn(const Value& config, std::string why) {
+  state_->verdicts[stable_json(config)] = why;
+  if (state_->off) return;
+  const QuarantineRecord record{state_->id, config, state_->environment, std::move(why), utc_now()};
+  if (const auto error = quarantine_put(state_->root, record)) state_->give_up(error);
+}
+
+std::optional<std::string> Journal::condemned(const Value& config) const {
+  const auto found = state_->verdicts.find(stable_json(config));
+  if (found == state_->verdicts.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace ejk::detail

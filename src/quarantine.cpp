@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quarantine records as files; docs/store_format.md specifies them.
+#include "quarantine.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include <ejk/error.h>
+
+#include "base/sha256.h"
+#include "base/warn.h"
+
+namespace ejk {
+namespace {
+
+constexpr int schema = 1;
+constexpr size_t read_limit = size_t{1} << 20;
+constexpr std::string_view suffix = ".json";
+
+std::string folder_of(const std::string& store_path) { return store_path + "/quarantine"; }
+
+std::string name_of(const QuarantineRecord& r) {
+  const Value whole =
+      Value(Value::Array{r.id.device, r.id.op, r.id.key, r.id.spec, r.environment, r.config});
+  return base::sha256_hex(stable_json(whole), 32).append(suffix);
+}
+
+Value to_document(const QuarantineRecord& r) {
+  return Value::object({{"schema", schema},
+                        {"op", r.id.op},
+                        {"key", r.id.key},
+                        {"spec", r.id.spec},
+                        {"device", r.id.device},
+                        {"environment", r.environment},
+                        {"config", r.config},
+                        {"why", r.why},
+                        {"time", r.time}});
+}
+
+// Throws Error(parse) for what is not a record of a known schema.
+QuarantineRecord from_document(const Value& document) {
+  const auto member = [&](std::string_view name) -> const Value& {
+    if (const Value* found = document.find(name)) return *found;
+    throw Error(ErrorKind::parse, "it has no \"" + std::string(name) + "\"");
+  };
+  if (member("schema").as_int() != schema) throw Error(ErrorKind::parse, "its schema is not known");
+  return {{member("device").as_string(), member("op").as_string(), member("key").as_string(),
+           member("spec").as_string()},
+          member("config"),
+          member("environment"),
+          member("why").as_string(),
+          member("time").as_string()};
+}
+
+// nullopt with the reason if the file is not the record that its name says.
+std::optional<QuarantineRecord> read_record(const std::string& path, std::string& why) {
+  const auto [text, error] = base::read_file(path, read_limit);
+  why = error ? error.text() : "";
+  if (error) return std::nullopt;
+  try {
+    QuarantineRecord record = from_document(parse_json(text));
+    if (path.ends_with("/" + name_of(record))) return record;
+    why = "its name is that of another record";
+  } catch (const Error& problem) {
+    why = problem.what();
+  }
+  return std::nullopt;
+}
+
+bool is_of(const QuarantineRecord& record, std::string_view op) {
+  const std::string_view own = record.id.op;
+  return op.empty() || own == op || own.substr(0, own.rfind("@v")) == op;
+}
+
+}  // namespace
+
+namespace detail {
+
+std::string utc_now() {
+  const time_t now = ::time(nullptr);
+  tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  return {text, ::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
+base::FileError quarantine_put(const std::string& store_path, const QuarantineRecord& record) {
+  const std::string folder = folder_of(store_path), temporary = store_path + "/tmp";
+  for (const std::string& directory : {folder, temporary})
+    if (auto error = base::make_directories(directory)) return error;
+  const std::string text = to_json(to_document(record), 1) + "\n";
+  return base::replace_file(folder + "/" + name_of(record), text, temporary);
+}
+
+}  // namespace detail
+
+std::vector<QuarantineRecord> quarantine_list(const std::string& store_path, WarningSink warn) {
+  base::OnceWarnings once(warn ? std::move(warn) : stderr_warnings());
+  std::vector<QuarantineRecord> records;
+  for (const std::string& name : base::list_directory(folder_of(store_path))) {
+    const std::string path = folder_of(store_path) + "/" + name;
+    std::string why;
+    if (auto record = read_record(path, why)) records.push_back(std::move(*record));
+    else
+      once(folder_of(store_path),
+           "passing over " + path + ", which is no quarantine record: " + why);
+  }
+  std::ranges::stable_sort(records, {},
+                           [](const QuarantineRecord& r) { return std::tie(r.id.op, r.time); });
+  return records;
+}
+
+size_t quarantine_clear(const std::string& store_path, std::string_view op) {
+  size_t cleared = 0;
+  for (const QuarantineRecord& record : quarantine_list(store_path))
+    if (is_of(record, op) && !base::remove_file(folder_of(store_path) + "/" + name_of(record)))
+      ++cleared;
+  return cleared;
+}
+
+}  // namespace ejk

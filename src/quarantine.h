@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// How quarantine records are kept: one file each, in <store>/quarantine.
+#pragma once
+
+#include <string>
+
+#include <ejk/quarantine.h>
+
+#include "base/file.h"
+
+namespace ejk::detail {
+
+// Makes the folders it needs.
+base::FileError quarantine_put(const std::string& store_path, const QuarantineRecord& record);
+
+// ISO 8601, UTC.
+std::string utc_now();
+
+}  // namespace ejk::detail

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// Guards in difficult hosts, and journals of processes that were killed.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "guard.h"
+#include "journal.h"
+#include "store_fixture.h"
+
+namespace ejk {
+namespace {
+
+using namespace ejk::testing;
+using namespace ejk::detail;
+using ::testing::HasSubstr;
+using Kind = Finding::Kind;
+
+constexpr ConfigType int_type = {
+    "int",
+    [](const void* v) { return Value(*static_cast<const int*>(v)); },
+    [](const Value& v, std::string&) -> std::shared_ptr<const void> {
+      return std::make_shared<int>(static_cast<int>(v.as_int()));
+    },
+};
+AnyConfig config(int value) { return {std::make_shared<const int>(value), &int_type}; }
+
+// Allocates a little, as kernels do; config n does acts[n] before.
+struct Busy final : Trial {
+  std::map<int, std::function<void()>> acts;
+  std::vector<int> left;
+  void reset() override { left.assign(64, -1); }
+  void run(const AnyConfig& c) override {
+    const int n = c.as<int>();
+    if (const auto act = acts.find(n); act != acts.end()) act->second();
+    left = std::vector<int>(1000, n);
+  }
+  bool run_reference() override { return false; }
+  std::vector<OutputBytes> outputs() override {
+    return {{DType::int32, std::vector<std::byte>(left.size() * sizeof(int))}};
+  }
+};
+
+GuardLimits quick() {
+  GuardLimits limits;
+  limits.least_deadline_seconds = 0.4, limits.control_deadline_seconds = 2;
+  return limits;
+}
+
+std::vector<Finding> findings(Guard& guard, const std::vector<int>& values) {
+  std::vector<AnyConfig> configs;
+  for (int v : values) configs.push_back(config(v));
+  std::vector<Finding> found(values.size());
+  guard.run(configs, [&](size_t i, Finding f) {
+    found.at(i) = std::move(f);
+    return true;
+  });
+  return found;
+}
+
+// All kinds that a host's handling of SIGCHLD could confuse.
+void expect_all_kinds_are_told() {
+  Busy trial;
+  trial.acts[1] = [] { ::raise(SIGSEGV); };
+  trial.acts[2] = [] { ::_exit(3); };
+  trial.acts[3] = [] {
+    volatile unsigned x = 0;
+    for (;;) x = x + 1;
+  };
+  trial.acts[5] = [] { std::exit(3); };
+  Guard guard(trial, quick());
+  EXPECT_EQ(guard.prove(config(0)).kind, Kind::passed) << guard.why_not();
+  const auto found = findings(guard, {1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(found[0].kind, Kind::crashed) << found[0].why;
+  EXPECT_EQ(found[1].kind, Kind::exited) << found[1].why;
+  EXPECT_EQ(found[2].kind, Kind::timed_out) << found[2].why;
+  EXPECT_EQ(found[3].kind, Kind::passed) << found[3].why;
+  EXPECT_EQ(found[4].kind, Kind::exited) << found[4].why;
+  EXPECT_EQ(found[5].kind, Kind::passed) << found[5].why;
+}
+
+TEST(GuardFaults, AHostThatIgnoresSigchldIsNoProblem) {
+  const auto before = ::signal(SIGCHLD, SIG_IGN);
+  expect_all_kinds_are_told();
+  ::signal(SIGCHLD, before);
+}
+
+TEST(GuardFaults, AHostThatReapsAllChildrenIsNoProblem) {
+  const auto before = ::signal(SIGCHLD, [](int) {
+    const int saved = errno;
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    errno = saved;
+  });
+  expect_all_kinds_are_told();
+  ::signal(SIGCHLD, before);
+}
+
+TEST(GuardFaults, AHostWithoutStandardFilesIsNoProblem) {
+  EXPECT_TRUE(child_succeeded(start_child([] {
+    for (int fd : {0, 1, 2}) ::close(fd);
+    Busy trial;
+    Guard guard(trial, quick());
+    if (guard.prove(config(0)).kind != Kind::passed) return false;
+    trial.acts[1] = [] { std::fputs("x\n", stderr), std::abort(); };
+    const auto found = findings(guard, {1, 2});
+    return found[0].why == "crashed: SIGABRT (x)" && found[1].kind == Kind::passed;
+  })));
+}
+
+TEST(GuardFaults, ThreadsThatAllocateWhileTheHostForksRejectNobody) {
+  std::atomic<bool> stop = false;
+  std::vector<std::jthread> others;
+  for (int i = 0; i < 3; ++i)
+    others.emplace_back([&] {
+      static std::mutex mutex;
+      while (!stop) {
+        std::ostringstream text;
+        for (int k = 0; k < 20; ++k) text << k << std::string(static_cast<size_t>(k) * 50, 'x');
+        const std::lock_guard lock(mutex);
+        std::vector<std::string> kept(50, text.str());
+      }
+    });
+  Busy trial;
+  GuardLimits limits;
+  limits.least_deadline_seconds = 5;
+  Guard guard(trial, limits);
+  EXPECT_EQ(guard.prove(config(0)).kind, Kind::passed) << guard.why_not();
+  for (int i = 0; i < 100; ++i)
+    for (const Finding& f : findings(guard, {1})) EXPECT_EQ(f.kind, Kind::passed) << f.why;
+  stop = true;
+}
+
+TEST(GuardFaults, TwoThreadsMayGuardAtOnce) {
+  std::vector<std::jthread> hosts;
+  std::atomic<int> passed = 0, crashed = 0;
+  for (int i = 0; i < 2; ++i)
+    hosts.emplace_back([&] {
+      Busy trial;
+      trial.acts[1] = [] { ::raise(SIGSEGV); };
+      GuardLimits limits;
+      limits.least_deadline_seconds = 5;
+      Guard guard(trial, limits);
+      guard.prove(config(0));
+      for (int k = 0; k < 10; ++k)
+        for (const Finding& f : findings(guard, {2, 1, 3}))
+          passed += f.kind == Kind::passed, crashed += f.kind == Kind::crashed;
+    });
+  hosts.clear();
+  EXPECT_EQ(passed, 40);
+  EXPECT_EQ(crashed, 20);
+}
+
+TEST(GuardFaults, WhereNothingCanBeForkedNothingIsRejected) {
+  EXPECT_TRUE(as_nobody([] {
+    const rlimit none{0, 0};
+    if (::setrlimit(RLIMIT_NPROC, &none) != 0) return false;
+    Busy trial;
+    Guard guard(trial, quick());
+    guard.prove(config(0));
+    const auto found = findings(guard, {1, 2});
+    std::fprintf(stderr, "%s; %s\n", guard.why_not().c_str(), found[0].why.c_str());
+    return !guard.usable() && found[0].kind == Kind::unknown && found[1].kind == Kind::unknown;
+  }));
+}
+
+TEST(GuardFaults, WithoutRoomForOutputsNothingIsRejected) {
+  EXPECT_TRUE(child_succeeded(start_child([] {
+    const rlimit small{16, 16};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+    Busy trial;
+    Guard guard(trial, quick());
+    const Finding f = guard.prove(config(0));
+    return f.kind == Kind::unknown || f.kind == Kind::passed;
+  })));
+}
+
+TEST(GuardFaults, AChildDiesWithItsHost) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const pid_t host = start_child([&] {
+    Busy trial;
+    trial.acts[0] = [&] { ::write(ends[1], "x", 1) == 1 ? ::pause() : 0; };
+    GuardLimits limits;
+    limits.least_deadline_seconds = 60, limits.control_deadline_seconds = 60;
+    Guard(trial, limits).prove(config(0));
+    return true;
+  });
+  char byte;
+  EXPECT_EQ(::read(ends[0], &byte, 1), 1);  // it runs
+  ::kill(host, SIGKILL);
+  ::waitpid(host, nullptr, 0);
+  ::close(ends[1]);
+  EXPECT_EQ(::read(ends[0], &byte, 1), 0);  // nobody holds the other end any more
+  ::close(ends[0]);
+}
+
+// ---- journals ----------------------------------------------------------------------------------
+
+class KilledTunings : public ::testing::TestWithParam<int> {};
+
+TEST_P(KilledTunings, LeaveASuspectAndNoConvict) {
+  const Scratch scratch;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const pid_t tuning = start_child([&] {
+    ::signal(SIGINT, SIG_DFL);
+    Journal journal(scratch / "store", call_id(1), environment());
+    journal.intend(Value(1));
+    if (::write(ends[1], "x", 1) == 1) ::pause();
+    return true;
+  });
+  char byte;
+  EXPECT_EQ(::read(ends[0], &byte, 1), 1);
+  EXPECT_TRUE(Journal(scratch / "store", call_id(1), environment()).suspects().empty());
+  ::kill(tuning, GetParam());
+  ::waitpid(tuning, nullptr, 0);
+  const Journal next(scratch / "store", call_id(1), environment());
+  EXPECT_EQ(next.suspects(), (std::map<std::string, int>{{"1", 1}}));
+  EXPECT_FALSE(next.condemned(Value(1)));
+  ::close(ends[0]), ::close(ends[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, KilledTunings, ::testing::Values(SIGKILL, SIGINT, SIGSEGV));
+
+TEST(JournalFaults, ManyDeadTuningsAreCountedOnceEachByManyReaders) {
+  const Scratch scratch(memory_directory());
+  constexpr int dead = 20;
+  for (int i = 0; i < dead; ++i) {
+    const pid_t tuning = start_child([&] {
+      Journal journal(scratch / "store", call_id(1), environment());
+      journal.intend(Value(1));
+      ::raise(SIGKILL);
+      return true;
+    });
+    ::waitpid(tuning, nullptr, 0);
+  }
+  std::vector<pid_t> readers;
+  for (int i = 0; i < 8; ++i)
+    readers.push_back(start_child([&] {
+      const Journal journal(scratch / "store", call_id(1), environment());
+      return true;
+    }));
+  for (const pid_t reader : readers) EXPECT_TRUE(child_succeeded(reader));
+  const Journal journal(scratch / "store", call_id(1), environment());
+  EXPECT_EQ(journal.suspects(), (std::map<std::string, int>{{"1", dead}}));
+}
+
+TEST(JournalFaults, AStoreThatMayNotBeWrittenKeepsNothingAndSaysNothing) {
+  const Scratch scratch;
+  fs::create_directories(scratch / "store");
+  fs::permissions(scratch / "store", fs::perms(0555));
+  EXPECT_TRUE(as_nobody([&] {
+    Warnings warnings;
+    Journal journal(scratch / "store", call_id(1), environment(), warnings.sink());
+    journal.intend(Value(1));
+    journal.done();
+    journal.condemn(Value(1), "crashed");
+    return warnings.count() == 0 && journal.suspects().empty();
+  }));
+  EXPECT_TRUE(files_below(scratch / "store").empty());
+}
+
+TEST(JournalFaults, AFullDiskIsOneWarning) {
+  const Scratch scratch;
+  EXPECT_TRUE(child_succeeded(start_child([&] {
+    const rlimit small{16, 16};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+    Warnings warnings;
+    Journal journal(scratch / "store", call_id(1), environment(), warnings.sink());
+    for (int i = 0; i < 3; ++i) journal.intend(Value(i)), journal.done();
+    journal.condemn(Value(1), "crashed");
+    return warnings.count() == 1;
+  })));
+}
+
+}  // namespace
+}  // namespace ejk
