@@ -136,7 +136,7 @@ struct Cost {
 };
 
 TuneResult tune(TuneTask task) {
-  task.budget_seconds = 1e6;
+  task.budget.seconds = 1e6;
   return ejk::Tuner().tune(task);
 }
 

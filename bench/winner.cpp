@@ -111,7 +111,7 @@ ejk::TuneResult tune(KnownWork& work) {
   task.op = "bench.winner";
   task.trial = &work;
   task.candidates = work.configs();
-  task.budget_seconds = 1e6;
+  task.budget.seconds = 1e6;
   return ejk::Tuner().tune(task);
 }
 

@@ -2,8 +2,10 @@
 // The autotune tier: one thread of one process tunes a key, the others wait for its result.
 #include <algorithm>
 #include <chrono>
+#include <functional>
 
 #include "choose.h"
+#include "journal.h"
 
 namespace ejk {
 
@@ -110,34 +112,30 @@ std::optional<Choice> ConfigSelectorChain::tune_alone(Call& call) {
   AnyConfig config(call.kernel.config_type().from_value(entry->config, why),
                    &call.kernel.config_type());
   if (options_.persistent && options_.persist_autotune)
-    options_.persistent->put(*entry, call.stored_is_unusable);
+    options_.persistent->put(*entry, call.stored_is_unusable || call.unfinished);
   keep(call, config, Origin::autotune);
   return Choice{std::move(config), Origin::autotune};
 }
 
 // ---- what goes into a race and what comes out ---------------------------------------------------
 
-std::vector<AnyConfig> ConfigSelectorChain::Call::candidates(std::string& why) const {
-  std::vector<AnyConfig> valid;
-  size_t invalid = 0;
+std::shared_ptr<const CandidateSet> ConfigSelectorChain::Call::candidates(std::string& why) const {
+  constexpr uint64_t most = 100'000;  // of a larger set one may be taken for granted
+  std::shared_ptr<const CandidateSet> offered;
   try {
-    const auto offered = kernel.candidate_cfgs(inv);
-    if (!offered) {
-      why = "the kernel has no candidate_cfgs";
-      return {};
-    }
-    const uint64_t count = std::min(offered->size(), max_raced_candidates);
-    for (uint64_t i = 0; i < count; ++i)
-      if (AnyConfig c = offered->config(i); !problem_with(c)) valid.push_back(std::move(c));
-      else ++invalid;
+    offered = kernel.candidate_cfgs(inv);
+    if (!offered) why = "the kernel has no candidate_cfgs";
+    else if (offered->size() == 0) why = "candidate_cfgs returned no candidate";
+    if (!why.empty()) return nullptr;
+    for (uint64_t i = 0; i < std::min(offered->size(), most); ++i)
+      if (!problem_with(offered->config(i))) return offered;
   } catch (...) {
     why = "candidate_cfgs threw: " + what_of(std::current_exception());
-    return {};
+    return nullptr;
   }
-  if (!valid.empty()) return valid;
-  why = invalid == 0 ? "candidate_cfgs returned no candidate"
-                     : "is_valid rejected all " + std::to_string(invalid) + " candidates";
-  return {};
+  if (offered->size() > most) return offered;
+  why = "is_valid rejected all " + std::to_string(offered->size()) + " candidates";
+  return nullptr;
 }
 
 std::optional<AnyConfig> ConfigSelectorChain::Call::control(std::string& why) const {
@@ -150,12 +148,11 @@ std::optional<AnyConfig> ConfigSelectorChain::Call::control(std::string& why) co
   return std::nullopt;
 }
 
-Entry ConfigSelectorChain::Call::entry_of(const TuneResult& result,
-                                          const std::vector<AnyConfig>& from) const {
+Entry ConfigSelectorChain::Call::entry_of(const TuneResult& result) const {
   Entry entry;
   entry.id = id;
   entry.outcome = result.winner ? result.outcome : Outcome::failed;
-  if (result.winner) entry.config = from.at(*result.winner).to_value();
+  if (result.winner) entry.config = result.config.to_value();
   entry.device = inv.device->identity;
   entry.environment = inv.device->environment;
   entry.evidence = result.evidence;
@@ -172,21 +169,66 @@ std::string rejections(const TuneResult& result) {
   return text;
 }
 
-bool runs(Trial& trial, const AnyConfig& config) {
-  try {
-    trial.reset();
-    trial.run(config);
+// If not even the heuristic runs, it is the call that is wrong, not the candidates; without one, if
+// all of them refuse it: an output of a wrong size is not part of the key.
+bool call_itself_fails(const TuneResult& result, bool has_heuristic) {
+  if (result.winner) return false;
+  if (has_heuristic) return !result.heuristic_problem.empty();
+  return std::ranges::all_of(result.candidates, [](const Measurement& m) {
+    return m.kind == "threw" || m.kind == "out_of_bounds";
+  });
+}
+
+// The other tunings of the op that know most, other calls and devices alike.
+std::vector<std::vector<Measurement>> other_tunings(PersistentCache& store, const EntryId& id) {
+  constexpr size_t most = 8;
+  std::vector<std::vector<Measurement>> found;
+  store.for_each(id.op, [&](const Entry& entry) {
+    if (text_of(entry.id) != text_of(id) && entry.candidates.size() > 1)
+      found.push_back(entry.candidates);
     return true;
-  } catch (...) {
-    return false;  // what it threw is among the rejections
-  }
+  });
+  std::ranges::stable_sort(found, std::greater{}, &std::vector<Measurement>::size);
+  if (found.size() > most) found.resize(most);
+  return found;
+}
+
+std::string journal_place(const PersistentCache* store) {
+  if (store == nullptr) return {};
+  const auto* directory = dynamic_cast<const DirectoryStore*>(store->writable_layer());
+  return directory == nullptr ? std::string() : directory->where();
 }
 
 }  // namespace
 
-// ---- the race -----------------------------------------------------------------------------------
+// ---- the tuning ---------------------------------------------------------------------------------
 
-// Races the candidates and remembers how it ended. Empty if there was nothing to race.
+TuneTask ConfigSelectorChain::task_of(const Call& call, Trial& trial,
+                                      std::shared_ptr<const CandidateSet> candidates,
+                                      std::optional<AnyConfig> heuristic,
+                                      detail::Journal* journal) {
+  TuneTask task;
+  task.op = call.id.op, task.key = call.id.key;
+  task.trial = &trial;
+  task.candidates = std::move(candidates);
+  task.is_valid = [&call](const AnyConfig& config) { return !call.problem_with(config); };
+  task.heuristic = std::move(heuristic);
+  task.budget = {call.policy.budget_seconds, call.policy.budget_evaluations,
+                 call.policy.target_seconds};
+  task.guard = call.policy.guard;
+  task.journal = journal;
+  task.on_progress = options_.on_progress;
+  task.stop = options_.stop;
+  if (call.unfinished) {
+    task.known = call.unfinished->candidates;
+    task.known_winner = call.unfinished->config;
+    task.known_complete = call.unfinished->evidence.complete;
+  }
+  if (options_.persistent) task.histories = other_tunings(*options_.persistent, call.id);
+  return task;
+}
+
+// Tunes and remembers how it ended. Empty if there was nothing to race.
 std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   const std::string flight = text_of(call.id);
   auto finish = [&](const std::string& why) {
@@ -204,29 +246,32 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
 
   if (options_.on_event) emit(call.event("autotune_start"));
   std::string why;
-  const std::vector<AnyConfig> candidates = call.candidates(why);
-  if (candidates.empty()) return in_vain(why);
+  const auto candidates = call.candidates(why);
+  if (!candidates) return in_vain(why);
   const std::optional<AnyConfig> heuristic = call.control(why);
   if (!why.empty())
     warn_once("heuristic" + call.id.op, "[" + call.id.op + "] heuristic_cfg threw for key " +
                                             call.id.key + ": " + why +
                                             "; tuning goes on without it");
 
+  std::unique_ptr<detail::Journal> journal;
+  if (const std::string place = journal_place(options_.persistent.get());
+      !place.empty() && options_.persist_autotune)
+    journal = std::make_unique<detail::Journal>(place, call.id, call.inv.device->environment,
+                                                options_.on_warning);
   TuneResult result;
-  bool call_itself_fails = false;
   try {
     const auto trial = call.kernel.trial(call.inv);
-    result = options_.tuner->tune(
-        {call.id.op, call.id.key, trial.get(), candidates, heuristic, call.policy.budget_seconds});
-    // If not even the heuristic runs, it is the call that is wrong, not the candidates. Without
-    // one the first candidate must show it: an output of a wrong size is not part of the key.
-    call_itself_fails = !result.winner && !runs(*trial, heuristic.value_or(candidates.front()));
+    result = options_.tuner->tune(task_of(call, *trial, candidates, heuristic, journal.get()));
   } catch (...) {
     return in_vain("the tuner threw: " + what_of(std::current_exception()));
   }
-  if (call_itself_fails) return finish(rejections(result));  // the next call may be a right one
+  if (!result.note.empty())
+    warn_once("note" + call.id.op, "[" + call.id.op + "] tuning: " + result.note);
+  if (call_itself_fails(result, heuristic.has_value()))
+    return finish(rejections(result));  // the next call may be a right one
 
-  Entry entry = call.entry_of(result, candidates);
+  Entry entry = call.entry_of(result);
   if (entry.outcome == Outcome::failed) {
     const std::string reasons = rejections(result);
     warn_once("failed" + flight,
@@ -237,7 +282,7 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   }
   {
     std::lock_guard lock(state_->mutex);
-    state_->tuned.insert_or_assign(flight, candidates.at(*result.winner));
+    state_->tuned.insert_or_assign(flight, result.config);
     state_->tried_in_vain.erase(flight);
   }
   if (options_.on_event)

@@ -45,23 +45,38 @@ bool asks_too_many_threads(const Value& config) {
   return false;
 }
 
+// Whether a candidate can run this call that the entry knows nothing of. Of large sets only the
+// first are looked at: a search has seen others of them.
+bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
+  constexpr uint64_t most = 1000;
+  std::set<std::string> known;
+  for (const Measurement& m : entry.candidates) known.insert(stable_json(m.config));
+  try {
+    const auto offered = kernel.candidate_cfgs(inv);
+    const uint64_t count = offered ? std::min(offered->size(), most) : 0;
+    for (uint64_t i = 0; i < count; ++i) {
+      const AnyConfig c = offered->config(i);
+      if (!known.contains(stable_json(c.to_value())) && kernel.is_valid(c, inv)) return true;
+    }
+  } catch (...) {
+    return true;  // the tuning will say what was thrown
+  }
+  return false;
+}
+
 // Whether a tuning in which every candidate was rejected would end so again: it was done here, and
 // no candidate has come since.
 bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel& kernel) {
-  if (failed.environment != inv.device->environment) return false;
-  std::set<std::string> rejected;
-  for (const Measurement& m : failed.candidates) rejected.insert(stable_json(m.config));
-  try {
-    const auto offered = kernel.candidate_cfgs(inv);
-    const uint64_t count = offered ? std::min(offered->size(), max_raced_candidates) : 0;
-    for (uint64_t i = 0; i < count; ++i) {
-      const AnyConfig c = offered->config(i);
-      if (!rejected.contains(stable_json(c.to_value())) && kernel.is_valid(c, inv)) return false;
-    }
-  } catch (...) {
-    return false;  // the tuning will say what was thrown
-  }
-  return true;
+  return failed.environment == inv.device->environment && !has_new_candidates(failed, inv, kernel);
+}
+
+// Why a stored tuning should go on; "" if there is nothing left to do.
+std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
+  if (entry.provenance != "measured" || entry.environment != inv.device->environment) return {};
+  if (!entry.evidence.complete) return "it was cut short";
+  const bool searched = entry.evidence.strategy != "race";
+  if (entry.candidates.empty() || searched || !has_new_candidates(entry, inv, kernel)) return {};
+  return "there are new candidates";
 }
 
 }  // namespace
@@ -99,6 +114,7 @@ ConfigSelectorChain::ConfigSelectorChain(SelectorOptions options)
   if (!options_.policy) options_.policy = policy_from_environment();
   if (!options_.tuner) options_.tuner = std::make_shared<Tuner>();
   if (!options_.on_warning) options_.on_warning = stderr_warnings();
+  if (!options_.on_progress) options_.on_progress = progress_from_environment();
   if (options_.policy->validate_backward) salt_ = backward_salt;
 }
 
@@ -110,6 +126,7 @@ Choice ConfigSelectorChain::choose(const Invocation& inv, const AnyKernel& kerne
   if (auto found = from_overlay(call)) return answer(call, *found, "overlay_hit");
   if (auto found = from_memory(call)) return answer(call, *found, "cache_hit", "memory");
   if (auto found = from_persistent(call)) return answer(call, *found, "cache_hit", "persistent");
+  if (auto found = from_unfinished(call)) return *found;
   if (auto found = from_fallback(call, true)) return *found;
   if (auto found = from_fallback(call, false)) return *found;
   fail(call);
@@ -179,7 +196,7 @@ std::optional<Choice> ConfigSelectorChain::from_memory(Call& call) {
 }
 
 std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
-  call.stored_is_unusable = false;
+  call.stored_is_unusable = false, call.unfinished.reset();
   if (!options_.persistent) return call.pass("persistent", "no persistent cache is set");
   const auto found = options_.persistent->get(call.id);
   if (!found) return call.pass("persistent", "nothing for this key");
@@ -217,8 +234,36 @@ std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
   if (asks_too_many_threads(entry.config))
     return unusable("its config asks for more threads than run here");
   if (const auto problem = call.problem_with(config)) return unusable("its config " + *problem);
+  if (may_resume(call)) {
+    const std::string why_more = left_to_do(entry, call.inv, call.kernel);
+    if (!why_more.empty()) {
+      call.unfinished = entry;
+      return call.pass("persistent", found->where + ": the tuning goes on, " + why_more,
+                       entry.config);
+    }
+  }
   if (!call.dry) keep(call, config, Origin::persistent);
   return Choice{std::move(config), Origin::persistent};
+}
+
+bool ConfigSelectorChain::may_resume(const Call& call) const {
+  if (!call.policy.resume || !options_.persist_autotune) return false;
+  if (!may_still_tune(call.policy, call.id)) return false;
+  if (options_.persistent->writable_layer() == nullptr) return false;  // it would never get ahead
+  std::lock_guard lock(state_->mutex);
+  return !state_->tuned.contains(text_of(call.id));
+}
+
+// What is stored is not lost if the tuning cannot go on.
+std::optional<Choice> ConfigSelectorChain::from_unfinished(Call& call) {
+  if (!call.unfinished) return std::nullopt;
+  const Value stored = call.unfinished->config;
+  if (auto found = from_autotune(call)) return found;
+  if (call.dry && call.would_tune) return std::nullopt;
+  std::string why;
+  AnyConfig config(call.kernel.config_type().from_value(stored, why), &call.kernel.config_type());
+  if (!call.dry) keep(call, config, Origin::persistent);
+  return answer(call, {std::move(config), Origin::persistent}, "cache_hit", "persistent");
 }
 
 std::optional<Choice> ConfigSelectorChain::from_fallback(Call& call, bool first) {

@@ -26,7 +26,6 @@ std::string text_of(const EntryId& id);
 // The same config as the kernel's own type; empty with the reason if its fields do not fit.
 AnyConfig as_type(const AnyConfig& config, const ConfigType& type, std::string& why);
 // Of a larger space only the first points are tried.
-inline constexpr uint64_t max_raced_candidates = 100'000;
 inline constexpr uint64_t backward_salt = 0x5851F42D4C957F2D;
 
 struct ConfigSelectorChain::Call {
@@ -45,12 +44,12 @@ struct ConfigSelectorChain::Call {
             message};
   }
 
-  // The candidates that can run this call; if there are none, `why`.
-  std::vector<AnyConfig> candidates(std::string& why) const;
+  // The candidates, of which one at least can run this call; nullptr, with `why`, if none can.
+  std::shared_ptr<const CandidateSet> candidates(std::string& why) const;
   // The heuristic to race against; empty, with `why` if it threw.
   std::optional<AnyConfig> control(std::string& why) const;
   // What is to be kept of a tuning.
-  Entry entry_of(const TuneResult& result, const std::vector<AnyConfig>& candidates) const;
+  Entry entry_of(const TuneResult& result) const;
 
   // Why the config cannot run this call; empty if it can. An is_valid that throws says no.
   std::optional<std::string> problem_with(const AnyConfig& config) const;
@@ -61,6 +60,7 @@ struct ConfigSelectorChain::Call {
   const bool dry;                   // only explains: nothing is kept, sent or tuned
   bool would_tune = false;          // of a dry call
   bool stored_is_unusable = false;  // the persistent entry must make room, whatever its evidence
+  std::optional<Entry> unfinished;  // a stored tuning to go on with
   double started;
   uint64_t generation;  // of the cache when the call began
   EntryId id;

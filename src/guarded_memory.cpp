@@ -101,6 +101,12 @@ void ArrayGuards::add(std::shared_ptr<const GuardedMemory> memory, bool read_onl
   collecting->members_.push_back({std::move(memory), read_only, std::move(text)});
 }
 
+std::vector<std::span<std::byte>> ArrayGuards::memory() const {
+  std::vector<std::span<std::byte>> all;
+  for (const Member& m : members_) all.emplace_back(m.memory->data(), m.memory->size());
+  return all;
+}
+
 void ArrayGuards::repair() {
   if (!std::exchange(damaged_, false)) return;
   for (const Member& m : members_)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clocks, samples and the paired statistics that a race is decided on.
+// Clocks, and samples taken with them.
 #include "measure.h"
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <span>
+#include <vector>
 
 #include <sys/resource.h>
 #include <time.h>
@@ -32,17 +33,19 @@ long voluntary_switches() {
   return usage.ru_nvcsw;
 }
 
-// How many of n sorted values may be left out on either side so that the rest still spans the
-// median with that confidence: each value lies below it with chance 1/2, so the number of those
-// that do is binomial. Logarithms, because 2^-n underflows for large n.
-int values_outside(int n, double confidence) {
-  double log_chance = -n * std::log(2.), tail = 0;
-  for (int k = 0; k < n; ++k) {
-    tail += std::exp(log_chance);
-    if (tail > (1 - confidence) / 2) return std::max(0, k - 1);
-    log_chance += std::log(static_cast<double>(n - k) / (k + 1));
-  }
-  return 0;
+// Drives the arrays out of the caches; where that cannot be said to the processor, or the arrays
+// are not known, by reading more than any cache holds.
+void evict(const std::vector<std::span<std::byte>>& arrays) {
+#if defined(__x86_64__)
+  constexpr size_t line = 64;
+  for (const std::span<std::byte> array : arrays)
+    for (size_t i = 0; i < array.size(); i += line) __builtin_ia32_clflush(&array[i]);
+  if (!arrays.empty()) return __builtin_ia32_mfence();
+#endif
+  static std::vector<std::byte> large(size_t{128} << 20, std::byte{1});
+  unsigned sum = 0;
+  for (size_t i = 0; i < large.size(); i += 64) sum += std::to_integer<unsigned>(large[i]);
+  asm volatile("" : : "r"(sum));
 }
 
 }  // namespace
@@ -78,11 +81,19 @@ double Footprint::seconds_per_execution(Clock clock) const {
   return executions == 0 ? 0 : seconds / static_cast<double>(executions);
 }
 
-double sample_seconds(Trial& trial, const AnyConfig& config, int64_t repeats, Clock clock) {
-  trial.reset();
-  const double begin = seconds_now(clock);
-  for (int64_t i = 0; i < repeats; ++i) trial.run(config);
-  return (seconds_now(clock) - begin) / static_cast<double>(repeats);
+double sample_seconds(Trial& trial, const AnyConfig& config, int64_t repeats,
+                      const Sampling& sampling) {
+  const bool cold = sampling.cache == CacheState::cold;
+  const bool at_once = trial.repeatable() && !cold;
+  double total = 0;
+  for (int64_t done = 0; done < repeats; done += at_once ? repeats : 1) {
+    trial.reset();
+    if (cold) evict(trial.memory());
+    const double begin = seconds_now(sampling.clock);
+    for (int64_t i = 0; i < (at_once ? repeats : 1); ++i) trial.run(config);
+    total += seconds_now(sampling.clock) - begin;
+  }
+  return total / static_cast<double>(repeats);
 }
 
 Footprint observe(Trial& trial, const AnyConfig& config, int64_t repeats) {
@@ -107,7 +118,8 @@ Footprint warm_up(Trial& trial, const AnyConfig& config, int least_executions) {
        total.executions < least_executions || total.wall < least_warm_up_seconds; repeats *= 2) {
     const int64_t wanted = least_executions - total.executions;
     const bool long_enough = total.wall >= least_warm_up_seconds;
-    total += observe(trial, config, long_enough ? std::min(repeats, wanted) : repeats);
+    const int64_t next = long_enough ? std::min(repeats, wanted) : repeats;
+    total += observe(trial, config, trial.repeatable() ? next : 1);
   }
   return total;
 }
@@ -115,29 +127,6 @@ Footprint warm_up(Trial& trial, const AnyConfig& config, int least_executions) {
 int64_t repeats_for(double seconds_per_execution) {
   if (!(seconds_per_execution > least_sample_seconds / most_repeats)) return most_repeats;
   return std::max<int64_t>(1, std::llround(least_sample_seconds / seconds_per_execution));
-}
-
-// Written out because std::shuffle may draw differently in another standard library.
-std::vector<size_t> shuffled(size_t count, std::mt19937_64& random) {
-  std::vector<size_t> order(count);
-  std::iota(order.begin(), order.end(), size_t{0});
-  for (size_t left = count; left > 1; --left) std::swap(order[left - 1], order[random() % left]);
-  return order;
-}
-
-Interval median_interval(std::vector<double> values, double confidence) {
-  if (values.empty()) return {};
-  std::ranges::sort(values);
-  const size_t n = values.size();
-  const auto outside = static_cast<size_t>(values_outside(static_cast<int>(n), confidence));
-  return {values[outside], (values[(n - 1) / 2] + values[n / 2]) / 2, values[n - 1 - outside]};
-}
-
-std::vector<double> paired_ratios(std::span<const double> over, std::span<const double> under) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < std::min(over.size(), under.size()); ++i)
-    if (const double ratio = over[i] / under[i]; std::isfinite(ratio)) ratios.push_back(ratio);
-  return ratios;
 }
 
 }  // namespace ejk::detail

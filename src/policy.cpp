@@ -29,6 +29,10 @@ void apply(const PolicyUpdates& updates, AutotunePolicy& policy) {
   if (updates.cache_miss_fallback) policy.cache_miss_fallback = *updates.cache_miss_fallback;
   if (updates.validate_backward) policy.validate_backward = *updates.validate_backward;
   if (updates.budget_seconds) policy.budget_seconds = *updates.budget_seconds;
+  if (updates.budget_evaluations) policy.budget_evaluations = *updates.budget_evaluations;
+  if (updates.target_seconds) policy.target_seconds = *updates.target_seconds;
+  if (updates.guard) policy.guard = *updates.guard;
+  if (updates.resume) policy.resume = *updates.resume;
 }
 
 void apply_from_outermost(const detail::ScopeNode* scope, const ConfigSelectorChain* chain,

@@ -30,9 +30,11 @@ constexpr std::array<std::pair<std::string_view, double Evidence::*>, 8> evidenc
     {"speedup_high", &Evidence::speedup_high},
     {"noise", &Evidence::noise},
 }};
-constexpr std::array<std::pair<std::string_view, std::string Evidence::*>, 5> evidence_texts = {{
+constexpr std::array<std::pair<std::string_view, std::string Evidence::*>, 7> evidence_texts = {{
     {"strategy", &Evidence::strategy},
     {"clock", &Evidence::clock},
+    {"cache", &Evidence::cache},
+    {"guard", &Evidence::guard},
     {"data", &Evidence::data},
     {"library", &Evidence::library},
     {"time", &Evidence::time},
@@ -48,7 +50,7 @@ constexpr std::array<std::string_view, 11> entry_names = {
     "outcome", "config", "provenance", "evidence", "candidates"};
 constexpr std::array<std::string_view, 2> device_names = {"fingerprint", "identity"};
 constexpr std::array<std::string_view, 2> evidence_others = {"samples", "complete"};
-constexpr std::array<std::string_view, 4> measurement_others = {"config", "status", "why",
+constexpr std::array<std::string_view, 5> measurement_others = {"config", "status", "kind", "why",
                                                                 "samples"};
 
 constexpr std::array<std::pair<Outcome, std::string_view>, 3> outcomes = {
@@ -151,6 +153,7 @@ Value measurement_document(const Measurement& measurement) {
   Value out = Value::object();
   out["config"] = measurement.config;
   out["status"] = measurement.status;
+  if (!measurement.kind.empty()) out["kind"] = measurement.kind;
   if (!measurement.why.empty()) out["why"] = measurement.why;
   for (const auto& [name, number] : measurement_numbers) out[name] = measurement.*number;
   out["samples"] = measurement.samples;
@@ -162,6 +165,7 @@ Measurement measurement_from(const Value& document) {
   (void)document.as_object();
   read_member(document, "config", [&](const Value& v) { out.config = v; });
   read_text(document, "status", out.status);
+  read_text(document, "kind", out.kind);
   read_text(document, "why", out.why);
   for (const auto& [name, number] : measurement_numbers) {
     read_member(document, name, [&, to = number](const Value& v) { out.*to = v.as_double(); });

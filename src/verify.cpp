@@ -96,15 +96,10 @@ bool as_numbers(DType dtype, F&& f) {
   return true;
 }
 
-struct Tolerance {
-  double relative;  // of the element or of the usual element, whichever is larger
-  double absolute;  // the least normal number: one may flush what the other keeps as subnormal
-};
-
 // Wide enough for another order of summation over some thousand terms or a fused multiply, far
 // too narrow for a forgotten term. The short types round every intermediate result that a kernel
 // keeps in them, hence some ten units in the last place; of the eight-bit ones about two.
-Tolerance tolerance(DType dtype) {
+Tolerance usual_tolerance(DType dtype) {
   switch (dtype) {
     case DType::float64:
     case DType::complex128:
@@ -179,9 +174,8 @@ bool left_unwritten(const std::byte* got, const std::byte* expected, const std::
 }
 
 Mismatch compare(const OutputBytes& got, const OutputBytes& expected, const OutputBytes* untouched,
-                 double scale) {
+                 double scale, const Tolerance& allowed) {
   Mismatch m;
-  const Tolerance allowed = tolerance(got.dtype);
   const bool numbers = as_numbers(got.dtype, [&](size_t width, auto read) {
     m.total = got.bytes.size() / width;
     for (size_t i = 0; i < m.total; ++i) {
@@ -209,9 +203,14 @@ Mismatch compare(const OutputBytes& got, const OutputBytes& expected, const Outp
 
 }  // namespace
 
-Expected::Expected(std::vector<OutputBytes> untouched, std::vector<OutputBytes> outputs)
+Expected::Expected(std::vector<OutputBytes> untouched, std::vector<OutputBytes> outputs,
+                   const Tolerances& tolerance)
     : untouched_(std::move(untouched)), outputs_(std::move(outputs)) {
-  for (const OutputBytes& output : outputs_) scales_.push_back(usual_magnitude(output));
+  for (const OutputBytes& output : outputs_) {
+    scales_.push_back(usual_magnitude(output));
+    const auto own = tolerance ? tolerance(output.dtype) : std::nullopt;
+    tolerances_.push_back(own.value_or(usual_tolerance(output.dtype)));
+  }
 }
 
 std::optional<std::string> Expected::difference(const std::vector<OutputBytes>& got) const {
@@ -225,7 +224,7 @@ std::optional<std::string> Expected::difference(const std::vector<OutputBytes>& 
     // A returned array is not there before the run, or of another size.
     const bool has_before =
         i < untouched_.size() && untouched_[i].bytes.size() == want.bytes.size();
-    const Mismatch m = compare(got[i], want, has_before ? &untouched_[i] : nullptr, scales_[i]);
+    const Mismatch m = compare(got[i], want, has_before ? &untouched_[i] : nullptr, scales_[i], tolerances_[i]);
     if (auto text = text_of(m, i, want.dtype)) return text;
   }
   return std::nullopt;

@@ -2,6 +2,7 @@
 // Tells whether a candidate's outputs are the expected ones.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,7 +16,10 @@ class Expected {
  public:
   // `untouched`: the outputs after reset() and before any run, where poison stands.
   // `outputs`: what the reference left.
-  Expected(std::vector<OutputBytes> untouched, std::vector<OutputBytes> outputs);
+  // `tolerance`: of a type, where it is not the usual one.
+  using Tolerances = std::function<std::optional<Tolerance>(DType)>;
+  Expected(std::vector<OutputBytes> untouched, std::vector<OutputBytes> outputs,
+           const Tolerances& tolerance = {});
 
   // nullopt if `got` agrees: integers and bools exactly, floating types within a tolerance that is
   // relative to the element and to the usual size of the elements; NaN and infinities in the same
@@ -25,6 +29,7 @@ class Expected {
  private:
   std::vector<OutputBytes> untouched_, outputs_;
   std::vector<double> scales_;  // usual magnitude of each output's elements
+  std::vector<Tolerance> tolerances_;  // of each output
 };
 
 bool same_bytes(const std::vector<OutputBytes>& a, const std::vector<OutputBytes>& b);

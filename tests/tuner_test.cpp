@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include "compare.h"
 #include "measure.h"
 #include "verify.h"
 
@@ -79,12 +80,12 @@ class FakeTrial : public Trial {
   }
 };
 
-TuneTask task_of(Trial& trial, std::span<const AnyConfig> candidates,
+TuneTask task_of(Trial& trial, const std::vector<AnyConfig>& candidates,
                  std::optional<AnyConfig> heuristic = std::nullopt) {
   TuneTask task;
   task.op = "fake@v1";
   task.trial = &trial;
-  task.candidates = candidates;
+  task.candidates = candidate_list(candidates);
   task.heuristic = std::move(heuristic);
   return task;
 }
@@ -359,7 +360,7 @@ TEST(Tuning, ASpentBudgetStillGivesOneThatIsRight) {
   FakeTrial trial;
   const std::vector<AnyConfig> candidates = configs({200, 100});
   TuneTask task = task_of(trial, candidates);
-  task.budget_seconds = 0;
+  task.budget.seconds = 0;
   const TuneResult result = Tuner().tune(task);
   EXPECT_EQ(result.winner, 0u);
   EXPECT_FALSE(result.evidence.complete);
@@ -374,7 +375,7 @@ TEST(Tuning, WithoutOneRoundTheVerifyingRunsDecide) {
   };
   const std::vector<AnyConfig> candidates = configs({60, 10, 1});
   TuneTask task = task_of(trial, candidates);
-  task.budget_seconds = 0.8;
+  task.budget.seconds = 0.8;
   const TuneResult result = Tuner().tune(task);
   EXPECT_NE(result.winner, 0u);
   EXPECT_EQ(result.outcome, Outcome::tuned);
@@ -389,7 +390,7 @@ TEST(Tuning, ALongRaceIsCutByItsBudget) {
   trial.work = [](int) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
   const std::vector<AnyConfig> candidates = configs({1, 2, 3});
   TuneTask task = task_of(trial, candidates);
-  task.budget_seconds = 0.5;
+  task.budget.seconds = 0.5;
   const TuneResult result = Tuner(1, 1000).tune(task);
   EXPECT_FALSE(result.evidence.complete);
   EXPECT_TRUE(result.winner);

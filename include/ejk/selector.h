@@ -2,6 +2,7 @@
 // The chain that finds a configuration: override, overlay, memory, disk, tuning, heuristics.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -39,8 +40,15 @@ struct AutotunePolicy {
   Fallback cache_miss_fallback = Fallback::autotune;
   // Measure forward plus backward. Such results are kept apart from forward-only ones.
   bool validate_backward = false;
-  // Tuning one key inside a call takes at most about this long.
+  // Tuning one key inside a call takes at most about this long, tries at most so many
+  // configurations (0: any number) and ends with the first that is this fast (0: none is).
   double budget_seconds = 10;
+  int budget_evaluations = 0;
+  double target_seconds = 0;
+  // First runs of candidates happen in a child process, where that works.
+  bool guard = true;
+  // A stored tuning that was cut short, or knows fewer candidates than there are now, goes on.
+  bool resume = true;
 };
 
 // The policy that $EJKERNEL_AUTOTUNE_POLICY names: "autotune" (also if unset), "heuristics" (never
@@ -55,6 +63,10 @@ struct PolicyUpdates {
   std::optional<Fallback> cache_miss_fallback = {};
   std::optional<bool> validate_backward = {};
   std::optional<double> budget_seconds = {};
+  std::optional<int> budget_evaluations = {};
+  std::optional<double> target_seconds = {};
+  std::optional<bool> guard = {};
+  std::optional<bool> resume = {};
 };
 
 // ---- scopes -----------------------------------------------------------------------------------
@@ -160,7 +172,10 @@ struct SelectorOptions {
   bool forbid_reautotune = true;
   // Stored entries from another environment (cores, compiler, library) are a miss.
   bool strict_environment = false;
-  WarningSink on_warning = {};  // default: stderr_warnings()
+  WarningSink on_warning = {};    // default: stderr_warnings()
+  ProgressSink on_progress = {};  // of tunings; default: progress_from_environment()
+  // Set from elsewhere to end tunings with what they have: &StopOnInterrupt::requested()
+  const std::atomic<bool>* stop = nullptr;
 };
 
 // The chain. Thread-safe. Threads that miss on one key at once tune it once; so do processes that
@@ -202,15 +217,19 @@ class ConfigSelectorChain final : public ConfigChooser {
   std::optional<Choice> from_overlay(Call& call);
   std::optional<Choice> from_memory(Call& call);
   std::optional<Choice> from_persistent(Call& call);
+  std::optional<Choice> from_unfinished(Call& call);
   std::optional<Choice> from_fallback(Call& call, bool first);
   std::optional<Choice> from_autotune(Call& call);
   std::optional<Choice> from_heuristics(Call& call);
   [[noreturn]] void fail(Call& call);
 
   bool may_still_tune(const AutotunePolicy& policy, const EntryId& id) const;
+  bool may_resume(const Call& call) const;
   static std::nullopt_t would_tune(Call& call);
   std::optional<Choice> tune_alone(Call& call);
   std::optional<Entry> run_tuner(Call& call);
+  TuneTask task_of(const Call& call, Trial& trial, std::shared_ptr<const CandidateSet> candidates,
+                   std::optional<AnyConfig> heuristic, detail::Journal* journal);
   void keep(Call& call, const AnyConfig& config, Origin origin);
   void emit(const Event& event);
   void warn_once(const std::string& subject, const std::string& message);

@@ -29,7 +29,11 @@ struct EntryId {
 // How one candidate did.
 struct Measurement {
   Value config;
-  std::string status = "ok";  // "ok", "slower" (dropped out early), "rejected", "untried"
+  // "ok" (the winner), "tied" (not told from the winner), "slower", "rejected", "untried"
+  std::string status = "ok";
+  // Of a rejection: "wrong" (results), "threw", "crashed", "exited", "timed_out", "out_of_memory",
+  // "out_of_bounds", "quarantined"; "" otherwise
+  std::string kind;
   std::string why;            // of a rejection, or of not being tried
   double seconds = 0;         // median of its samples
   double ratio = 0;           // median of its per-round ratios to the incumbent, < 1 is faster
@@ -45,8 +49,10 @@ struct Evidence {
   double noise = 0;      // half-width of the A/A control's interval around ratio 1
   int samples = 0;       // rounds the chosen config took part in
   bool complete = true;  // false: cut by the budget
-  std::string strategy;  // "race"
+  std::string strategy;  // "race", "single run", or the search before the race: "auto", "random"...
   std::string clock;     // "thread_cpu" or "wall"
+  std::string cache;     // "warm" or "cold": what a sample began with
+  std::string guard;     // "child" (first runs in a child process) or "none"
   std::string data;      // what was measured on: "call" (the caller's own data)
   std::string library;   // version that measured
   std::string time;      // UTC, ISO 8601
@@ -180,9 +186,10 @@ class PersistentCache {
   void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit);
   std::unique_ptr<TuningLease> lease(const EntryId& id, std::chrono::milliseconds patience);
   const std::vector<std::shared_ptr<Store>>& layers() const noexcept { return layers_; }
+  // The layer that writes go to; nullptr if there is none.
+  Store* writable_layer() const;
 
  private:
-  Store* writable_layer() const;
 
   std::vector<std::shared_ptr<Store>> layers_;
 };

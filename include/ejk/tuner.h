@@ -2,10 +2,12 @@
 // Picks the fastest of several configurations by measuring them side by side.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include <ejk/any_config.h>
+#include <ejk/candidates.h>
 #include <ejk/error.h>
 #include <ejk/store.h>
 #include <ejk/tensor.h>
@@ -27,18 +30,30 @@ struct OutputBytes {
   std::vector<std::byte> bytes;  // packed
 };
 
+// How far two results of floating type may differ and still be the same result.
+struct Tolerance {
+  double relative = 0;  // of the element or of the usual element, whichever is larger
+  double absolute = 0;
+};
+
 // One call on private copies of its arguments: what candidates are run on.
 class Trial {
  public:
   virtual ~Trial() = default;
   // Puts in-out arguments back to what they were and fills outputs with poison.
   virtual void reset() = 0;
+  // False if a run changes what the next one reads, so that reset() must come between them.
+  virtual bool repeatable() const { return true; }
   // One execution. Throws what the kernel throws.
   virtual void run(const AnyConfig& config) = 0;
   // The kernel's own slow and right answer; false if it has none.
   virtual bool run_reference() = 0;
   // What the last run left: outputs, in-out arguments and the returned value, as a copy.
   virtual std::vector<OutputBytes> outputs() = 0;
+  // How far a floating-point output may be off; nullopt: as usual for its type.
+  virtual std::optional<Tolerance> tolerance(DType) const { return std::nullopt; }
+  // The arrays' memory, to be evicted from the caches before a cold sample.
+  virtual std::vector<std::span<std::byte>> memory() { return {}; }
 
   // For runs in a child process, where overruns shall be noticed. All may be left as they are.
   // Closes the memory around the arrays, and inputs to writers: called once in each child.
@@ -51,39 +66,111 @@ class Trial {
   }
 };
 
+// ---- what a tuning is given and gives -----------------------------------------------------------
+
+struct TuneBudget {
+  double seconds = 10;        // wall time, about: a run that has begun is finished
+  int evaluations = 0;        // configurations tried; 0: any number
+  double target_seconds = 0;  // fast enough: the tuning ends with the first that is; 0: none is
+};
+
+// What happens during a tuning, as it happens.
+struct TuneProgress {
+  enum class Kind {
+    candidate,   // `config` had its first run; `message`: why it was rejected, "" if it was not
+    round,       // one more round was measured
+    eliminated,  // `config` is clearly slower than the best
+    best,        // `config` is the new best so far
+    finished,    // `config` is the winner; null if there is none
+  };
+  Kind kind = Kind::round;
+  std::string_view op, key;
+  Value config;
+  std::string_view message;
+  uint64_t tried = 0, candidates = 0;  // first runs so far, and configurations there are
+  size_t racing = 0, rejected = 0;
+  int round = 0;
+  double best_seconds = 0;             // of the best so far; 0: not known yet
+  double speedup = 0;                  // of the best over the heuristic; 0: not known
+  double elapsed = 0, remaining = 0;   // seconds; what remains is an estimate, at most the budget
+};
+using ProgressSink = std::function<void(const TuneProgress&)>;
+
+// Shows a tuning on stderr: one line that changes on a terminal, now and then a line elsewhere.
+ProgressSink progress_display();
+// progress_display() if $EJKERNEL_AUTOTUNE_PROGRESS is 1, else nothing.
+ProgressSink progress_from_environment();
+
+namespace detail {
+class Journal;
+}
+
 struct TuneTask {
   std::string op, key;  // for messages
   Trial* trial = nullptr;
-  std::span<const AnyConfig> candidates;
+  std::shared_ptr<const CandidateSet> candidates;
+  std::function<bool(const AnyConfig&)> is_valid = {};  // empty: all are
   // Races as incumbent and control. Never the answer unless it is among the candidates.
   std::optional<AnyConfig> heuristic;
-  double budget_seconds = 10;
+  TuneBudget budget;
+  // What an earlier tuning of the same call found. Only what is new, or was cut off, is measured,
+  // against the earlier winner.
+  std::vector<Measurement> known = {};
+  Value known_winner;
+  bool known_complete = true;
+  // The same op measured for other calls or devices, one list each: where a search begins.
+  std::vector<std::vector<Measurement>> histories = {};
+  bool guard = true;                   // first runs happen in a child process where that works
+  detail::Journal* journal = nullptr;  // of what this process is about to run
+  ProgressSink on_progress = {};
+  // Set from elsewhere (a signal handler) to end the tuning with what it has.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 struct TuneResult {
   Outcome outcome = Outcome::failed;
-  std::optional<size_t> winner;  // index into the candidates
+  std::optional<uint64_t> winner;  // a point of the candidates
+  AnyConfig config;                // of the winner; empty if there is none
   Evidence evidence;
-  // In the order given; equal configs are measured once and share the numbers. A status of
-  // "untried" means that the budget was spent before its turn.
+  // Of up to 256 candidates all, in their order, else those that were tried; equal configs are
+  // measured once and share the numbers. A status of "untried" means that the budget was spent
+  // before its turn.
   std::vector<Measurement> candidates;
-  std::string note;  // what else went wrong (the reference threw, the heuristic was rejected); ""
+  std::string heuristic_problem;  // why the heuristic was rejected; "" if it was not
+  std::string note;               // what else is worth knowing (the reference threw); ""
+};
+
+// ---- the tuner ---------------------------------------------------------------------------------
+
+enum class CacheState : uint8_t {
+  warm,  // a sample begins with what the kernel's last run left in the caches
+  cold,  // a sample begins with the arguments out of all caches
+};
+
+struct TunerOptions {
+  int warmup = 1;  // runs of each candidate before it is timed, at least
+  int iters = 3;   // rounds, at least
+  uint64_t seed = 0;
+  CacheState cache = CacheState::warm;
+  // How sets too large to race are searched: a name that make_search knows.
+  std::string strategy = "auto";
 };
 
 // Thread-safe as long as the trials are different. Derive and override `tune` to bring your own.
 class Tuner {
  public:
-  // `warmup`: runs of each candidate before it is timed. `iters`: the least number of rounds.
-  // Throws Error(invalid_argument) if one is negative.
+  // Throws Error(invalid_argument) if a number is negative.
   explicit Tuner(int warmup = 1, int iters = 3, uint64_t seed = 0);
+  explicit Tuner(TunerOptions options);
   virtual ~Tuner() = default;
 
-  // Races the candidates: rounds in shuffled order, one sample of each per round, decided on the
-  // median of the per-round ratios to the incumbent, which is entered twice (A/A). A candidate
-  // that throws, or whose outputs differ from the reference's (else the heuristic's, else those of
-  // the first candidate that writes any), is rejected. Ties inside the noise leave the incumbent
-  // (the heuristic, else the first candidate) or, if that is beaten or not a candidate, go to the
-  // earlier candidate. Never throws for what a candidate does.
+  // Finds the fastest candidate that is right. First runs happen in a child process; one that
+  // crashes, hangs, runs wild, throws, or whose outputs differ from the reference's (else the
+  // heuristic's, else those of the first candidate that writes any), is rejected. Large sets are
+  // searched for their best few. Those race: rounds in shuffled order, one sample of each per
+  // round, compared round by round with each other; the incumbent is entered twice (A/A). Ties
+  // inside the noise leave the incumbent (the heuristic, else the first candidate) or, if that is
+  // beaten or not a candidate, go to the earlier candidate. Never throws for what a candidate does.
   virtual TuneResult tune(const TuneTask& task);
 
   // The fastest of `candidates`, by calling make_fn(candidate) once for each and racing the
@@ -106,18 +193,37 @@ class Tuner {
   // Median seconds of fn(args...), measured as a race measures. Throws what it throws.
   template <class Fn, class... Args>
   double measure(Fn&& fn, Args&&... args) {
-    return seconds_of([&] { static_cast<void>(fn(args...)); });
+    return time([&] { static_cast<void>(fn(args...)); }).seconds;
   }
+  // The same with interval and number of samples.
+  Evidence time(const std::function<void()>& call);
 
-  int warmup() const noexcept { return warmup_; }
-  int iters() const noexcept { return iters_; }
+  int warmup() const noexcept { return options_.warmup; }
+  int iters() const noexcept { return options_.iters; }
+  const TunerOptions& options() const noexcept { return options_; }
 
  private:
   size_t fastest(std::span<const std::function<void()>> calls);
-  double seconds_of(const std::function<void()>& call);
 
-  int warmup_, iters_;
-  uint64_t seed_;
+  TunerOptions options_;
+};
+
+// Milliseconds of one call of fn, measured as a race measures: `num_warmup` runs before it is
+// timed and `num_iters` samples, at least. Throws what fn throws.
+template <class Fn>
+double benchmark(Fn&& fn, int num_iters = 10, int num_warmup = 1) {
+  return 1e3 * Tuner(num_warmup, num_iters).measure(std::forward<Fn>(fn));
+}
+
+// While one lives, Ctrl-C (SIGINT) does not end the process but sets `requested()`: tunings end
+// with what they have. A second Ctrl-C ends the process as before. One at a time.
+class [[nodiscard]] StopOnInterrupt {
+ public:
+  StopOnInterrupt();
+  ~StopOnInterrupt();
+  StopOnInterrupt(const StopOnInterrupt&) = delete;
+  StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
+  static const std::atomic<bool>& requested() noexcept;
 };
 
 }  // namespace ejk

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "measure.h"
+#include "compare.h"
 #include "search/strategies.h"
 #include "search/transfer.h"
 

@@ -2,7 +2,7 @@
 // Every point in random order.
 #include <random>
 
-#include "measure.h"
+#include "compare.h"
 #include "search/strategies.h"
 
 namespace ejk::detail {

@@ -102,6 +102,13 @@ class TypedTrial final : public Trial {
     return found;
   }
 
+  bool repeatable() const override {
+    return []<size_t... I>(std::index_sequence<I...>) {
+      return ((role_of_raw<typename P::template Raw<I>>() != Role::in_out) && ...);
+    }(typename P::Indices{});
+  }
+  std::vector<std::span<std::byte>> memory() override { return guards_.memory(); }
+
   void arm() override { guards_.arm(); }
   std::optional<std::string> overrun() const override { return guards_.overrun(); }
   std::optional<std::string> trespass(const void* address) const override {

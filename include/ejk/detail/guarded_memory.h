@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,7 @@ class ArrayGuards {
   // To what is being collected, if anything is. `what` for people: "float32[4, 8]".
   static void add(std::shared_ptr<const GuardedMemory> memory, bool read_only, std::string what);
 
+  std::vector<std::span<std::byte>> memory() const;
   // Makes the patterns whole again that `overrun` found damaged.
   void repair();
   // These three are what `Trial` has under the same names.

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Order statistics of medians, and the swap test on the undisturbed samples.
+#include "compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+namespace ejk::detail {
+namespace {
+
+// How many of n sorted values may be left out on either side so that the rest still spans the
+// median with that confidence: each value lies below it with chance 1/2, so the number of those
+// that do is binomial. Logarithms, because 2^-n underflows for large n.
+int values_outside(int n, double confidence) {
+  double log_chance = -n * std::log(2.), tail = 0;
+  for (int k = 0; k < n; ++k) {
+    tail += std::exp(log_chance);
+    if (tail > (1 - confidence) / 2) return std::max(0, k - 1);
+    log_chance += std::log(static_cast<double>(n - k) / (k + 1));
+  }
+  return 0;
+}
+
+// The samples that count: from rank `first` up to, without, rank `end`.
+struct Ranks {
+  explicit Ranks(size_t rounds)
+      : end(std::max<size_t>(3, (3 * rounds + 5) / 10)), first(end / 4) {}
+  size_t end, first;
+  double count() const { return static_cast<double>(end - first); }
+};
+
+double undisturbed(std::vector<double> logs, const Ranks& ranks) {
+  std::ranges::sort(logs);
+  double sum = 0;
+  for (size_t i = ranks.first; i < ranks.end; ++i) sum += logs[i];
+  return sum / ranks.count();
+}
+
+struct Sample {
+  double log_seconds;
+  size_t round;
+  bool second;  // of the two
+};
+
+// The difference after the two changed places in a random half of the rounds. `sorted` has all
+// samples of both; walking it in order needs no sorting of either side.
+double swapped_difference(const std::vector<Sample>& sorted, const Ranks& ranks,
+                          std::mt19937_64& random, std::vector<uint64_t>& swaps) {
+  for (uint64_t& word : swaps) word = random();
+  size_t seen[2] = {0, 0};
+  double sum[2] = {0, 0};
+  for (const Sample& s : sorted) {
+    const size_t side = static_cast<size_t>(s.second) ^ (swaps[s.round / 64] >> (s.round % 64) & 1);
+    const size_t rank = seen[side]++;
+    if (rank >= ranks.first && rank < ranks.end) sum[side] += s.log_seconds;
+    if (seen[0] >= ranks.end && seen[1] >= ranks.end) break;
+  }
+  return (sum[0] - sum[1]) / ranks.count();
+}
+
+}  // namespace
+
+// Written out because std::shuffle may draw differently in another standard library.
+std::vector<size_t> shuffled(size_t count, std::mt19937_64& random) {
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), size_t{0});
+  for (size_t left = count; left > 1; --left) std::swap(order[left - 1], order[random() % left]);
+  return order;
+}
+
+Interval median_interval(std::vector<double> values, double confidence) {
+  if (values.empty()) return {};
+  std::ranges::sort(values);
+  const size_t n = values.size();
+  const auto outside = static_cast<size_t>(values_outside(static_cast<int>(n), confidence));
+  return {values[outside], (values[(n - 1) / 2] + values[n / 2]) / 2, values[n - 1 - outside]};
+}
+
+std::vector<double> paired_ratios(std::span<const double> over, std::span<const double> under) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < std::min(over.size(), under.size()); ++i)
+    if (const double ratio = over[i] / under[i]; std::isfinite(ratio)) ratios.push_back(ratio);
+  return ratios;
+}
+
+Slowdown slowdown(std::span<const double> over, std::span<const double> under) {
+  constexpr int swaps = 200;
+  // Of one round: a clock that shows the same time again and again is not that exact.
+  constexpr double least_error = 0.012;
+  std::vector<double> a, b;
+  for (size_t i = 0; i < std::min(over.size(), under.size()); ++i)
+    if (std::isfinite(over[i] / under[i])) a.push_back(std::log(over[i])), b.push_back(std::log(under[i]));
+  const size_t rounds = a.size();
+  if (rounds < 3) return {0, std::numeric_limits<double>::infinity(), static_cast<int>(rounds)};
+
+  const Ranks ranks(rounds);
+  const double difference = undisturbed(a, ranks) - undisturbed(b, ranks);
+  // As if they were equal: else the difference itself would count as noise.
+  std::vector<Sample> sorted;
+  for (size_t i = 0; i < rounds; ++i)
+    sorted.push_back({a[i], i, false}), sorted.push_back({b[i] + difference, i, true});
+  std::ranges::sort(sorted, {}, &Sample::log_seconds);
+  std::mt19937_64 random(rounds);
+  std::vector<uint64_t> words((rounds + 63) / 64);
+  double squares = 0;
+  for (int i = 0; i < swaps; ++i)
+    squares += std::pow(swapped_difference(sorted, ranks, random, words), 2);
+  const double variance =
+      squares / swaps + least_error * least_error / static_cast<double>(rounds);
+  return {difference, std::sqrt(variance), static_cast<int>(rounds)};
+}
+
+}  // namespace ejk::detail

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Right and harmless ones only: first runs in a child process, compared with the expected outputs.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "journal.h"
+#include "tuning.h"
+
+namespace ejk::detail {
+namespace {
+
+using Kind = Finding::Kind;
+
+// ---- what the outputs must be ------------------------------------------------------------------
+
+Expected expect(Tuning& t, std::vector<OutputBytes> outputs) {
+  return Expected(t.untouched, std::move(outputs),
+                  [&trial = *t.task.trial](DType dtype) { return trial.tolerance(dtype); });
+}
+
+// Where nothing else says what is right, the first outputs that changed anything do: one that does
+// nothing must not set the measure for those that work.
+void learn(Tuning& t, const std::vector<OutputBytes>& outputs) {
+  if (!t.expected && !same_bytes(outputs, t.untouched)) t.expected = expect(t, outputs);
+}
+
+void compare(Tuning& t, size_t who, const std::vector<OutputBytes>& outputs) {
+  learn(t, outputs);
+  if (!t.expected) return t.idle.push_back(who);
+  if (const auto difference = t.expected->difference(outputs))
+    t.reject(t.entrants[who], "wrong", *difference);
+}
+
+// Those that left everything untouched before somebody showed what there is to do.
+void judge_idle(Tuning& t) {
+  if (!t.expected) return;
+  for (size_t i : std::exchange(t.idle, {}))
+    if (t.entrants[i].racing()) compare(t, i, t.untouched);
+}
+
+// ---- runs --------------------------------------------------------------------------------------
+
+// Tells the journal what this process is about to run, as long as it lives.
+class Intent {
+ public:
+  Intent(Journal* journal, const AnyConfig& config) : journal_(journal) {
+    if (journal_) journal_->intend(config.to_value());
+  }
+  ~Intent() {
+    if (journal_) journal_->done();
+  }
+  Intent(const Intent&) = delete;
+  Intent& operator=(const Intent&) = delete;
+
+ private:
+  Journal* journal_;
+};
+
+void count(Tuning& t, size_t who) {
+  t.entrants[who].ran = true;
+  ++t.tried;
+  t.tell(TuneProgress::Kind::candidate, who, t.entrants[who].why);
+}
+
+void run_here(Tuning& t, size_t who) {
+  Entrant& e = t.entrants[who];
+  {
+    const Intent intent(t.task.journal, e.config);
+    const auto failure = failure_of(
+        [&] { e.first_run = sample_seconds(*t.task.trial, e.config, 1, Sampling{}); });
+    if (failure) t.reject(e, "threw", *failure);
+  }
+  if (e.racing())
+    if (const auto overrun = t.task.trial->overrun()) t.reject(e, "out_of_bounds", *overrun);
+  if (e.racing()) compare(t, who, t.task.trial->outputs());
+  count(t, who);
+}
+
+void judge(Tuning& t, size_t who, const Finding& finding) {
+  Entrant& e = t.entrants[who];
+  e.first_run = finding.seconds;
+  if (finding.kind == Kind::passed) compare(t, who, finding.outputs);
+  else t.reject(e, std::string(kind_name(finding.kind)), finding.why);
+  count(t, who);
+}
+
+bool may_go_on(const Tuning& t) {
+  return !t.any_can_win() ? t.task.stop == nullptr || !t.task.stop->load()
+                          : !t.spent() && t.may_try_more();
+}
+
+bool any_ran(const Tuning& t) {
+  return std::ranges::any_of(t.entrants, [](const Entrant& e) { return e.can_win() && e.ran; });
+}
+
+// False once the budget is spent and there is something to show for it.
+bool time_for_more(const Tuning& t) { return !any_ran(t) || may_go_on(t); }
+
+// What the child could say nothing about is left to run here.
+std::vector<size_t> run_guarded(Tuning& t, const std::vector<size_t>& who) {
+  std::vector<AnyConfig> configs;
+  std::vector<size_t> unsaid;
+  for (size_t i : who) configs.push_back(t.entrants[i].config);
+  t.guard->run(configs, [&](size_t index, Finding finding) {
+    if (finding.kind == Kind::unknown) unsaid.push_back(who[index]);
+    else judge(t, who[index], finding);
+    return time_for_more(t);
+  });
+  return unsaid;
+}
+
+// ---- the control and the reference -------------------------------------------------------------
+
+void do_without_guard(Tuning& t, const std::string& why) {
+  t.note += fmt::format("first runs are not guarded: {}; ", why);
+  t.guard.reset();
+}
+
+// The guard proves itself on the heuristic. One that throws is a bad heuristic, not a bad guard.
+void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
+  Entrant& e = t.entrants[*t.heuristic];
+  Finding finding = t.guard->prove(e.config);
+  e.first_run = finding.seconds;
+  if (finding.kind == Kind::passed) {
+    outputs = std::move(finding.outputs);
+    count(t, *t.heuristic);
+  } else if (finding.kind == Kind::threw) {
+    t.reject(e, "threw", finding.why);
+    count(t, *t.heuristic);
+    t.guard = std::make_unique<Guard>(*t.task.trial);
+  } else do_without_guard(t, finding.why);
+}
+
+std::optional<std::vector<OutputBytes>> reference_outputs(Tuning& t) {
+  std::string failure;
+  if (t.guard) {
+    auto finding = t.guard->reference();
+    if (!finding) return std::nullopt;
+    if (finding->kind == Kind::passed) return std::move(finding->outputs);
+    failure = finding->why;
+  } else {
+    bool has_one = false;
+    const auto thrown = failure_of([&] {
+      t.task.trial->reset();
+      has_one = t.task.trial->run_reference();
+    });
+    if (!thrown) return has_one ? std::optional(t.task.trial->outputs()) : std::nullopt;
+    failure = "threw: " + *thrown;
+  }
+  t.note += fmt::format("the reference {}; ", failure);
+  return std::nullopt;
+}
+
+// Before anything else runs: the guard, the reference, the heuristic.
+void prepare(Tuning& t) {
+  t.task.trial->reset();
+  t.untouched = t.task.trial->outputs();
+  const bool has_heuristic = t.heuristic && t.entrants[*t.heuristic].racing();
+  std::vector<OutputBytes> of_heuristic;
+  if (t.guard && has_heuristic) prove_guard(t, of_heuristic);
+  if (auto outputs = reference_outputs(t)) t.expected = expect(t, std::move(*outputs));
+  if (!has_heuristic) return;
+  Entrant& e = t.entrants[*t.heuristic];
+  if (!e.ran) run_here(t, *t.heuristic);
+  else if (e.racing()) compare(t, *t.heuristic, of_heuristic);
+}
+
+// ---- suspects ----------------------------------------------------------------------------------
+
+// A process died while it ran this config, which may be innocent. It runs in a child; only where
+// that cannot be, and only after its first time, here.
+void try_suspect(Tuning& t, size_t who, int deaths) {
+  Entrant& e = t.entrants[who];
+  if (t.guard) {
+    t.guard->run({&e.config, 1}, [&](size_t, Finding finding) {
+      if (finding.kind == Kind::unknown) return true;
+      judge(t, who, finding);
+      if (finding.kind == Kind::passed) t.task.journal->acquit(e.config.to_value());
+      if (finding.fatal_signal) t.task.journal->condemn(e.config.to_value(), finding.why);
+      return true;
+    });
+    if (e.ran) return;
+  }
+  if (deaths < 2) return run_here(t, who);
+  e.status = Status::untried;
+  e.why = fmt::format("{} processes died while they ran it", deaths);
+  t.complete = false;
+}
+
+void reject_condemned(Tuning& t, std::span<const size_t> who) {
+  if (!t.task.journal) return;
+  for (size_t i : who)
+    if (const auto why = t.task.journal->condemned(t.entrants[i].config.to_value()))
+      t.reject(t.entrants[i], "quarantined", *why);
+}
+
+// ---- what is left ------------------------------------------------------------------------------
+
+void leave_untried(Tuning& t, std::span<const size_t> who) {
+  for (size_t i : who) {
+    Entrant& e = t.entrants[i];
+    if (!e.racing() || e.ran) continue;
+    e.status = Status::untried, e.why = "the budget was spent before its turn";
+    t.complete = false;
+  }
+}
+
+}  // namespace
+
+void first_runs(Tuning& t, std::span<const size_t> who) {
+  reject_condemned(t, who);
+  if (!std::exchange(t.prepared, true)) prepare(t);
+  const auto deaths = t.task.journal ? t.task.journal->suspects() : std::map<std::string, int>{};
+  std::vector<size_t> plain, suspects;
+  for (size_t i : who) {
+    const Entrant& e = t.entrants[i];
+    if (!e.racing() || e.ran) continue;
+    const bool suspect = !deaths.empty() && deaths.contains(stable_json(e.config.to_value()));
+    (suspect ? suspects : plain).push_back(i);
+  }
+  if (t.guard && !plain.empty()) plain = run_guarded(t, plain);
+  for (size_t i : plain)
+    if (time_for_more(t)) run_here(t, i);
+  for (size_t i : suspects)
+    if (time_for_more(t)) try_suspect(t, i, deaths.at(stable_json(t.entrants[i].config.to_value())));
+  leave_untried(t, who);
+  judge_idle(t);
+}
+
+}  // namespace ejk::detail

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Races of plain functions: the tuner for callers who have no kernel.
+#include <fmt/format.h>
+
+#include <ejk/error.h>
+#include <ejk/tuner.h>
+
+namespace ejk {
+namespace {
+
+// The configurations are indices.
+constexpr ConfigType index_type = {
+    "index",
+    [](const void* index) { return Value(*static_cast<const size_t*>(index)); },
+    [](const Value& value, std::string&) -> std::shared_ptr<const void> {
+      return std::make_shared<size_t>(static_cast<size_t>(value.as_uint()));
+    },
+};
+
+class FunctionTrial final : public Trial {
+ public:
+  explicit FunctionTrial(std::span<const std::function<void()>> calls) : calls_(calls) {
+    std::vector<AnyConfig> indices;
+    for (size_t i = 0; i < calls.size(); ++i)
+      indices.emplace_back(std::make_shared<const size_t>(i), &index_type);
+    indices_ = candidate_list(std::move(indices));
+  }
+  std::shared_ptr<const CandidateSet> indices() const { return indices_; }
+  void reset() override {}
+  void run(const AnyConfig& config) override { calls_[config.as<size_t>()](); }
+  bool run_reference() override { return false; }
+  std::vector<OutputBytes> outputs() override { return {}; }
+
+ private:
+  std::span<const std::function<void()>> calls_;
+  std::shared_ptr<const CandidateSet> indices_;
+};
+
+}  // namespace
+
+size_t Tuner::fastest(std::span<const std::function<void()>> calls) {
+  FunctionTrial trial(calls);
+  TuneTask task;
+  task.op = "Tuner::autotune";
+  task.trial = &trial;
+  task.candidates = trial.indices();
+  const TuneResult result = tune(task);
+  if (result.winner) return *result.winner;
+  std::string reasons;
+  for (size_t i = 0; i < result.candidates.size(); ++i)
+    reasons += fmt::format("; candidate {}: {}", i, result.candidates[i].why);
+  throw Error(ErrorKind::no_configuration,
+              fmt::format("[Tuner::autotune] none of {} candidates could be run{}", calls.size(),
+                          calls.empty() ? ": give at least one" : reasons));
+}
+
+Evidence Tuner::time(const std::function<void()>& call) {
+  call();  // what it throws is the caller's to see
+  FunctionTrial trial(std::span(&call, 1));
+  TuneTask task;
+  task.guard = false;  // it came back above
+  task.op = "Tuner::measure";
+  task.trial = &trial;
+  task.candidates = trial.indices();
+  const TuneResult result = tune(task);
+  if (result.winner) return result.evidence;
+  throw Error(ErrorKind::no_configuration,
+              fmt::format("[Tuner::measure] the function failed: {}", result.candidates.at(0).why));
+}
+
+}  // namespace ejk

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rounds in shuffled order until the winner is clear, or no difference is left that matters.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "tuning.h"
+
+namespace ejk::detail {
+namespace {
+
+constexpr int rounds_per_control = 3;
+constexpr double reported = 0.95;  // confidence of the intervals in the evidence
+
+// Differences are judged after so many rounds and whenever there is a fifth more: looking after
+// every round would find a "clear" difference between equals sooner or later.
+constexpr int first_look = 12;
+// In standard errors, estimated from few rounds and looked at several times: hence far out.
+constexpr double clear_difference = 4.2;
+constexpr double beaten_incumbent = 4.6;
+constexpr double clear_tie = 2.5;
+constexpr double least_difference = 0.003;  // of the time; closer ones are equal
+constexpr double tie_band = 0.02;           // differences below this do not justify another round
+constexpr double near_best = 0.01;          // among these the earlier candidate wins
+
+// Before the first look only what is hopeless goes: after `rounds` all of them were slower by this.
+struct Hopeless {
+  int rounds;
+  double ratio;
+};
+constexpr std::array<Hopeless, 4> hopeless = {{{1, 4}, {3, 1.6}, {5, 1.25}, {8, 1.12}}};
+
+// The racing ones and, in some rounds, the control's second turn (`entrants.size()`), in random
+// order.
+std::vector<size_t> order_of_round(Tuning& t) {
+  std::vector<size_t> entered, order;
+  for (size_t i = 0; i < t.entrants.size(); ++i)
+    if (t.entrants[i].racing()) entered.push_back(i);
+  if (t.rounds % rounds_per_control == 0) entered.push_back(t.entrants.size());
+  for (size_t i : shuffled(entered.size(), t.random)) order.push_back(entered[i]);
+  return order;
+}
+
+// A round counts only as a whole: false if the budget ran out or a candidate threw.
+bool run_round(Tuning& t) {
+  const size_t twin = t.entrants.size();
+  std::vector<double> seconds(twin + 1, std::numeric_limits<double>::quiet_NaN());
+  for (size_t i : order_of_round(t)) {
+    if (t.spent()) return false;
+    Entrant& e = t.entrants[i == twin ? t.control : i];
+    const auto failure = failure_of(
+        [&] { seconds[i] = sample_seconds(*t.task.trial, e.config, e.repeats, t.sampling); });
+    if (!failure) continue;
+    t.reject(e, "threw", *failure);
+    return false;
+  }
+  for (size_t i = 0; i < twin; ++i) t.entrants[i].seconds.push_back(seconds[i]);
+  if (std::isfinite(seconds[twin]))
+    t.control_ratios.push_back(seconds[twin] / seconds[t.control]);
+  ++t.rounds;
+  return true;
+}
+
+double median_ratio(const Tuning& t, size_t over, size_t under) {
+  return median_interval(ratios(t, over, under), reported).median;
+}
+
+Slowdown slowdown_of(const Tuning& t, size_t rival, size_t best) {
+  return slowdown(t.entrants[rival].seconds, t.entrants[best].seconds);
+}
+
+// How far the control is from itself beyond doubt: what an order of running or an unruly machine
+// does to equals must not be taken for a difference.
+double bias(const Tuning& t) {
+  if (t.control_ratios.size() < 6) return 0;
+  const Interval aa = median_interval(t.control_ratios, 0.99);
+  return std::max({0., std::log(aa.low), -std::log(aa.high)});
+}
+
+bool hopeless_so_far(const std::vector<double>& ratios) {
+  const double least = std::ranges::min(ratios);
+  const auto rounds = static_cast<int>(ratios.size());
+  return std::ranges::any_of(
+      hopeless, [&](const Hopeless& h) { return rounds >= h.rounds && least > h.ratio; });
+}
+
+// What a candidate takes in units of the control: of both views of a noisy machine the middle.
+double score(const Tuning& t, size_t i) {
+  if (i == t.control) return 0;
+  const double median = std::log(median_ratio(t, i, t.control));
+  const Slowdown s = slowdown_of(t, i, t.control);
+  return s.rounds < 3 ? median : (median + s.log_ratio) / 2;
+}
+
+// The candidate with the smallest score. At least one can win.
+size_t leader(const Tuning& t) {
+  size_t best = nobody;
+  double least = 0;
+  for (size_t i = 0; i < t.entrants.size(); ++i) {
+    if (!t.entrants[i].can_win()) continue;
+    const double mine = score(t, i);
+    if (best == nobody || mine < least) best = i, least = mine;
+  }
+  return best;
+}
+
+// The heuristic, else the earlier winner, else the first candidate; another one only if that was
+// rejected. The control is the incumbent until it is beaten or rejected: no round is spent on a
+// loser, however slow it is.
+void seat_incumbent(Tuning& t) {
+  const auto fit = [&](size_t i) {
+    return t.entrants[i].status != Status::rejected && t.entrants[i].status != Status::untried;
+  };
+  if (t.incumbent == nobody || !fit(t.incumbent)) {
+    const auto first = std::ranges::find_if(t.entrants, &Entrant::can_win);
+    t.incumbent = static_cast<size_t>(first - t.entrants.begin());
+    const auto earlier = t.task.known.empty()
+                             ? t.by_config.end()
+                             : t.by_config.find(stable_json(t.task.known_winner));
+    if (earlier != t.by_config.end() && t.entrants[earlier->second].can_win())
+      t.incumbent = earlier->second;
+    else if (t.heuristic && fit(*t.heuristic)) t.incumbent = *t.heuristic;
+  }
+  if (t.control == nobody) t.control = t.incumbent;
+  if (!t.entrants[t.control].racing()) t.control = leader(t);
+}
+
+void drop_slower(Tuning& t, size_t best) {
+  for (size_t i = 0; i < t.entrants.size(); ++i) {
+    if (i == best || !t.entrants[i].racing() || !clearly_slower(t, i, best)) continue;
+    t.entrants[i].status = Status::slower;
+    t.tell(TuneProgress::Kind::eliminated, i);
+  }
+}
+
+// After the last one left threw: those that had dropped out were right, only slower than it.
+void readmit(Tuning& t) {
+  for (Entrant& e : t.entrants)
+    if (e.status == Status::slower) e.status = Status::racing;
+}
+
+// True if another round could not change the choice, or not for a gain that is worth it.
+bool settled(const Tuning& t, size_t best) {
+  for (size_t i = 0; i < t.entrants.size(); ++i) {
+    if (i == best || !t.entrants[i].can_win()) continue;
+    const Slowdown s = slowdown_of(t, i, best);
+    if (s.rounds < first_look || (tie_band - s.log_ratio) / s.error < clear_tie) return false;
+  }
+  return true;
+}
+
+bool fast_enough(const Tuning& t, size_t best) {
+  return t.task.budget.target_seconds > 0 &&
+         median_interval(t.entrants[best].seconds, reported).median <= t.task.budget.target_seconds;
+}
+
+int next_look(int rounds) {
+  for (const Hopeless& h : hopeless)
+    if (rounds < h.rounds) return h.rounds;
+  return rounds < first_look ? first_look : std::min(most_rounds, rounds + std::max(2, rounds / 5));
+}
+
+}  // namespace
+
+std::vector<double> ratios(const Tuning& t, size_t over, size_t under) {
+  return paired_ratios(t.entrants[over].seconds, t.entrants[under].seconds);
+}
+
+double noise(const Tuning& t) {
+  if (t.control_ratios.empty()) return 0;
+  const Interval aa = median_interval(t.control_ratios, reported);
+  return std::max({0., 1 - aa.low, aa.high - 1});
+}
+
+// By both views: the undisturbed samples, which are sharp, and the median, which knows what the
+// candidate's own unsteadiness costs.
+bool clearly_slower(const Tuning& t, size_t rival, size_t best) {
+  const std::vector<double> r = ratios(t, rival, best);
+  if (r.empty()) return false;
+  if (hopeless_so_far(r)) return true;
+  if (static_cast<int>(r.size()) < first_look) return false;
+  if (median_interval(r, reported).median <= 1) return false;
+  const Slowdown s = slowdown_of(t, rival, best);
+  const double needed = rival == t.incumbent ? beaten_incumbent : clear_difference;
+  return s.log_ratio > least_difference && s.significance(bias(t)) > needed;
+}
+
+bool warm_up_all(Tuning& t) {
+  t.sampling.clock = Clock::thread_cpu;
+  for (Entrant& e : t.entrants) {
+    if (!e.racing()) continue;
+    if (t.spent()) {
+      t.complete = false;
+      return false;
+    }
+    const auto failure = failure_of(
+        [&] { e.warm = warm_up(*t.task.trial, e.config, t.options.warmup); });
+    if (failure) t.reject(e, "threw", *failure);
+    else if (e.warm.needs_wall()) t.sampling.clock = Clock::wall;
+  }
+  for (Entrant& e : t.entrants)
+    e.repeats = t.sampling.cache == CacheState::cold
+                    ? 1
+                    : repeats_for(e.warm.seconds_per_execution(t.sampling.clock));
+  return true;
+}
+
+void run_rounds(Tuning& t) {
+  const int least = std::max(1, t.options.iters), most = std::max(most_rounds, least);
+  int look = next_look(0);
+  while (t.any_can_win() && t.rounds < most) {
+    seat_incumbent(t);
+    if (!run_round(t)) {
+      t.complete = !t.spent();
+      if (!t.any_can_win()) readmit(t);
+      if (!t.complete) return;
+      continue;
+    }
+    t.tell(TuneProgress::Kind::round);
+    if (t.rounds < look && t.rounds < most) continue;
+    look = next_look(t.rounds);
+    const size_t best = leader(t);
+    if (best != t.leading) t.leading = best, t.tell(TuneProgress::Kind::best, best);
+    drop_slower(t, best);
+    if (t.rounds >= least && (settled(t, best) || fast_enough(t, best))) return;
+  }
+}
+
+void count_first_runs(Tuning& t) {
+  seat_incumbent(t);
+  t.strategy = "single run", t.sampling.clock = Clock::wall;
+  t.rounds = 1;
+  for (Entrant& e : t.entrants)
+    if (e.racing()) e.seconds = {e.first_run};
+}
+
+// The incumbent stays unless it is clearly beaten. Else the earliest of those as good as the best:
+// equal candidates give the same winner every time.
+size_t pick(const Tuning& t) {
+  const size_t best = leader(t);
+  if (t.entrants[t.incumbent].can_win() && !clearly_slower(t, t.incumbent, best))
+    return t.incumbent;
+  for (size_t i = 0; i < best; ++i)
+    if (t.entrants[i].can_win() && score(t, i) - score(t, best) < near_best &&
+        !clearly_slower(t, i, best))
+      return i;
+  return best;
+}
+
+}  // namespace ejk::detail

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tuning found, with its evidence, and what it tells on the way.
+#include <algorithm>
+#include <map>
+
+#include <time.h>
+
+#include <fmt/format.h>
+
+#include <ejk/device.h>
+
+#include "tuning.h"
+
+namespace ejk::detail {
+namespace {
+
+constexpr double reported = 0.95;  // confidence of the intervals in the evidence
+
+// Unresolved: several could have won and not one of them could be told from the incumbent.
+Outcome outcome_of(const Tuning& t, size_t winner) {
+  if (winner != t.incumbent) return Outcome::tuned;
+  bool rivals = false;
+  for (size_t i = 0; i < t.entrants.size(); ++i) {
+    const Entrant& e = t.entrants[i];
+    if (i == winner || !e.candidate()) continue;
+    if (e.status == Status::slower) return Outcome::tuned;
+    if (!e.racing()) continue;
+    if (clearly_slower(t, i, winner)) return Outcome::tuned;
+    rivals = true;
+  }
+  return rivals ? Outcome::unresolved : Outcome::tuned;
+}
+
+std::string utc_now() {
+  const time_t now = time(nullptr);
+  tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  return {text, strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
+// The rounds it took part in.
+std::vector<double> samples(const Entrant& e) {
+  std::vector<double> taken;
+  std::ranges::copy_if(e.seconds, std::back_inserter(taken), [](double s) { return s == s; });
+  return taken;
+}
+
+std::string_view status_text(const Tuning& t, size_t index, std::optional<size_t> winner) {
+  switch (t.entrants[index].status) {
+    case Status::slower:
+      return "slower";
+    case Status::rejected:
+      return "rejected";
+    case Status::untried:
+      return "untried";
+    default:
+      break;
+  }
+  if (!winner || index == *winner) return "ok";
+  return clearly_slower(t, index, *winner) ? "slower" : "tied";
+}
+
+Measurement measurement_of(const Tuning& t, size_t index, std::optional<size_t> winner) {
+  const Entrant& e = t.entrants[index];
+  if (e.status == Status::carried) return e.known;
+  const std::vector<double> taken = samples(e);
+  Measurement m;
+  m.config = e.config.to_value();
+  m.status = status_text(t, index, winner);
+  m.kind = e.status == Status::rejected ? e.kind : "";
+  m.why = e.why;
+  m.samples = static_cast<int>(taken.size());
+  m.seconds = median_interval(taken, reported).median;
+  if (t.incumbent != nobody) {
+    const Interval ratio = median_interval(ratios(t, index, t.incumbent), reported);
+    m.ratio = ratio.median, m.ratio_low = ratio.low, m.ratio_high = ratio.high;
+  }
+  return m;
+}
+
+void add_winner(const Tuning& t, size_t winner, Evidence& evidence) {
+  const std::vector<double> taken = samples(t.entrants[winner]);
+  const Interval seconds = median_interval(taken, reported);
+  evidence.seconds = seconds.median;
+  evidence.seconds_low = seconds.low, evidence.seconds_high = seconds.high;
+  evidence.samples = static_cast<int>(taken.size());
+  if (!t.heuristic || t.entrants[*t.heuristic].status == Status::rejected) return;
+  evidence.heuristic_seconds =
+      median_interval(samples(t.entrants[*t.heuristic]), reported).median;
+  const Interval speedup = median_interval(ratios(t, *t.heuristic, winner), reported);
+  evidence.speedup = speedup.median;
+  evidence.speedup_low = speedup.low, evidence.speedup_high = speedup.high;
+}
+
+// In the order of the candidates. Those of a large set that nobody looked at are left out.
+std::vector<Measurement> measurements(const Tuning& t, std::optional<size_t> winner) {
+  std::map<uint64_t, Measurement> by_place;
+  for (size_t i = 0; i < t.entrants.size(); ++i)
+    for (const uint64_t place : t.entrants[i].places)
+      by_place.emplace(place, measurement_of(t, i, winner));
+  std::vector<Measurement> list;
+  for (auto& [place, measurement] : by_place) list.push_back(std::move(measurement));
+  return list;
+}
+
+// Rounds there may still be, at the pace of those there were.
+double expected_rest(const Tuning& t) {
+  if (t.rounds == 0) return t.task.budget.seconds;
+  double round = 0;
+  for (const Entrant& e : t.entrants)
+    if (e.racing() && !e.seconds.empty())
+      round += e.seconds.back() * static_cast<double>(e.repeats);
+  return round * std::max(0, most_rounds - t.rounds);
+}
+
+}  // namespace
+
+TuneResult report(const Tuning& t, std::optional<size_t> winner) {
+  TuneResult result;
+  result.note = t.note;
+  if (t.heuristic && t.entrants[*t.heuristic].status == Status::rejected)
+    result.heuristic_problem = t.entrants[*t.heuristic].why;
+  result.candidates = measurements(t, winner);
+  Evidence& evidence = result.evidence;
+  evidence.noise = noise(t);
+  evidence.complete = t.complete;
+  evidence.strategy = t.strategy;
+  evidence.clock = clock_name(t.sampling.clock);
+  evidence.cache = t.sampling.cache == CacheState::cold ? "cold" : "warm";
+  evidence.guard = t.guard ? "child" : "none";
+  evidence.data = "call";
+  evidence.library = library_version();
+  evidence.time = utc_now();
+  if (!winner) return result;
+  result.winner = t.entrants[*winner].places.front();
+  result.config = t.entrants[*winner].config;
+  result.outcome = outcome_of(t, *winner);
+  add_winner(t, *winner, evidence);
+  return result;
+}
+
+void Tuning::tell(TuneProgress::Kind kind, size_t who, std::string_view message) {
+  if (!task.on_progress) return;
+  TuneProgress p;
+  p.kind = kind, p.op = task.op, p.key = task.key, p.message = message;
+  if (who != nobody) p.config = entrants[who].config.to_value();
+  p.tried = static_cast<uint64_t>(tried), p.candidates = task.candidates->size();
+  for (const Entrant& e : entrants)
+    p.racing += e.racing() && e.ran, p.rejected += e.status == Status::rejected;
+  p.round = rounds;
+  if (leading != nobody) {
+    const Entrant& best = entrants[leading];
+    p.best_seconds = best.seconds.empty() ? best.known.seconds : median_interval(samples(best), reported).median;
+    if (heuristic && leading != *heuristic) {
+      const auto speedup = ratios(*this, *heuristic, leading);
+      p.speedup = !speedup.empty() ? median_interval(speedup, reported).median
+                  : best.known.ratio > 0 ? 1 / best.known.ratio : 0;
+    }
+  }
+  p.elapsed = elapsed();
+  p.remaining = std::max(0., std::min(task.budget.seconds - p.elapsed, expected_rest(*this)));
+  task.on_progress(p);
+}
+
+}  // namespace ejk::detail

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sets too large to race: a search tries some of their points, roughly measured; the best few race.
+#include <algorithm>
+#include <cmath>
+
+#include <ejk/search.h>
+
+#include "tuning.h"
+
+namespace ejk::detail {
+namespace {
+
+constexpr int usual_evaluations = 200;
+constexpr uint64_t pool_limit = 16'384;  // points a strategy sees at a time
+constexpr int passes_of_huge_sets = 4;   // each with a new pool around the best so far
+constexpr size_t batch = 8;              // points asked for at a time: one child process for all
+constexpr double share_of_budget = 0.7;  // seconds; the rest is for the race
+constexpr int samples = 3;
+constexpr double not_worth_more = 1.5;  // after a first sample that much slower than the control
+constexpr size_t most_finalists = 8;
+constexpr double finalist_band = 1.15;  // of the best ratio
+
+// One roughly measured point.
+struct Screened {
+  uint64_t point;
+  std::optional<double> ratio;  // to the control; none: it failed
+};
+
+class Screening {
+ public:
+  explicit Screening(Tuning& tuning) : t_(tuning), set_(*tuning.task.candidates) {}
+
+  void run() {
+    first_runs(t_, {});
+    if (t_.heuristic && t_.entrants[*t_.heuristic].racing()) control_ = *t_.heuristic;
+    recall();
+    const int passes = set_.size() <= pool_limit ? 1 : passes_of_huge_sets;
+    for (int pass = 1; pass <= passes && may_go_on(); ++pass)
+      search(evaluations() * pass / passes, static_cast<uint64_t>(pass));
+    keep_finalists();
+    t_.strategy = t_.options.strategy;
+  }
+
+ private:
+  int evaluations() const {
+    return t_.task.budget.evaluations > 0 ? t_.task.budget.evaluations : usual_evaluations;
+  }
+
+  // False once the share of the budget is used; what is left undone makes the tuning incomplete.
+  bool may_go_on() {
+    if (t_.any_can_win() && (t_.spent() || t_.elapsed() > share_of_budget * t_.task.budget.seconds))
+      t_.complete = false;
+    if (!t_.any_can_win() && t_.spent() && !screened_.empty()) t_.complete = false;
+    return t_.complete;
+  }
+
+  // What an earlier tuning measured counts as tried; its best come back as finalists.
+  void recall() {
+    for (const Measurement& m : t_.task.known) {
+      const auto point = set_.find(m.config);
+      if (!point || m.status == "untried") continue;
+      const bool failed = m.status == "rejected";
+      if (failed ? m.kind == "timed_out" || m.kind == "out_of_memory" : !(m.ratio > 0)) continue;
+      screened_.push_back({*point, failed ? std::nullopt : std::optional(m.ratio)});
+      Entrant& e = t_.entrants[entrant_of(*point)];
+      if (!e.racing() || e.ran) continue;
+      if (failed) e.status = Status::carried;
+      e.known = m;
+    }
+  }
+
+  size_t entrant_of(uint64_t point) {
+    const size_t who = t_.enter(set_.config(point));
+    auto& places = t_.entrants[who].places;
+    if (std::ranges::find(places, point) == places.end()) places.push_back(point);
+    return who;
+  }
+
+  // ---- one strategy over one pool --------------------------------------------------------------
+
+  // All points, or of a huge set a sample, what is known, and what is near the best.
+  std::vector<uint64_t> pool(uint64_t pass) const {
+    std::vector<uint64_t> points;
+    if (set_.size() <= pool_limit) {
+      for (uint64_t i = 0; i < set_.size(); ++i) points.push_back(i);
+      return points;
+    }
+    points = sample_points(set_, pool_limit / 2, t_.options.seed + pass);
+    for (const Screened& s : screened_) points.push_back(s.point);
+    for (const auto& history : t_.task.histories)
+      for (const Measurement& m : history)
+        if (const auto point = set_.find(m.config)) points.push_back(*point);
+    for (const Screened& s : best(most_finalists)) {
+      const std::vector<uint64_t> near = set_.neighbours(s.point);
+      points.insert(points.end(), near.begin(), near.end());
+    }
+    std::ranges::sort(points);
+    points.erase(std::unique(points.begin(), points.end()), points.end());
+    return points;
+  }
+
+  static std::optional<size_t> place_in(const std::vector<uint64_t>& points, uint64_t point) {
+    const auto at = std::ranges::lower_bound(points, point);
+    if (at == points.end() || *at != point) return std::nullopt;
+    return static_cast<size_t>(at - points.begin());
+  }
+
+  SearchSpace space_of(const std::vector<uint64_t>& points) const {
+    SearchSpace space{set_.parameters(), {}};
+    const size_t width = space.parameters.size();
+    space.points.resize(points.size() * width);
+    for (size_t i = 0; i < points.size(); ++i)
+      set_.indices(points[i], std::span(space.points).subspan(i * width, width));
+    return space;
+  }
+
+  std::vector<SearchHistory> histories(const std::vector<uint64_t>& points) const {
+    std::vector<SearchHistory> all;
+    for (const auto& measurements : t_.task.histories) {
+      SearchHistory history;
+      for (const Measurement& m : measurements) {
+        const auto point = set_.find(m.config);
+        const auto place = point ? place_in(points, *point) : std::nullopt;
+        if (!place || m.status == "untried") continue;
+        if (m.status == "rejected") history.push_back({*place, std::nullopt});
+        else if (m.ratio > 0) history.push_back({*place, m.ratio});
+      }
+      if (history.size() > 1) all.push_back(std::move(history));
+    }
+    return all;
+  }
+
+  void search(int most_evaluations, uint64_t pass) {
+    const std::vector<uint64_t> points = pool(pass);
+    const auto strategy =
+        make_search(t_.options.strategy, space_of(points), t_.options.seed, histories(points));
+    std::vector<uint8_t> told(points.size());
+    for (const Screened& s : screened_)
+      if (const auto place = place_in(points, s.point); place && !std::exchange(told[*place], 1))
+        strategy->tell(*place, s.ratio);
+    while (may_go_on() && static_cast<int>(screened_.size()) < most_evaluations) {
+      const auto left = static_cast<size_t>(most_evaluations) - screened_.size();
+      std::vector<size_t> asked;
+      while (asked.size() < std::min(batch, left))
+        if (const auto place = strategy->ask()) asked.push_back(*place);
+        else break;
+      if (asked.empty()) return;  // there are no more
+      std::vector<uint64_t> wanted;
+      for (size_t place : asked) wanted.push_back(points[place]);
+      const std::vector<std::optional<double>> found = evaluate(wanted);
+      for (size_t i = 0; i < asked.size(); ++i) strategy->tell(asked[i], found[i]);
+    }
+  }
+
+  // ---- one batch of points ---------------------------------------------------------------------
+
+  std::vector<std::optional<double>> evaluate(const std::vector<uint64_t>& points) {
+    std::vector<size_t> who;
+    for (uint64_t point : points) {
+      who.push_back(entrant_of(point));
+      Entrant& e = t_.entrants[who.back()];
+      if (e.racing() && t_.task.is_valid && !t_.task.is_valid(e.config))
+        t_.reject(e, "invalid", "is_valid says that it cannot run this call");
+    }
+    first_runs(t_, who);
+    std::vector<std::optional<double>> found;
+    for (size_t i = 0; i < points.size(); ++i) {
+      found.push_back(measure_roughly(who[i]));
+      if (t_.entrants[who[i]].status != Status::untried)
+        screened_.push_back({points[i], found.back()});
+    }
+    return found;
+  }
+
+  // The ratio to the control, by turns with it. The first point that works is the control if there
+  // is no other.
+  std::optional<double> measure_roughly(size_t who) {
+    if (!t_.entrants[who].racing()) return std::nullopt;
+    if (control_ == nobody) control_ = who;
+    if (who == control_) return remember(who, {1});
+    std::vector<double> ratios;
+    const auto failure = failure_of([&] {
+      const Clock clock = clock_for(who);
+      while (static_cast<int>(ratios.size()) < samples) {
+        const double first = sample(control_, clock), second = sample(who, clock);
+        ratios.push_back(second / first);
+        if (ratios.back() > not_worth_more) break;
+      }
+    });
+    if (!failure) return remember(who, std::move(ratios));
+    t_.reject(t_.entrants[who], "threw", *failure);
+    return std::nullopt;
+  }
+
+  double sample(size_t who, Clock clock) {
+    const Entrant& e = t_.entrants[who];
+    return sample_seconds(*t_.task.trial, e.config, e.repeats, {clock, t_.sampling.cache});
+  }
+
+  // Both are measured by the thread's own time unless one of them waits or uses other threads.
+  Clock clock_for(size_t who) {
+    for (size_t i : {control_, who}) {
+      Entrant& e = t_.entrants[i];
+      if (e.warm.executions == 0) e.warm = observe(*t_.task.trial, e.config, 1);
+    }
+    const bool wall = t_.entrants[control_].warm.needs_wall() || t_.entrants[who].warm.needs_wall();
+    const Clock clock = wall ? Clock::wall : Clock::thread_cpu;
+    const bool cold = t_.sampling.cache == CacheState::cold;
+    for (size_t i : {control_, who})
+      t_.entrants[i].repeats =
+          cold ? 1 : repeats_for(t_.entrants[i].warm.seconds_per_execution(clock));
+    return clock;
+  }
+
+  double remember(size_t who, std::vector<double> ratios) {
+    const Interval ratio = median_interval(ratios, 0.95);
+    Entrant& e = t_.entrants[who];
+    e.known.ratio = ratio.median, e.known.ratio_low = ratio.low, e.known.ratio_high = ratio.high;
+    e.known.samples = static_cast<int>(ratios.size());
+    e.known.seconds = ratio.median * t_.entrants[control_].first_run;
+    if (t_.leading == nobody || ratio.median < t_.entrants[t_.leading].known.ratio) {
+      t_.leading = who;
+      t_.tell(TuneProgress::Kind::best, who);
+    }
+    return ratio.median;
+  }
+
+  // ---- who races -------------------------------------------------------------------------------
+
+  std::vector<Screened> best(size_t count) const {
+    std::vector<Screened> right;
+    std::ranges::copy_if(screened_, std::back_inserter(right),
+                         [](const Screened& s) { return s.ratio.has_value(); });
+    std::ranges::stable_sort(right, {}, [](const Screened& s) { return *s.ratio; });
+    if (right.size() > count) right.resize(count);
+    return right;
+  }
+
+  // The others are slower as far as one could see, and stay in the report as that.
+  void keep_finalists() {
+    std::vector<size_t> finalists;
+    const std::vector<Screened> fastest = best(most_finalists);
+    for (const Screened& s : fastest)
+      if (*s.ratio <= finalist_band * *fastest.front().ratio)
+        finalists.push_back(entrant_of(s.point));
+    for (size_t i = 0; i < t_.entrants.size(); ++i) {
+      Entrant& e = t_.entrants[i];
+      if (!e.racing() || i == t_.heuristic || std::ranges::find(finalists, i) != finalists.end())
+        continue;
+      e.known.config = e.config.to_value(), e.known.status = "slower";
+      e.status = Status::carried;
+    }
+    std::vector<size_t> recalled;
+    for (size_t i : finalists)
+      if (t_.entrants[i].racing() && !t_.entrants[i].ran) recalled.push_back(i);
+    first_runs(t_, recalled);
+    t_.leading = nobody;
+  }
+
+  Tuning& t_;
+  const CandidateSet& set_;
+  size_t control_ = nobody;
+  std::vector<Screened> screened_;
+};
+
+}  // namespace
+
+void screen(Tuning& t) { Screening(t).run(); }
+
+}  // namespace ejk::detail

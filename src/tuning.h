@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// One tuning on its way: who takes part, what is known of each, and the steps in their order.
+#pragma once
+
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <ejk/tuner.h>
+
+#include "compare.h"
+#include "guard.h"
+#include "measure.h"
+#include "verify.h"
+
+namespace ejk::detail {
+
+inline constexpr size_t nobody = std::numeric_limits<size_t>::max();  // index of no entrant
+
+inline constexpr int most_rounds = 60;  // with second turns at most 80 samples of any candidate
+
+enum class Status { racing, slower, rejected, untried, carried };
+
+struct Entrant {
+  AnyConfig config;
+  std::vector<uint64_t> places;  // among the candidates; none: a heuristic that is only the control
+  Status status = Status::racing;
+  std::string kind, why;          // of a rejection, or why it is untried
+  bool ran = false;               // its first run is over
+  double first_run = 0;           // wall seconds of that
+  Footprint warm;
+  int64_t repeats = 1;
+  std::vector<double> seconds;  // one per round, NaN if it was not in that round
+  Measurement known;            // of one that is carried over from an earlier tuning
+
+  bool racing() const { return status == Status::racing; }
+  bool candidate() const { return !places.empty(); }
+  bool can_win() const { return racing() && candidate(); }
+};
+
+struct Tuning {
+  Tuning(const TuneTask& what, const TunerOptions& how);
+
+  const TuneTask& task;
+  const TunerOptions& options;
+  std::vector<Entrant> entrants;    // candidates in their order, the control last
+  std::optional<size_t> heuristic;  // index of its entrant
+  std::unordered_map<std::string, size_t> by_config;  // stable_json -> entrant
+
+  std::unique_ptr<Guard> guard;      // none: first runs happen here
+  std::optional<Expected> expected;  // outputs
+  std::vector<OutputBytes> untouched;  // outputs before any run
+  std::vector<size_t> idle;            // entrants that left them so
+  bool prepared = false;               // guard, reference and heuristic are dealt with
+
+  Sampling sampling;
+  size_t incumbent = nobody;           // what the others are compared with in the report
+  size_t control = nobody;             // runs twice in some rounds
+  std::vector<double> control_ratios;  // second over first, one per such round
+  int rounds = 0;
+  int tried = 0;
+  size_t leading = nobody;  // the best so far that was told
+  bool complete = true;
+  std::string strategy = "race", note;
+  std::chrono::steady_clock::time_point started, deadline;
+  std::mt19937_64 random;
+
+  double elapsed() const;
+  // The budget is used up, or somebody wants it to end.
+  bool spent() const;
+  bool may_try_more() const { return task.budget.evaluations <= 0 || tried < task.budget.evaluations; }
+  // The place of the config's entrant, which is made if there is none yet.
+  size_t enter(const AnyConfig& config);
+  void reject(Entrant& e, std::string kind, std::string why);
+  bool any_can_win() const;
+  void tell(TuneProgress::Kind kind, size_t who = nobody, std::string_view message = {});
+};
+
+// Runs f; what it threw as text, nullopt if nothing. Whatever a candidate throws is a finding about
+// that candidate.
+std::optional<std::string> failure_of(const std::function<void()>& f);
+
+// ---- the steps ---------------------------------------------------------------------------------
+
+// first_runs.cpp: rejects what is wrong or deadly among these entrants, the heuristic first. Within
+// the budget, but until at least one candidate is known to be right.
+void first_runs(Tuning& tuning, std::span<const size_t> entrants);
+
+// screen.cpp: searches a set that is too large to race; its best few become entrants.
+void screen(Tuning& tuning);
+
+// race.cpp
+bool warm_up_all(Tuning& tuning);  // false if the budget was spent on the way
+void run_rounds(Tuning& tuning);
+// Where the budget did not allow one round, the first runs are all there is.
+void count_first_runs(Tuning& tuning);
+// How far the control seems to be from itself.
+double noise(const Tuning& tuning);
+bool clearly_slower(const Tuning& tuning, size_t rival, size_t best);
+size_t pick(const Tuning& tuning);
+std::vector<double> ratios(const Tuning& tuning, size_t over, size_t under);
+
+// report.cpp: what there is to tell, with or without a winner.
+TuneResult report(const Tuning& tuning, std::optional<size_t> winner);
+
+}  // namespace ejk::detail
