@@ -56,7 +56,7 @@ struct Busy final : Trial {
 
 GuardLimits quick() {
   GuardLimits limits;
-  limits.least_deadline_seconds = 0.4, limits.control_deadline_seconds = 2;
+  limits.least_deadline_seconds = 0.3, limits.control_deadline_seconds = 2;
   return limits;
 }
 
