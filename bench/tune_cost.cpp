@@ -49,7 +49,8 @@ std::vector<AnyConfig> verified(const TuneTask& task) {
   task.trial->run_reference();  // the example kernels have one
   const Expected expected(std::move(untouched), task.trial->outputs());
   std::vector<AnyConfig> right;
-  for (const AnyConfig& c : task.candidates) {
+  for (uint64_t i = 0; i < task.candidates->size(); ++i) {
+    const AnyConfig c = task.candidates->config(i);
     task.trial->reset(), task.trial->run(c);
     if (!expected.difference(task.trial->outputs())) right.push_back(c);
   }
@@ -71,7 +72,7 @@ void run_round(FullRace& race, ejk::Trial& trial, std::mt19937_64& random) {
   const size_t twin = race.entrants.size();
   for (size_t i : shuffled(twin + 1, random)) {
     const Entrant& e = race.entrants[i % twin];
-    const double taken = sample_seconds(trial, e.config, e.repeats, race.clock);
+    const double taken = sample_seconds(trial, e.config, e.repeats, {.clock = race.clock});
     if (i == twin) race.control.push_back(taken);
     else race.entrants[i].seconds.push_back(taken);
   }
@@ -152,7 +153,7 @@ std::string texts(const AnyConfig& ours, const AnyConfig& full) {
 
 Cost cost_of(const TuneTask& task, int repeats) {
   Cost cost;
-  cost.candidates = task.candidates.size();
+  cost.candidates = task.candidates->size();
   std::vector<double> seconds, full_seconds, entry_shares, ratios;
   for (int r = 0; r < repeats; ++r) {
     const double begin = bench::seconds();
@@ -162,7 +163,7 @@ Cost cost_of(const TuneTask& task, int repeats) {
     full_seconds.push_back(full.seconds);
     entry_shares.push_back(full.entry_seconds / full.seconds);
     ratios.push_back(seconds.back() / full.seconds);
-    const AnyConfig& ours = task.candidates[result.winner.value()];
+    const AnyConfig& ours = result.config;
     const double loss = regret(task, ours, full.winner);
     if (r == 0 || loss > cost.regret) cost.regret = loss, cost.picks = texts(ours, full.winner);
     cost.differed += ours == full.winner ? 0 : 1;
@@ -202,7 +203,8 @@ void for_each_call(const std::function<void(const std::string&, const TuneTask&)
                              visit(name, task);
                              TuneResult any;
                              any.outcome = ejk::Outcome::tuned, any.winner = 0;
-                             any.candidates.resize(task.candidates.size());
+                             any.config = task.candidates->config(0);
+                             any.candidates.resize(task.candidates->size());
                              return any;
                            })});
   const auto tune = [&](std::string as, const auto& kernel, auto&&... args) {
@@ -262,7 +264,7 @@ struct Harm {
 // One tuning of the call; what it chose against the heuristic, in the same load.
 void add_harm(const std::string& name, const TuneTask& task, Harm& harm) {
   const TuneResult result = tune(task);
-  const AnyConfig& chosen = task.candidates[result.winner.value()];
+  const AnyConfig& chosen = result.config;
   if (chosen == *task.heuristic) return;
   ++harm.changed;
   const bench::Comparison c = bench::compare(*task.trial, chosen, *task.heuristic);

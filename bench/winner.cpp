@@ -110,7 +110,7 @@ ejk::TuneResult tune(KnownWork& work) {
   ejk::TuneTask task;
   task.op = "bench.winner";
   task.trial = &work;
-  task.candidates = work.configs();
+  task.candidates = ejk::candidate_list(work.configs());
   task.budget.seconds = 1e6;
   return ejk::Tuner().tune(task);
 }

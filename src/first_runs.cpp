@@ -14,6 +14,12 @@ namespace {
 
 using Kind = Finding::Kind;
 
+// The kind is told beside it.
+std::string reason(const Finding& finding) {
+  constexpr std::string_view threw = "threw: ";
+  return finding.why.starts_with(threw) ? finding.why.substr(threw.size()) : finding.why;
+}
+
 // ---- what the outputs must be ------------------------------------------------------------------
 
 Expected expect(Tuning& t, std::vector<OutputBytes> outputs) {
@@ -83,7 +89,7 @@ void judge(Tuning& t, size_t who, const Finding& finding) {
   Entrant& e = t.entrants[who];
   e.first_run = finding.seconds;
   if (finding.kind == Kind::passed) compare(t, who, finding.outputs);
-  else t.reject(e, std::string(kind_name(finding.kind)), finding.why);
+  else t.reject(e, std::string(kind_name(finding.kind)), reason(finding));
   count(t, who);
 }
 
@@ -128,7 +134,7 @@ void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
     outputs = std::move(finding.outputs);
     count(t, *t.heuristic);
   } else if (finding.kind == Kind::threw) {
-    t.reject(e, "threw", finding.why);
+    t.reject(e, "threw", reason(finding));
     count(t, *t.heuristic);
     t.guard = std::make_unique<Guard>(*t.task.trial);
   } else do_without_guard(t, finding.why);
@@ -179,7 +185,9 @@ void try_suspect(Tuning& t, size_t who, int deaths) {
       if (finding.kind == Kind::unknown) return true;
       judge(t, who, finding);
       if (finding.kind == Kind::passed) t.task.journal->acquit(e.config.to_value());
-      if (finding.fatal_signal) t.task.journal->condemn(e.config.to_value(), finding.why);
+      // A read out of bounds may be harmless outside of the child; without a control nothing is sure.
+      if (finding.kind == Kind::crashed && finding.fatal_signal && any_ran(t))
+        t.task.journal->condemn(e.config.to_value(), finding.why);
       return true;
     });
     if (e.ran) return;

@@ -106,8 +106,7 @@ class Guard::Tour {
                  : child_->run(job, control_deadline(), guard_.limits_.least_deadline_seconds);
     const bool passed = report.finding.kind == Kind::passed;
     if (passed && !control_) return found_control(job, std::move(report.finding));
-    const bool late = report.finding.kind == Kind::timed_out;
-    if (!passed && (report.may_be_ours || (late && !control_))) {
+    if (!passed && (report.may_be_ours || (report.needs_control && !control_))) {
       failed_.push_back({job, std::move(report), fresh});
       return !control_ || judge_failed();
     }
@@ -152,11 +151,9 @@ class Guard::Tour {
     return std::max(guard_.deadline(), guard_.limits_.control_deadline_seconds);
   }
 
-  // Time and memory mean nothing without something to compare them with.
   static Finding without_control(JobReport report) {
     Finding& f = report.finding;
-    if (f.kind == Kind::timed_out || f.kind == Kind::out_of_memory)
-      return unknown(f.why + "; and no other config passed");
+    if (report.needs_control) return unknown(f.why + "; and no other config passed");
     return std::move(f);
   }
 

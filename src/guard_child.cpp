@@ -31,7 +31,7 @@ using Kind = Finding::Kind;
 
 constexpr int no_status = -1;  // a host that ignores SIGCHLD, or reaps by itself, took it
 // For what is not the candidate's doing: starting, resetting, handing outputs over.
-constexpr std::chrono::seconds own_deadline{60};
+constexpr std::chrono::seconds start_deadline{10}, own_deadline{60};
 // Of its time a child must have computed to be called endless; else it waited, perhaps only for
 // the processor.
 constexpr double busy = 0.7;
@@ -123,7 +123,7 @@ uint64_t default_memory_limit() {
 GuardChild::GuardChild(Trial& trial, std::span<const Job> jobs, uint64_t memory_bytes)
     : trial_(trial) {
   if (!open_channels() || !start(trial, jobs, memory_bytes)) return;
-  if (wait(Clock::now() + own_deadline) == Event::told) return;
+  if (wait(Clock::now() + start_deadline) == Event::told) return;
   kill_group(), reap();
   why_not_started_ = with_last_words("a child process was started but did not get ready");
 }
@@ -312,7 +312,8 @@ JobReport GuardChild::told(size_t job) {
       f.kind = Kind::threw, f.why = "threw: " + why, report.may_be_ours = true;
       return report;
     case Board::Verdict::out_of_memory:
-      f.kind = Kind::out_of_memory, f.why = "ran out of memory: " + why, report.may_be_ours = true;
+      f.kind = Kind::out_of_memory, f.why = "ran out of memory: " + why;
+      report.may_be_ours = report.needs_control = true;
       return report;
     case Board::Verdict::out_of_bounds:
       f.kind = Kind::out_of_bounds, f.why = why;
@@ -361,7 +362,7 @@ JobReport GuardChild::late(Clock::duration after, double cpu_used) {
   Finding& f = report.finding;
   f.kind = Kind::timed_out, f.seconds = seconds;
   f.why = with_last_words(fmt::format("ran longer than {:.1f} s", seconds));
-  report.may_be_ours = cpu_used < busy * seconds;
+  report.may_be_ours = cpu_used < busy * seconds, report.needs_control = true;
   if (cpu_used >= idle * seconds || !host_has_threads_) return report;
   // Threads of the host, such as a pool's workers, do not exist in a child.
   return unknown(fmt::format(
@@ -373,33 +374,42 @@ JobReport GuardChild::ended() {
   const Board::Phase phase = board_->phase;
   kill_group();  // what it started
   const int status = reap();
-  const bool its_own = phase == Board::Phase::running || phase == Board::Phase::reporting;
+  if (phase != Board::Phase::running && phase != Board::Phase::reporting)
+    return unknown("the child process ended before or after the run");
   int signal = board_->signal;
   if (signal == 0 && status != no_status && WIFSIGNALED(status)) signal = WTERMSIG(status);
-  const auto finding = [&](Kind kind, std::string why) -> JobReport {
-    return {{kind, with_last_words(std::move(why)), is_fatal(signal)}, true};
-  };
+  return signal != 0 ? died_of(signal) : exited(status);
+}
 
-  if (!its_own) return unknown("the child process ended before or after the run");
-  if (signal != 0 && (board_->signal_from_outside || !is_fatal(signal)))
-    return unknown("killed from outside by " + signal_name(signal));
-  if (signal != 0) {
-    const auto* at = reinterpret_cast<const void*>(uintptr_t{board_->fault_address});
-    if (const auto what = at == nullptr ? std::nullopt : trial_.trespass(at))
-      return finding(Kind::out_of_bounds, *what);
-    return finding(Kind::crashed, "crashed: " + signal_name(signal));
+JobReport GuardChild::died_of(int signal) const {
+  if (board_->signal_from_outside || !is_fatal(signal))
+    return unknown("was killed by " + signal_name(signal));
+  const auto* at = reinterpret_cast<const void*>(uintptr_t{board_->fault_address});
+  if (const auto what = at == nullptr ? std::nullopt : trial_.trespass(at))
+    return {{Kind::out_of_bounds, *what, true}, true};
+  if (board_->starved) {
+    const std::string why = "ran out of memory, then " + signal_name(signal);
+    return {{Kind::out_of_memory, with_last_words(why)}, true, true};
   }
+  return {{Kind::crashed, with_last_words("crashed: " + signal_name(signal)), true}, true};
+}
+
+JobReport GuardChild::exited(int status) const {
+  const auto finding = [&](std::string why, bool needs_control = false) -> JobReport {
+    return {{Kind::exited, with_last_words(std::move(why))}, true, needs_control};
+  };
   switch (board_->exit.load()) {
     case Board::Exit::exit:
-      return finding(Kind::exited, fmt::format("called exit({})", board_->exit_status.load()));
+      return finding(fmt::format("called exit({})", board_->exit_status.load()));
     case Board::Exit::quick_exit:
-      return finding(Kind::exited, "called quick_exit");
+      return finding("called quick_exit");
     case Board::Exit::thread:
-      return finding(Kind::exited, "ended its thread");
-    default:
-      if (status == no_status) return finding(Kind::exited, "ended its process without a trace");
-      return finding(Kind::exited, fmt::format("called _exit({})", WEXITSTATUS(status)));
+      return finding("ended its thread");
+    case Board::Exit::none:
+      break;
   }
+  if (status == no_status) return finding("ended its process without a trace", true);
+  return finding(fmt::format("called _exit({})", WEXITSTATUS(status)));
 }
 
 // The last line that it wrote to stderr often says more than a signal.

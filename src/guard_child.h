@@ -25,6 +25,7 @@ using Job = const AnyConfig*;
 struct JobReport {
   Finding finding;
   bool may_be_ours = false;    // the guard itself could be the cause: repeat it
+  bool needs_control = false;  // says nothing unless the control passes in its place
   bool has_reference = false;  // of the reference's job
 };
 
@@ -57,6 +58,8 @@ class GuardChild {
   void drain_stderr();
   JobReport told(size_t job);
   JobReport ended();
+  JobReport died_of(int signal) const;
+  JobReport exited(int status) const;
   JobReport late(Clock::duration after, double cpu_used);
   bool late_already(Watch& watch) const;
   bool take_outputs(std::vector<OutputBytes>& outputs) const;

@@ -73,6 +73,14 @@ void handle_signals(const sigset_t& hosts_mask) {
   ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
 }
 
+// A thread that cannot allocate ends the process by a signal: that is the limit's doing.
+void note_hunger() {
+  std::set_new_handler([] {
+    own_board->starved = true;
+    throw std::bad_alloc();
+  });
+}
+
 [[noreturn]] void end_by(Board::Exit how, int status) {
   own_board->exit_status = status;
   own_board->exit = how;
@@ -144,6 +152,7 @@ void become_harmless(const ChildEnds& ends, pid_t host, const sigset_t& signals)
   volunteer_for_the_oom_killer();
   handle_signals(signals);
   note_exits();
+  note_hunger();
 }
 
 // ---- one job -----------------------------------------------------------------------------------
@@ -249,6 +258,7 @@ Board::Verdict report(Trial& trial, const ChildEnds& ends, Board& board) {
 void do_job(Trial& trial, Job job, Board& board, const ChildEnds& ends, uint64_t memory_bytes) {
   using enum Board::Verdict;
   board.why[0] = 0;
+  board.starved = false;
   tell(ends, board, Board::Phase::resetting);
   Board::Verdict verdict = verdict_of([&] { return trial.reset(), passed; }, board);
   if (verdict == passed) {

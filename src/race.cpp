@@ -21,7 +21,8 @@ constexpr double beaten_incumbent = 4.6;
 constexpr double clear_tie = 2.5;
 constexpr double least_difference = 0.003;  // of the time; closer ones are equal
 constexpr double tie_band = 0.02;           // differences below this do not justify another round
-constexpr double near_best = 0.01;          // among these the earlier candidate wins
+constexpr double near_best = 0.01;          // as good as the best: among these the earlier one wins,
+constexpr double near_best_errors = 1.5;    // or if it is as near as that
 
 // Before the first look only what is hopeless goes: after `rounds` all of them were slower by this.
 struct Hopeless {
@@ -154,6 +155,12 @@ bool fast_enough(const Tuning& t, size_t best) {
          median_interval(t.entrants[best].seconds, reported).median <= t.task.budget.target_seconds;
 }
 
+bool as_good(const Tuning& t, size_t i, size_t best) {
+  if (clearly_slower(t, i, best)) return false;
+  const double near = std::max(near_best, near_best_errors * slowdown_of(t, i, best).error);
+  return score(t, i) - score(t, best) < near;
+}
+
 int next_look(int rounds) {
   for (const Hopeless& h : hopeless)
     if (rounds < h.rounds) return h.rounds;
@@ -241,9 +248,7 @@ size_t pick(const Tuning& t) {
   if (t.entrants[t.incumbent].can_win() && !clearly_slower(t, t.incumbent, best))
     return t.incumbent;
   for (size_t i = 0; i < best; ++i)
-    if (t.entrants[i].can_win() && score(t, i) - score(t, best) < near_best &&
-        !clearly_slower(t, i, best))
-      return i;
+    if (t.entrants[i].can_win() && as_good(t, i, best)) return i;
   return best;
 }
 

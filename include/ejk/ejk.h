@@ -12,6 +12,7 @@
 #include <ejk/executor.h>
 #include <ejk/invocation.h>
 #include <ejk/kernel.h>
+#include <ejk/quarantine.h>
 #include <ejk/search.h>
 #include <ejk/selector.h>
 #include <ejk/space.h>

@@ -56,7 +56,7 @@ struct Busy final : Trial {
 
 GuardLimits quick() {
   GuardLimits limits;
-  limits.least_deadline_seconds = 0.4, limits.control_deadline_seconds = 2;
+  limits.least_deadline_seconds = 0.3, limits.control_deadline_seconds = 2;
   return limits;
 }
 
@@ -217,7 +217,7 @@ TEST_P(KilledTunings, LeaveASuspectAndNoConvict) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   const pid_t tuning = start_child([&] {
-    ::signal(SIGINT, SIG_DFL);
+    ::signal(GetParam(), SIG_DFL);  // not that of a sanitizer
     Journal journal(scratch / "store", call_id(1), environment());
     journal.intend(Value(1));
     if (::write(ends[1], "x", 1) == 1) ::pause();

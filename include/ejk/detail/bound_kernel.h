@@ -118,9 +118,7 @@ class TypedTrial final : public Trial {
  private:
   template <class Params, size_t... I>
   TypedTrial(const K& kernel, const Params& params, bool backward, std::index_sequence<I...>)
-      : kernel_(kernel),
-        backward_(backward),
-        copies_(copy_of<I>(std::get<I>(params))...) {}
+      : kernel_(kernel), backward_(backward), copies_(copy_of<I>(std::get<I>(params))...) {}
 
   template <size_t I, class Param>
   auto copy_of(const Param& param) {
