@@ -14,6 +14,7 @@
 #include <ejk/tuner.h>
 
 #include "harness.h"
+#include "compare.h"
 #include "measure.h"
 
 namespace bench {
@@ -82,14 +83,14 @@ inline Comparison compare(ejk::Trial& trial, const ejk::AnyConfig& first,
   constexpr int least_rounds = 60, most_rounds = 1000;
   constexpr double confidence = 0.99;  // some fifty comparisons are made and none may be a mistake
   const Clock clock = clock_for(trial, {first, second});
-  const int64_t repeats = repeats_for(sample_seconds(trial, second, 1, clock));
+  const int64_t repeats = repeats_for(sample_seconds(trial, second, 1, {.clock = clock}));
   const std::vector<const ejk::AnyConfig*> turns = {&first, &first, &second, &second};
   std::vector<std::vector<double>> taken(turns.size());
   std::mt19937_64 random(1);
   const double stop = seconds() + budget_seconds;
   for (int r = 0; r < least_rounds || (r < most_rounds && seconds() < stop); ++r)
     for (size_t i : shuffled(turns.size(), random))
-      taken[i].push_back(sample_seconds(trial, *turns[i], repeats, clock));
+      taken[i].push_back(sample_seconds(trial, *turns[i], repeats, {.clock = clock}));
   const auto over = [&](size_t a, size_t b) {
     return median_interval(paired_ratios(taken[a], taken[b]), confidence);
   };

@@ -9,15 +9,20 @@
 namespace ejk::detail {
 namespace {
 
-constexpr int rounds_per_control = 3;
+constexpr int rounds_per_control = 4;
+constexpr double clear_rematch = 1;  // standard errors
+constexpr double clear_median = 0.999;  // confidence
+constexpr std::string_view single_run = "single run";
 constexpr double reported = 0.95;  // confidence of the intervals in the evidence
 
 // Differences are judged after so many rounds and whenever there is a fifth more: looking after
 // every round would find a "clear" difference between equals sooner or later.
 constexpr int first_look = 12;
-// In standard errors, estimated from few rounds and looked at several times: hence far out.
+// In standard errors, which are looked at several times and themselves estimated: hence far out,
+// and farther where there are few rounds to estimate them from.
 constexpr double clear_difference = 4.2;
 constexpr double beaten_incumbent = 4.6;
+constexpr double doubt_of_few = 6;  // rounds
 constexpr double clear_tie = 2.5;
 constexpr double least_difference = 0.003;  // of the time; closer ones are equal
 constexpr double tie_band = 0.02;           // differences below this do not justify another round
@@ -29,14 +34,16 @@ struct Hopeless {
   int rounds;
   double ratio;
 };
-constexpr std::array<Hopeless, 4> hopeless = {{{1, 4}, {3, 1.6}, {5, 1.25}, {8, 1.12}}};
+constexpr std::array<Hopeless, 4> hopeless = {{{2, 4}, {3, 2}, {5, 1.4}, {8, 1.2}}};
+constexpr double hopeless_in_one = 4;  // where one round is all there will ever be
 
 // The racing ones and, in some rounds, the control's second turn (`entrants.size()`), in random
 // order.
 std::vector<size_t> order_of_round(Tuning& t) {
   std::vector<size_t> entered, order;
   for (size_t i = 0; i < t.entrants.size(); ++i)
-    if (t.entrants[i].racing()) entered.push_back(i);
+    if (t.entrants[i].racing() && (!t.in_rematch() || i == t.incumbent || i == t.leading))
+      entered.push_back(i);
   if (t.rounds % rounds_per_control == 0) entered.push_back(t.entrants.size());
   for (size_t i : shuffled(entered.size(), t.random)) order.push_back(entered[i]);
   return order;
@@ -126,9 +133,30 @@ void seat_incumbent(Tuning& t) {
   if (!t.entrants[t.control].racing()) t.control = leader(t);
 }
 
+// Of many rivals one may look faster than the incumbent by chance. So the first time does not count:
+// it must be behind the best again in rounds that nobody has looked at.
+bool beaten_twice(Tuning& t, size_t best) {
+  const std::span<const double> mine = t.entrants[t.incumbent].seconds,
+                                others = t.entrants[best].seconds;
+  if (hopeless_so_far(paired_ratios(mine, others))) return true;
+  if (t.challenged == 0) {
+    t.challenged = t.rounds;
+    return false;
+  }
+  if (t.rounds < t.challenged + rematch_rounds) return false;
+  const auto from = static_cast<size_t>(t.challenged);
+  const Slowdown again = slowdown(mine.subspan(from), others.subspan(from));
+  const Interval ratio =
+      median_interval(paired_ratios(mine.subspan(from), others.subspan(from)), reported);
+  t.challenged = t.rounds;
+  return again.significance() > clear_rematch && ratio.median > 1;
+}
+
 void drop_slower(Tuning& t, size_t best) {
+  if (t.entrants[t.incumbent].racing() && !clearly_slower(t, t.incumbent, best)) t.challenged = 0;
   for (size_t i = 0; i < t.entrants.size(); ++i) {
     if (i == best || !t.entrants[i].racing() || !clearly_slower(t, i, best)) continue;
+    if (i == t.incumbent && t.entrants[i].candidate() && !beaten_twice(t, best)) continue;
     t.entrants[i].status = Status::slower;
     t.tell(TuneProgress::Kind::eliminated, i);
   }
@@ -164,7 +192,9 @@ bool as_good(const Tuning& t, size_t i, size_t best) {
 int next_look(int rounds) {
   for (const Hopeless& h : hopeless)
     if (rounds < h.rounds) return h.rounds;
-  return rounds < first_look ? first_look : std::min(most_rounds, rounds + std::max(2, rounds / 5));
+  if (rounds < first_look) return first_look;
+  return rounds < most_rounds ? std::min(most_rounds, rounds + std::max(2, rounds / 5))
+                              : rounds + 1;
 }
 
 }  // namespace
@@ -179,17 +209,20 @@ double noise(const Tuning& t) {
   return std::max({0., 1 - aa.low, aa.high - 1});
 }
 
-// By both views: the undisturbed samples, which are sharp, and the median, which knows what the
-// candidate's own unsteadiness costs.
+// By two views that must agree: the undisturbed samples, which are sharp, and the median, which
+// knows what the candidate's own unsteadiness costs. Clear in one of them is enough.
 bool clearly_slower(const Tuning& t, size_t rival, size_t best) {
   const std::vector<double> r = ratios(t, rival, best);
   if (r.empty()) return false;
+  if (t.strategy == single_run) return r.front() > hopeless_in_one;
   if (hopeless_so_far(r)) return true;
   if (static_cast<int>(r.size()) < first_look) return false;
-  if (median_interval(r, reported).median <= 1) return false;
+  const Interval middle = median_interval(r, clear_median);
   const Slowdown s = slowdown_of(t, rival, best);
+  if (middle.median <= 1 || s.log_ratio <= least_difference) return false;
   const double needed = rival == t.incumbent ? beaten_incumbent : clear_difference;
-  return s.log_ratio > least_difference && s.significance(bias(t)) > needed;
+  return s.significance(bias(t)) > needed * (1 + doubt_of_few / s.rounds) ||
+         std::log(middle.low) > bias(t);
 }
 
 bool warm_up_all(Tuning& t) {
@@ -215,7 +248,7 @@ bool warm_up_all(Tuning& t) {
 void run_rounds(Tuning& t) {
   const int least = std::max(1, t.options.iters), most = std::max(most_rounds, least);
   int look = next_look(0);
-  while (t.any_can_win() && t.rounds < most) {
+  while (t.any_can_win() && (t.rounds < most || t.in_rematch())) {
     seat_incumbent(t);
     if (!run_round(t)) {
       t.complete = !t.spent();
@@ -224,7 +257,7 @@ void run_rounds(Tuning& t) {
       continue;
     }
     t.tell(TuneProgress::Kind::round);
-    if (t.rounds < look && t.rounds < most) continue;
+    if (t.rounds < look && t.rounds != most) continue;
     look = next_look(t.rounds);
     const size_t best = leader(t);
     if (best != t.leading) t.leading = best, t.tell(TuneProgress::Kind::best, best);
@@ -235,7 +268,7 @@ void run_rounds(Tuning& t) {
 
 void count_first_runs(Tuning& t) {
   seat_incumbent(t);
-  t.strategy = "single run", t.sampling.clock = Clock::wall;
+  t.strategy = single_run, t.sampling.clock = Clock::wall;
   t.rounds = 1;
   for (Entrant& e : t.entrants)
     if (e.racing()) e.seconds = {e.first_run};
@@ -245,8 +278,9 @@ void count_first_runs(Tuning& t) {
 // equal candidates give the same winner every time.
 size_t pick(const Tuning& t) {
   const size_t best = leader(t);
-  if (t.entrants[t.incumbent].can_win() && !clearly_slower(t, t.incumbent, best))
-    return t.incumbent;
+  const bool cut_short = !t.complete || t.strategy == single_run;
+  const bool beaten = cut_short && clearly_slower(t, t.incumbent, best);
+  if (t.entrants[t.incumbent].can_win() && !beaten) return t.incumbent;
   for (size_t i = 0; i < best; ++i)
     if (t.entrants[i].can_win() && as_good(t, i, best)) return i;
   return best;

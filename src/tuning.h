@@ -23,7 +23,8 @@ namespace ejk::detail {
 
 inline constexpr size_t nobody = std::numeric_limits<size_t>::max();  // index of no entrant
 
-inline constexpr int most_rounds = 60;  // with second turns at most 80 samples of any candidate
+// With a rematch and the control's second turns no candidate is sampled more than 80 times.
+inline constexpr int most_rounds = 54, rematch_rounds = 10;
 
 enum class Status { racing, slower, rejected, untried, carried };
 
@@ -64,6 +65,7 @@ struct Tuning {
   size_t control = nobody;             // runs twice in some rounds
   std::vector<double> control_ratios;  // second over first, one per such round
   int rounds = 0;
+  int challenged = 0;  // the round in which the incumbent was first found beaten; 0: it was not
   int tried = 0;
   size_t leading = nobody;  // the best so far that was told
   bool complete = true;
@@ -79,6 +81,10 @@ struct Tuning {
   size_t enter(const AnyConfig& config);
   void reject(Entrant& e, std::string kind, std::string why);
   bool any_can_win() const;
+  // The rounds are over, but the incumbent was beaten too late to be sure.
+  bool in_rematch() const {
+    return challenged > 0 && rounds >= most_rounds && rounds < most_rounds + rematch_rounds;
+  }
   void tell(TuneProgress::Kind kind, size_t who = nobody, std::string_view message = {});
 };
 
