@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Order statistics of medians, and the swap test on the undisturbed samples.
+// Order statistics of medians, and the swap test on a window of the sorted samples.
 #include "compare.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -24,15 +25,18 @@ int values_outside(int n, double confidence) {
   return 0;
 }
 
-// The samples that count: from rank `first` up to, without, rank `end`.
+// From rank `first` up to, without, rank `end`.
 struct Ranks {
-  explicit Ranks(size_t rounds)
-      : end(std::max<size_t>(3, (3 * rounds + 5) / 10)), first(end / 4) {}
-  size_t end, first;
+  Ranks(const Window& window, size_t rounds)
+      : first(at(window.first, rounds)), end(std::max(first + 2, at(window.end, rounds))) {}
+  static size_t at(double share, size_t rounds) {
+    return static_cast<size_t>(std::lround(share * static_cast<double>(rounds)));
+  }
+  size_t first, end;
   double count() const { return static_cast<double>(end - first); }
 };
 
-double undisturbed(std::vector<double> logs, const Ranks& ranks) {
+double mean_within(std::vector<double> logs, const Ranks& ranks) {
   std::ranges::sort(logs);
   double sum = 0;
   for (size_t i = ranks.first; i < ranks.end; ++i) sum += logs[i];
@@ -86,7 +90,8 @@ std::vector<double> paired_ratios(std::span<const double> over, std::span<const 
   return ratios;
 }
 
-Slowdown slowdown(std::span<const double> over, std::span<const double> under) {
+Slowdown slowdown(std::span<const double> over, std::span<const double> under,
+                  const Window& window) {
   constexpr int swaps = 200;
   // Of one round: a clock that shows the same time again and again is not that exact.
   constexpr double least_error = 0.012;
@@ -96,8 +101,8 @@ Slowdown slowdown(std::span<const double> over, std::span<const double> under) {
   const size_t rounds = a.size();
   if (rounds < 3) return {0, std::numeric_limits<double>::infinity(), static_cast<int>(rounds)};
 
-  const Ranks ranks(rounds);
-  const double difference = undisturbed(a, ranks) - undisturbed(b, ranks);
+  const Ranks ranks(window, rounds);
+  const double difference = mean_within(a, ranks) - mean_within(b, ranks);
   // As if they were equal: else the difference itself would count as noise.
   std::vector<Sample> sorted;
   for (size_t i = 0; i < rounds; ++i)
@@ -111,6 +116,21 @@ Slowdown slowdown(std::span<const double> over, std::span<const double> under) {
   const double variance =
       squares / swaps + least_error * least_error / static_cast<double>(rounds);
   return {difference, std::sqrt(variance), static_cast<int>(rounds)};
+}
+
+Window sharpest_window(const std::vector<std::span<const double>>& samples) {
+  constexpr std::array<Window, 6> windows = {
+      {{0.02, 0.1}, {0.03, 0.15}, {0.05, 0.2}, {0.075, 0.3}, {0.1, 0.5}, {0.3, 0.7}}};
+  constexpr size_t pairs = 6;  // more would only cost time
+  Window sharpest;
+  double least = std::numeric_limits<double>::infinity();
+  for (const Window& window : windows) {
+    double sum = 0;
+    for (size_t i = 0; i + 1 < std::min(samples.size(), pairs + 1); ++i)
+      sum += slowdown(samples[i], samples[i + 1], window).error;
+    if (sum < least) least = sum, sharpest = window;
+  }
+  return sharpest;
 }
 
 }  // namespace ejk::detail

@@ -22,6 +22,11 @@ Interval median_interval(std::vector<double> values, double confidence);
 // Round by round over/under, of the rounds in which both took part (the others are NaN).
 std::vector<double> paired_ratios(std::span<const double> over, std::span<const double> under);
 
+// Which of its sorted samples speak for one that was measured, as shares of their number.
+struct Window {
+  double first = 0.075, end = 0.3;
+};
+
 // How much slower one is than the other, as the logarithm of the ratio, and how far that may be
 // off (one standard error).
 struct Slowdown {
@@ -30,11 +35,15 @@ struct Slowdown {
   // Beyond `log_margin`, in standard errors.
   double significance(double log_margin = 0) const { return (log_ratio - log_margin) / error; }
 };
-// Compares what each of them takes when it is not disturbed: the mean of the lower third of its
-// samples without the very lowest. Noise only ever adds time, so that part is by far the sharpest,
-// and lucky samples, which make minima useless, are left out. The error comes from swapping the two
-// at random within rounds: if they were equal, nobody could tell (that is what rounds are for).
-// Over the rounds in which both took part; error is infinite if there are fewer than 3.
-Slowdown slowdown(std::span<const double> over, std::span<const double> under);
+// Compares the means of the samples in the window. The error comes from swapping the two at random
+// within rounds: if they were equal, nobody could tell (that is what rounds are for). Over the
+// rounds in which both took part; error is infinite if there are fewer than 3.
+Slowdown slowdown(std::span<const double> over, std::span<const double> under,
+                  const Window& window = {});
+
+// The window with the smallest errors between these samples, each compared with the next. Noise
+// only ever adds time, so the lower samples are mostly the sharpest, but how low depends on how
+// often a sample is undisturbed; the very lowest are luck.
+Window sharpest_window(const std::vector<std::span<const double>>& samples);
 
 }  // namespace ejk::detail

@@ -10,31 +10,33 @@ namespace ejk::detail {
 namespace {
 
 constexpr int rounds_per_control = 4;
-constexpr double clear_rematch = 1;  // standard errors
+constexpr double clear_rematch = 2;     // standard errors
 constexpr double clear_median = 0.999;  // confidence
 constexpr std::string_view single_run = "single run";
 constexpr double reported = 0.95;  // confidence of the intervals in the evidence
 
 // Differences are judged after so many rounds and whenever there is a fifth more: looking after
 // every round would find a "clear" difference between equals sooner or later.
-constexpr int first_look = 12;
+constexpr int first_look = 15;
 // In standard errors, which are looked at several times and themselves estimated: hence far out,
 // and farther where there are few rounds to estimate them from.
-constexpr double clear_difference = 4.2;
-constexpr double beaten_incumbent = 4.6;
-constexpr double doubt_of_few = 6;  // rounds
+constexpr double clear_difference = 3.6;
+constexpr double beaten_incumbent = 4;
+constexpr double doubt_of_few = 5;  // rounds
 constexpr double clear_tie = 2.5;
 constexpr double least_difference = 0.003;  // of the time; closer ones are equal
 constexpr double tie_band = 0.02;           // differences below this do not justify another round
-constexpr double near_best = 0.01;          // as good as the best: among these the earlier one wins,
-constexpr double near_best_errors = 1.5;    // or if it is as near as that
+constexpr double near_best = 0.01;        // as good as the best: among these the earlier one wins,
+constexpr double near_best_errors = 1.5;  // or if it is as near as that,
+constexpr double not_near = 0.015;        // but never beyond this
 
 // Before the first look only what is hopeless goes: after `rounds` all of them were slower by this.
 struct Hopeless {
   int rounds;
   double ratio;
 };
-constexpr std::array<Hopeless, 4> hopeless = {{{2, 4}, {3, 2}, {5, 1.4}, {8, 1.2}}};
+constexpr std::array<Hopeless, 4> hopeless = {{{2, 6}, {3, 3}, {5, 1.6}, {8, 1.3}}};
+constexpr Hopeless hopeless_incumbent = {8, 1.5};
 constexpr double hopeless_in_one = 4;  // where one round is all there will ever be
 
 // The racing ones and, in some rounds, the control's second turn (`entrants.size()`), in random
@@ -63,8 +65,7 @@ bool run_round(Tuning& t) {
     return false;
   }
   for (size_t i = 0; i < twin; ++i) t.entrants[i].seconds.push_back(seconds[i]);
-  if (std::isfinite(seconds[twin]))
-    t.control_ratios.push_back(seconds[twin] / seconds[t.control]);
+  if (std::isfinite(seconds[twin])) t.control_ratios.push_back(seconds[twin] / seconds[t.control]);
   ++t.rounds;
   return true;
 }
@@ -74,7 +75,7 @@ double median_ratio(const Tuning& t, size_t over, size_t under) {
 }
 
 Slowdown slowdown_of(const Tuning& t, size_t rival, size_t best) {
-  return slowdown(t.entrants[rival].seconds, t.entrants[best].seconds);
+  return slowdown(t.entrants[rival].seconds, t.entrants[best].seconds, t.window);
 }
 
 // How far the control is from itself beyond doubt: what an order of running or an unruly machine
@@ -85,11 +86,12 @@ double bias(const Tuning& t) {
   return std::max({0., std::log(aa.low), -std::log(aa.high)});
 }
 
-bool hopeless_so_far(const std::vector<double>& ratios) {
+bool hopeless_so_far(const std::vector<double>& ratios, bool incumbent) {
   const double least = std::ranges::min(ratios);
-  const auto rounds = static_cast<int>(ratios.size());
-  return std::ranges::any_of(
-      hopeless, [&](const Hopeless& h) { return rounds >= h.rounds && least > h.ratio; });
+  const auto is = [&](const Hopeless& h) {
+    return static_cast<int>(ratios.size()) >= h.rounds && least > h.ratio;
+  };
+  return incumbent ? is(hopeless_incumbent) : std::ranges::any_of(hopeless, is);
 }
 
 // What a candidate takes in units of the control: of both views of a noisy machine the middle.
@@ -98,6 +100,14 @@ double score(const Tuning& t, size_t i) {
   const double median = std::log(median_ratio(t, i, t.control));
   const Slowdown s = slowdown_of(t, i, t.control);
   return s.rounds < 3 ? median : (median + s.log_ratio) / 2;
+}
+
+// By all who are still in it, so that no single comparison chooses how it is made.
+void choose_window(Tuning& t) {
+  std::vector<std::span<const double>> samples;
+  for (const Entrant& e : t.entrants)
+    if (e.racing()) samples.emplace_back(e.seconds);
+  if (samples.size() > 1) t.window = sharpest_window(samples);
 }
 
 // The candidate with the smallest score. At least one can win.
@@ -122,9 +132,8 @@ void seat_incumbent(Tuning& t) {
   if (t.incumbent == nobody || !fit(t.incumbent)) {
     const auto first = std::ranges::find_if(t.entrants, &Entrant::can_win);
     t.incumbent = static_cast<size_t>(first - t.entrants.begin());
-    const auto earlier = t.task.known.empty()
-                             ? t.by_config.end()
-                             : t.by_config.find(stable_json(t.task.known_winner));
+    const auto earlier = t.task.known.empty() ? t.by_config.end()
+                                              : t.by_config.find(stable_json(t.task.known_winner));
     if (earlier != t.by_config.end() && t.entrants[earlier->second].can_win())
       t.incumbent = earlier->second;
     else if (t.heuristic && fit(*t.heuristic)) t.incumbent = *t.heuristic;
@@ -133,30 +142,44 @@ void seat_incumbent(Tuning& t) {
   if (!t.entrants[t.control].racing()) t.control = leader(t);
 }
 
-// Of many rivals one may look faster than the incumbent by chance. So the first time does not count:
-// it must be behind the best again in rounds that nobody has looked at.
-bool beaten_twice(Tuning& t, size_t best) {
-  const std::span<const double> mine = t.entrants[t.incumbent].seconds,
-                                others = t.entrants[best].seconds;
-  if (hopeless_so_far(paired_ratios(mine, others))) return true;
+// Beaten as it seems, though not beyond doubt.
+bool seems_slower(const Tuning& t, size_t rival, size_t best) {
+  return score(t, rival) - score(t, best) > tie_band &&
+         median_interval(ratios(t, rival, best), reported).low > 1;
+}
+
+// Of many rivals one may look faster than the incumbent by chance. So the first time does not
+// count: it must be behind the best again in rounds that nobody has looked at.
+bool loses_rematch(const Tuning& t, size_t best) {
+  const auto from = static_cast<size_t>(t.challenged);
+  const auto mine = std::span(t.entrants[t.incumbent].seconds).subspan(from),
+             others = std::span(t.entrants[best].seconds).subspan(from);
+  const Slowdown again = slowdown(mine, others, t.window);
+  return again.significance() > clear_rematch &&
+         median_interval(paired_ratios(mine, others), reported).median > 1;
+}
+
+// True if the incumbent may go.
+bool judge_incumbent(Tuning& t, size_t best) {
+  const bool beaten = clearly_slower(t, t.incumbent, best);
+  if (beaten && hopeless_so_far(ratios(t, t.incumbent, best), true)) return true;
+  const bool over = t.rounds >= most_rounds;
   if (t.challenged == 0) {
-    t.challenged = t.rounds;
+    if (beaten || (over && seems_slower(t, t.incumbent, best))) t.challenged = t.rounds;
     return false;
   }
-  if (t.rounds < t.challenged + rematch_rounds) return false;
-  const auto from = static_cast<size_t>(t.challenged);
-  const Slowdown again = slowdown(mine.subspan(from), others.subspan(from));
-  const Interval ratio =
-      median_interval(paired_ratios(mine.subspan(from), others.subspan(from)), reported);
+  if (!beaten && !over) t.challenged = 0;
+  if (t.challenged == 0 || t.rounds < t.challenged + rematch_rounds) return false;
+  const bool loses = loses_rematch(t, best);
   t.challenged = t.rounds;
-  return again.significance() > clear_rematch && ratio.median > 1;
+  return loses;
 }
 
 void drop_slower(Tuning& t, size_t best) {
-  if (t.entrants[t.incumbent].racing() && !clearly_slower(t, t.incumbent, best)) t.challenged = 0;
   for (size_t i = 0; i < t.entrants.size(); ++i) {
-    if (i == best || !t.entrants[i].racing() || !clearly_slower(t, i, best)) continue;
-    if (i == t.incumbent && t.entrants[i].candidate() && !beaten_twice(t, best)) continue;
+    if (i == best || !t.entrants[i].racing()) continue;
+    const bool defends = i == t.incumbent && t.entrants[i].candidate();
+    if (defends ? !judge_incumbent(t, best) : !clearly_slower(t, i, best)) continue;
     t.entrants[i].status = Status::slower;
     t.tell(TuneProgress::Kind::eliminated, i);
   }
@@ -173,7 +196,9 @@ bool settled(const Tuning& t, size_t best) {
   for (size_t i = 0; i < t.entrants.size(); ++i) {
     if (i == best || !t.entrants[i].can_win()) continue;
     const Slowdown s = slowdown_of(t, i, best);
-    if (s.rounds < first_look || (tie_band - s.log_ratio) / s.error < clear_tie) return false;
+    if (s.rounds < first_look ||
+        (tie_band - s.log_ratio) / s.error < clear_tie * (1 + doubt_of_few / s.rounds))
+      return false;
   }
   return true;
 }
@@ -185,7 +210,8 @@ bool fast_enough(const Tuning& t, size_t best) {
 
 bool as_good(const Tuning& t, size_t i, size_t best) {
   if (clearly_slower(t, i, best)) return false;
-  const double near = std::max(near_best, near_best_errors * slowdown_of(t, i, best).error);
+  const double near =
+      std::clamp(near_best_errors * slowdown_of(t, i, best).error, near_best, not_near);
   return score(t, i) - score(t, best) < near;
 }
 
@@ -209,18 +235,19 @@ double noise(const Tuning& t) {
   return std::max({0., 1 - aa.low, aa.high - 1});
 }
 
-// By two views that must agree: the undisturbed samples, which are sharp, and the median, which
+// By two views that must agree: the sharpest window of the samples, and the median, which
 // knows what the candidate's own unsteadiness costs. Clear in one of them is enough.
 bool clearly_slower(const Tuning& t, size_t rival, size_t best) {
   const std::vector<double> r = ratios(t, rival, best);
   if (r.empty()) return false;
   if (t.strategy == single_run) return r.front() > hopeless_in_one;
-  if (hopeless_so_far(r)) return true;
+  const bool incumbent = rival == t.incumbent && t.entrants[rival].candidate();
+  if (hopeless_so_far(r, incumbent)) return true;
   if (static_cast<int>(r.size()) < first_look) return false;
   const Interval middle = median_interval(r, clear_median);
   const Slowdown s = slowdown_of(t, rival, best);
   if (middle.median <= 1 || s.log_ratio <= least_difference) return false;
-  const double needed = rival == t.incumbent ? beaten_incumbent : clear_difference;
+  const double needed = incumbent ? beaten_incumbent : clear_difference;
   return s.significance(bias(t)) > needed * (1 + doubt_of_few / s.rounds) ||
          std::log(middle.low) > bias(t);
 }
@@ -233,8 +260,8 @@ bool warm_up_all(Tuning& t) {
       t.complete = false;
       return false;
     }
-    const auto failure = failure_of(
-        [&] { e.warm = warm_up(*t.task.trial, e.config, t.options.warmup); });
+    const auto failure =
+        failure_of([&] { e.warm = warm_up(*t.task.trial, e.config, t.options.warmup); });
     if (failure) t.reject(e, "threw", *failure);
     else if (e.warm.needs_wall()) t.sampling.clock = Clock::wall;
   }
@@ -259,6 +286,7 @@ void run_rounds(Tuning& t) {
     t.tell(TuneProgress::Kind::round);
     if (t.rounds < look && t.rounds != most) continue;
     look = next_look(t.rounds);
+    if (!t.in_rematch()) choose_window(t);
     const size_t best = leader(t);
     if (best != t.leading) t.leading = best, t.tell(TuneProgress::Kind::best, best);
     drop_slower(t, best);

@@ -24,7 +24,7 @@ namespace ejk::detail {
 inline constexpr size_t nobody = std::numeric_limits<size_t>::max();  // index of no entrant
 
 // With a rematch and the control's second turns no candidate is sampled more than 80 times.
-inline constexpr int most_rounds = 54, rematch_rounds = 10;
+inline constexpr int most_rounds = 44, rematch_rounds = 20;
 
 enum class Status { racing, slower, rejected, untried, carried };
 
@@ -64,6 +64,7 @@ struct Tuning {
   size_t incumbent = nobody;           // what the others are compared with in the report
   size_t control = nobody;             // runs twice in some rounds
   std::vector<double> control_ratios;  // second over first, one per such round
+  Window window;  // of samples that comparisons are made with
   int rounds = 0;
   int challenged = 0;  // the round in which the incumbent was first found beaten; 0: it was not
   int tried = 0;
