@@ -13,8 +13,8 @@
 
 #include <ejk/tuner.h>
 
-#include "harness.h"
 #include "compare.h"
+#include "harness.h"
 #include "measure.h"
 
 namespace bench {

@@ -23,9 +23,9 @@ using namespace ejk::detail;
 
 // ---- the full race -----------------------------------------------------------------------------
 
-// The tuner's own limits, so that both races stop at the same confidence.
-constexpr int most_rounds = 60, least_rounds = 6;
-constexpr double reported = 0.95, decisive = 0.99, not_worth_more = 0.02;
+// How often the tuner calls equals different: under one in a thousand. Here that is the confidence
+// of the paired medians' intervals.
+constexpr double confidence = 0.999;
 
 // Where code and data happen to lie makes this much; it is counted apart.
 constexpr double least_harm = 0.005;
@@ -83,23 +83,19 @@ size_t leader(const FullRace& race) {
   double least = 1;
   for (size_t i = 1; i < race.entrants.size(); ++i) {
     const auto to_first = paired_ratios(race.entrants[i].seconds, race.entrants[0].seconds);
-    const double ratio = median_interval(to_first, reported).median;
+    const double ratio = median_interval(to_first, confidence).median;
     if (ratio < least) best = i, least = ratio;
   }
   return best;
 }
 
-// Every other one is slower beyond the noise, or not faster by more than is worth it.
+// Every other one is slower beyond doubt, or not by as much as the tuner's tie band.
 bool settled(const FullRace& race, size_t best) {
-  const Interval aa =
-      median_interval(paired_ratios(race.control, race.entrants[0].seconds), reported);
-  const double noise = std::max({0., 1 - aa.low, aa.high - 1});
   for (size_t i = 0; i < race.entrants.size(); ++i) {
     if (i == best) continue;
     const auto to_best = paired_ratios(race.entrants[i].seconds, race.entrants[best].seconds);
-    const bool slower = median_interval(to_best, decisive).low > 1 + noise;
-    const bool tied = median_interval(to_best, reported).high <= 1 + not_worth_more;
-    if (!slower && !tied) return false;
+    const Interval ratio = median_interval(to_best, confidence);
+    if (!(ratio.low > 1) && !(ratio.high <= 1 + tie_band)) return false;
   }
   return true;
 }
@@ -115,12 +111,14 @@ FullRaceResult race_all(const TuneTask& task) {
   std::mt19937_64 random(1);
   enter(race, task);
   const double entered = bench::seconds();
-  int rounds = 0;
   size_t best = 0;
-  do {
+  for (int rounds = 0, look = first_look; rounds < most_rounds + rematch_rounds;) {
     run_round(race, *task.trial, random);
+    if (++rounds < look && rounds < most_rounds + rematch_rounds) continue;
+    look = look_after(rounds);
     best = leader(race);
-  } while (++rounds < most_rounds && (rounds < least_rounds || !settled(race, best)));
+    if (settled(race, best)) break;
+  }
   return {race.entrants[best].config, entered - begin, bench::seconds() - begin};
 }
 
@@ -310,7 +308,7 @@ int main(int argc, char** argv) {
   bench::print_json({{"time_over_full_race", costs.geomean},
                      {"time_over_full_race_worst", costs.worst},
                      {"regret", costs.regret},
-                     {"regret_beyond_tie", costs.regret - not_worth_more},
+                     {"regret_beyond_tie", costs.regret - tie_band},
                      {"worse_than_heuristic", harm.worse},
                      {"worse_than_heuristic_at_all", harm.worse_at_all},
                      {"worst_over_heuristic", harm.worst},

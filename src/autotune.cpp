@@ -123,7 +123,7 @@ std::shared_ptr<const CandidateSet> ConfigSelectorChain::Call::candidates(std::s
   constexpr uint64_t most = 100'000;  // of a larger set one may be taken for granted
   std::shared_ptr<const CandidateSet> offered;
   try {
-    offered = kernel.candidate_cfgs(inv);
+    offered = given ? given : kernel.candidate_cfgs(inv);
     if (!offered) why = "the kernel has no candidate_cfgs";
     else if (offered->size() == 0) why = "candidate_cfgs returned no candidate";
     if (!why.empty()) return nullptr;
@@ -266,6 +266,7 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   } catch (...) {
     return in_vain("the tuner threw: " + what_of(std::current_exception()));
   }
+  if (result.winner && !result.config) result.config = candidates->config(*result.winner);
   if (!result.note.empty())
     warn_once("note" + call.id.op, "[" + call.id.op + "] tuning: " + result.note);
   if (call_itself_fails(result, heuristic.has_value()))
@@ -290,8 +291,10 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   return entry;
 }
 
-std::pair<Choice, Entry> ConfigSelectorChain::tune(const Invocation& inv, const AnyKernel& kernel) {
+std::pair<Choice, Entry> ConfigSelectorChain::tune(const Invocation& inv, const AnyKernel& kernel,
+                                                   std::shared_ptr<const CandidateSet> candidates) {
   Call call(*this, inv, kernel, false);
+  call.given = std::move(candidates);
   {
     std::lock_guard lock(state_->mutex);
     state_->tried_in_vain.erase(text_of(call.id));

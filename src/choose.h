@@ -60,7 +60,8 @@ struct ConfigSelectorChain::Call {
   const bool dry;                   // only explains: nothing is kept, sent or tuned
   bool would_tune = false;          // of a dry call
   bool stored_is_unusable = false;  // the persistent entry must make room, whatever its evidence
-  std::optional<Entry> unfinished;  // a stored tuning to go on with
+  std::shared_ptr<const CandidateSet> given;  // instead of the kernel's candidates
+  std::optional<Entry> unfinished;            // a stored tuning to go on with
   double started;
   uint64_t generation;  // of the cache when the call began
   EntryId id;

@@ -97,7 +97,8 @@ Slowdown slowdown(std::span<const double> over, std::span<const double> under,
   constexpr double least_error = 0.012;
   std::vector<double> a, b;
   for (size_t i = 0; i < std::min(over.size(), under.size()); ++i)
-    if (std::isfinite(over[i] / under[i])) a.push_back(std::log(over[i])), b.push_back(std::log(under[i]));
+    if (std::isfinite(over[i] / under[i]))
+      a.push_back(std::log(over[i])), b.push_back(std::log(under[i]));
   const size_t rounds = a.size();
   if (rounds < 3) return {0, std::numeric_limits<double>::infinity(), static_cast<int>(rounds)};
 
@@ -113,9 +114,31 @@ Slowdown slowdown(std::span<const double> over, std::span<const double> under,
   double squares = 0;
   for (int i = 0; i < swaps; ++i)
     squares += std::pow(swapped_difference(sorted, ranks, random, words), 2);
-  const double variance =
-      squares / swaps + least_error * least_error / static_cast<double>(rounds);
+  const double variance = squares / swaps + least_error * least_error / static_cast<double>(rounds);
   return {difference, std::sqrt(variance), static_cast<int>(rounds)};
+}
+
+int look_after(int rounds) {
+  return rounds < first_look ? first_look : rounds + std::max(2, rounds / 5);
+}
+
+namespace {
+double with_doubt(double errors, int rounds) {
+  constexpr double doubt_of_few = 5;  // rounds
+  return errors * (1 + doubt_of_few / rounds);
+}
+}  // namespace
+
+bool is_slower(const Slowdown& s, double needed, double log_margin) {
+  constexpr double least_difference = 0.003;  // of the time; closer ones are equal
+  return s.rounds >= first_look && s.log_ratio > least_difference &&
+         s.significance(log_margin) > with_doubt(needed, s.rounds);
+}
+
+bool is_tied(const Slowdown& s) {
+  constexpr double clear_tie = 2.5;
+  return s.rounds >= first_look &&
+         (tie_band - s.log_ratio) / s.error >= with_doubt(clear_tie, s.rounds);
 }
 
 Window sharpest_window(const std::vector<std::span<const double>>& samples) {

@@ -41,6 +41,23 @@ struct Slowdown {
 Slowdown slowdown(std::span<const double> over, std::span<const double> under,
                   const Window& window = {});
 
+// ---- when a difference is clear
+// ------------------------------------------------------------------
+
+// Differences are judged after so many rounds and whenever there is a fifth more: looking after
+// every round would find a "clear" difference between equals sooner or later.
+inline constexpr int first_look = 15;
+int look_after(int rounds);
+// With a rematch and the control's second turns no candidate is sampled more than 80 times.
+inline constexpr int most_rounds = 44, rematch_rounds = 20;
+inline constexpr double tie_band = 0.02;  // of the time; less does not justify another round
+
+// In standard errors, which are looked at several times and themselves estimated: hence far out,
+// and farther where there are few rounds to estimate them from.
+inline constexpr double clear_difference = 3.6;
+bool is_slower(const Slowdown& s, double needed = clear_difference, double log_margin = 0);
+bool is_tied(const Slowdown& s);  // not slower by as much as the band
+
 // The window with the smallest errors between these samples, each compared with the next. Noise
 // only ever adds time, so the lower samples are mostly the sharpest, but how low depends on how
 // often a sample is undisturbed; the very lowest are luck.

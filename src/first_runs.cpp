@@ -75,8 +75,8 @@ void run_here(Tuning& t, size_t who) {
   Entrant& e = t.entrants[who];
   {
     const Intent intent(t.task.journal, e.config);
-    const auto failure = failure_of(
-        [&] { e.first_run = sample_seconds(*t.task.trial, e.config, 1, Sampling{}); });
+    const auto failure =
+        failure_of([&] { e.first_run = sample_seconds(*t.task.trial, e.config, 1, Sampling{}); });
     if (failure) t.reject(e, "threw", *failure);
   }
   if (e.racing())
@@ -185,7 +185,8 @@ void try_suspect(Tuning& t, size_t who, int deaths) {
       if (finding.kind == Kind::unknown) return true;
       judge(t, who, finding);
       if (finding.kind == Kind::passed) t.task.journal->acquit(e.config.to_value());
-      // A read out of bounds may be harmless outside of the child; without a control nothing is sure.
+      // A read out of bounds may be harmless outside of the child; without a control nothing is
+      // sure.
       if (finding.kind == Kind::crashed && finding.fatal_signal && any_ran(t))
         t.task.journal->condemn(e.config.to_value(), finding.why);
       return true;
@@ -233,7 +234,8 @@ void first_runs(Tuning& t, std::span<const size_t> who) {
   for (size_t i : plain)
     if (time_for_more(t)) run_here(t, i);
   for (size_t i : suspects)
-    if (time_for_more(t)) try_suspect(t, i, deaths.at(stable_json(t.entrants[i].config.to_value())));
+    if (time_for_more(t))
+      try_suspect(t, i, deaths.at(stable_json(t.entrants[i].config.to_value())));
   leave_untried(t, who);
   judge_idle(t);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 
 namespace ejk::detail {
@@ -16,9 +17,10 @@ namespace {
 // Reading clocks costs under 1 us; 20 us keeps that and the jitter of one interrupt small, and a
 // round of many candidates short.
 constexpr double least_sample_seconds = 20e-6;
+constexpr double least_warm_up_seconds = 0.2e-3;
 // Threads that have come to rest are accounted at once; those that spin on only at a timer tick,
 // every 1 to 4 ms.
-constexpr double least_warm_up_seconds = 2e-3;
+constexpr double least_warm_up_beside_threads = 2e-3;
 constexpr int64_t most_repeats = 1'000'000;
 
 double read(clockid_t id) {
@@ -31,6 +33,12 @@ long voluntary_switches() {
   rusage usage{};
   getrusage(RUSAGE_THREAD, &usage);
   return usage.ru_nvcsw;
+}
+
+bool has_other_threads() {
+  struct stat tasks {};
+  constexpr nlink_t dots_and_this_one = 3;
+  return stat("/proc/self/task", &tasks) != 0 || tasks.st_nlink > dots_and_this_one;
 }
 
 // Drives the arrays out of the caches; where that cannot be said to the processor, or the arrays
@@ -112,12 +120,14 @@ Footprint observe(Trial& trial, const AnyConfig& config, int64_t repeats) {
 }
 
 Footprint warm_up(Trial& trial, const AnyConfig& config, int least_executions) {
-  Footprint total;
+  Footprint total = observe(trial, config, 1);
+  const double least_seconds =
+      has_other_threads() ? least_warm_up_beside_threads : least_warm_up_seconds;
   // Doubling keeps the resets few where they cost more than the kernel.
-  for (int64_t repeats = 1;
-       total.executions < least_executions || total.wall < least_warm_up_seconds; repeats *= 2) {
+  for (int64_t repeats = 1; total.executions < least_executions || total.wall < least_seconds;
+       repeats *= 2) {
     const int64_t wanted = least_executions - total.executions;
-    const bool long_enough = total.wall >= least_warm_up_seconds;
+    const bool long_enough = total.wall >= least_seconds;
     const int64_t next = long_enough ? std::min(repeats, wanted) : repeats;
     total += observe(trial, config, trial.repeatable() ? next : 1);
   }

@@ -26,9 +26,9 @@ struct Footprint {
   double seconds_per_execution(Clock clock) const;
 };
 
-// One sample: the config runs `repeats` times under the clock, from a reset trial; where a run would
-// change what the next one reads, or caches shall be cold, every run starts from a reset one, and
-// the clock stands still meanwhile. Seconds per execution. Throws what the kernel throws.
+// One sample: the config runs `repeats` times under the clock, from a reset trial; where a run
+// would change what the next one reads, or caches shall be cold, every run starts from a reset one,
+// and the clock stands still meanwhile. Seconds per execution. Throws what the kernel throws.
 struct Sampling {
   Clock clock = Clock::wall;
   CacheState cache = CacheState::warm;

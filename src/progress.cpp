@@ -21,7 +21,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 std::string state_of(const TuneProgress& p) {
-  std::string line = fmt::format("{} {}: {} of {} tried", p.op, p.key.substr(0, 8), p.tried, p.candidates);
+  std::string line =
+      fmt::format("{} {}: {} of {} tried", p.op, p.key.substr(0, 8), p.tried, p.candidates);
   if (p.rejected > 0) line += fmt::format(", {} rejected", p.rejected);
   if (p.round > 0) line += fmt::format(", {} racing, round {}", p.racing, p.round);
   if (p.best_seconds > 0) line += fmt::format(", best {:.3g} ms", 1e3 * p.best_seconds);

@@ -15,17 +15,7 @@ constexpr double clear_median = 0.999;  // confidence
 constexpr std::string_view single_run = "single run";
 constexpr double reported = 0.95;  // confidence of the intervals in the evidence
 
-// Differences are judged after so many rounds and whenever there is a fifth more: looking after
-// every round would find a "clear" difference between equals sooner or later.
-constexpr int first_look = 15;
-// In standard errors, which are looked at several times and themselves estimated: hence far out,
-// and farther where there are few rounds to estimate them from.
-constexpr double clear_difference = 3.6;
-constexpr double beaten_incumbent = 4;
-constexpr double doubt_of_few = 5;  // rounds
-constexpr double clear_tie = 2.5;
-constexpr double least_difference = 0.003;  // of the time; closer ones are equal
-constexpr double tie_band = 0.02;           // differences below this do not justify another round
+constexpr double beaten_incumbent = 4;    // standard errors
 constexpr double near_best = 0.01;        // as good as the best: among these the earlier one wins,
 constexpr double near_best_errors = 1.5;  // or if it is as near as that,
 constexpr double not_near = 0.015;        // but never beyond this
@@ -35,7 +25,8 @@ struct Hopeless {
   int rounds;
   double ratio;
 };
-constexpr std::array<Hopeless, 4> hopeless = {{{2, 6}, {3, 3}, {5, 1.6}, {8, 1.3}}};
+constexpr std::array<Hopeless, 7> hopeless = {
+    {{2, 5}, {3, 2.2}, {4, 1.6}, {5, 1.35}, {8, 1.15}, {10, 1.08}, {12, 1.05}}};
 constexpr Hopeless hopeless_incumbent = {8, 1.5};
 constexpr double hopeless_in_one = 4;  // where one round is all there will ever be
 
@@ -196,9 +187,7 @@ bool settled(const Tuning& t, size_t best) {
   for (size_t i = 0; i < t.entrants.size(); ++i) {
     if (i == best || !t.entrants[i].can_win()) continue;
     const Slowdown s = slowdown_of(t, i, best);
-    if (s.rounds < first_look ||
-        (tie_band - s.log_ratio) / s.error < clear_tie * (1 + doubt_of_few / s.rounds))
-      return false;
+    if (!is_tied(s)) return false;
   }
   return true;
 }
@@ -218,9 +207,7 @@ bool as_good(const Tuning& t, size_t i, size_t best) {
 int next_look(int rounds) {
   for (const Hopeless& h : hopeless)
     if (rounds < h.rounds) return h.rounds;
-  if (rounds < first_look) return first_look;
-  return rounds < most_rounds ? std::min(most_rounds, rounds + std::max(2, rounds / 5))
-                              : rounds + 1;
+  return rounds < most_rounds ? std::min(most_rounds, look_after(rounds)) : rounds + 1;
 }
 
 }  // namespace
@@ -246,9 +233,8 @@ bool clearly_slower(const Tuning& t, size_t rival, size_t best) {
   if (static_cast<int>(r.size()) < first_look) return false;
   const Interval middle = median_interval(r, clear_median);
   const Slowdown s = slowdown_of(t, rival, best);
-  if (middle.median <= 1 || s.log_ratio <= least_difference) return false;
-  const double needed = incumbent ? beaten_incumbent : clear_difference;
-  return s.significance(bias(t)) > needed * (1 + doubt_of_few / s.rounds) ||
+  if (middle.median <= 1 || s.log_ratio <= 0) return false;
+  return is_slower(s, incumbent ? beaten_incumbent : clear_difference, bias(t)) ||
          std::log(middle.low) > bias(t);
 }
 

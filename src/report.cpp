@@ -86,8 +86,7 @@ void add_winner(const Tuning& t, size_t winner, Evidence& evidence) {
   evidence.seconds_low = seconds.low, evidence.seconds_high = seconds.high;
   evidence.samples = static_cast<int>(taken.size());
   if (!t.heuristic || t.entrants[*t.heuristic].status == Status::rejected) return;
-  evidence.heuristic_seconds =
-      median_interval(samples(t.entrants[*t.heuristic]), reported).median;
+  evidence.heuristic_seconds = median_interval(samples(t.entrants[*t.heuristic]), reported).median;
   const Interval speedup = median_interval(ratios(t, *t.heuristic, winner), reported);
   evidence.speedup = speedup.median;
   evidence.speedup_low = speedup.low, evidence.speedup_high = speedup.high;
@@ -151,11 +150,13 @@ void Tuning::tell(TuneProgress::Kind kind, size_t who, std::string_view message)
   p.round = rounds;
   if (leading != nobody) {
     const Entrant& best = entrants[leading];
-    p.best_seconds = best.seconds.empty() ? best.known.seconds : median_interval(samples(best), reported).median;
+    p.best_seconds =
+        best.seconds.empty() ? best.known.seconds : median_interval(samples(best), reported).median;
     if (heuristic && leading != *heuristic) {
       const auto speedup = ratios(*this, *heuristic, leading);
-      p.speedup = !speedup.empty() ? median_interval(speedup, reported).median
-                  : best.known.ratio > 0 ? 1 / best.known.ratio : 0;
+      p.speedup = !speedup.empty()       ? median_interval(speedup, reported).median
+                  : best.known.ratio > 0 ? 1 / best.known.ratio
+                                         : 0;
     }
   }
   p.elapsed = elapsed();

@@ -2,6 +2,8 @@
 // Scopes: a thread's chain of policy changes and overlays.
 #include "scope.h"
 
+#include <ejk/autotune.h>
+
 namespace ejk {
 
 namespace detail {
@@ -91,6 +93,14 @@ void ScopeSnapshot::run(const std::function<void()>& work) const {
     }
   } restore{before, top};
   work();
+}
+
+Scope AutotuningResult::apply() const {
+  auto cache = std::make_shared<ConfigCache>();
+  for (const Entry& entry : entries)
+    if (entry.outcome != Outcome::failed)
+      cache->put_any(entry.id, make_config(Value(entry.config)));
+  return overlay_cache(std::move(cache));
 }
 
 }  // namespace ejk

@@ -56,7 +56,8 @@ bool stands(const Measurement& m) {
 void carry_over(Tuning& t) {
   for (const Measurement& m : t.task.known) {
     if (m.config == t.task.known_winner) continue;
-    const bool settled = stands(m) || (t.task.known_complete && m.status != "untried" && m.status != "rejected");
+    const bool settled =
+        stands(m) || (t.task.known_complete && m.status != "untried" && m.status != "rejected");
     const auto found = t.by_config.find(stable_json(m.config));
     if (!settled || found == t.by_config.end() || found->second == t.heuristic) continue;
     Entrant& e = t.entrants[found->second];
@@ -93,8 +94,7 @@ bool Tuning::spent() const {
 }
 
 size_t Tuning::enter(const AnyConfig& config) {
-  const auto [at, added] =
-      by_config.try_emplace(stable_json(config.to_value()), entrants.size());
+  const auto [at, added] = by_config.try_emplace(stable_json(config.to_value()), entrants.size());
   if (added) entrants.emplace_back().config = config;
   return at->second;
 }

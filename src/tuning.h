@@ -23,18 +23,15 @@ namespace ejk::detail {
 
 inline constexpr size_t nobody = std::numeric_limits<size_t>::max();  // index of no entrant
 
-// With a rematch and the control's second turns no candidate is sampled more than 80 times.
-inline constexpr int most_rounds = 44, rematch_rounds = 20;
-
 enum class Status { racing, slower, rejected, untried, carried };
 
 struct Entrant {
   AnyConfig config;
   std::vector<uint64_t> places;  // among the candidates; none: a heuristic that is only the control
   Status status = Status::racing;
-  std::string kind, why;          // of a rejection, or why it is untried
-  bool ran = false;               // its first run is over
-  double first_run = 0;           // wall seconds of that
+  std::string kind, why;  // of a rejection, or why it is untried
+  bool ran = false;       // its first run is over
+  double first_run = 0;   // wall seconds of that
   Footprint warm;
   int64_t repeats = 1;
   std::vector<double> seconds;  // one per round, NaN if it was not in that round
@@ -50,12 +47,12 @@ struct Tuning {
 
   const TuneTask& task;
   const TunerOptions& options;
-  std::vector<Entrant> entrants;    // candidates in their order, the control last
-  std::optional<size_t> heuristic;  // index of its entrant
+  std::vector<Entrant> entrants;                      // candidates in their order, the control last
+  std::optional<size_t> heuristic;                    // index of its entrant
   std::unordered_map<std::string, size_t> by_config;  // stable_json -> entrant
 
-  std::unique_ptr<Guard> guard;      // none: first runs happen here
-  std::optional<Expected> expected;  // outputs
+  std::unique_ptr<Guard> guard;        // none: first runs happen here
+  std::optional<Expected> expected;    // outputs
   std::vector<OutputBytes> untouched;  // outputs before any run
   std::vector<size_t> idle;            // entrants that left them so
   bool prepared = false;               // guard, reference and heuristic are dealt with
@@ -64,7 +61,7 @@ struct Tuning {
   size_t incumbent = nobody;           // what the others are compared with in the report
   size_t control = nobody;             // runs twice in some rounds
   std::vector<double> control_ratios;  // second over first, one per such round
-  Window window;  // of samples that comparisons are made with
+  Window window;                       // of samples that comparisons are made with
   int rounds = 0;
   int challenged = 0;  // the round in which the incumbent was first found beaten; 0: it was not
   int tried = 0;
@@ -77,7 +74,9 @@ struct Tuning {
   double elapsed() const;
   // The budget is used up, or somebody wants it to end.
   bool spent() const;
-  bool may_try_more() const { return task.budget.evaluations <= 0 || tried < task.budget.evaluations; }
+  bool may_try_more() const {
+    return task.budget.evaluations <= 0 || tried < task.budget.evaluations;
+  }
   // The place of the config's entrant, which is made if there is none yet.
   size_t enter(const AnyConfig& config);
   void reject(Entrant& e, std::string kind, std::string why);

@@ -224,7 +224,8 @@ std::optional<std::string> Expected::difference(const std::vector<OutputBytes>& 
     // A returned array is not there before the run, or of another size.
     const bool has_before =
         i < untouched_.size() && untouched_[i].bytes.size() == want.bytes.size();
-    const Mismatch m = compare(got[i], want, has_before ? &untouched_[i] : nullptr, scales_[i], tolerances_[i]);
+    const Mismatch m =
+        compare(got[i], want, has_before ? &untouched_[i] : nullptr, scales_[i], tolerances_[i]);
     if (auto text = text_of(m, i, want.dtype)) return text;
   }
   return std::nullopt;

@@ -28,7 +28,7 @@ class Expected {
 
  private:
   std::vector<OutputBytes> untouched_, outputs_;
-  std::vector<double> scales_;  // usual magnitude of each output's elements
+  std::vector<double> scales_;         // usual magnitude of each output's elements
   std::vector<Tolerance> tolerances_;  // of each output
 };
 

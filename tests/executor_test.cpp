@@ -301,7 +301,7 @@ class LookingTuner : public ejk::Tuner {
     for (auto* seen : {&first, &second}) {
       task.trial->reset();
       before = task.trial->outputs();
-      task.trial->run(task.candidates[0]);
+      task.trial->run(task.candidates->config(0));
       *seen = task.trial->outputs();
     }
     ejk::TuneResult result;

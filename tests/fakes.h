@@ -43,9 +43,9 @@ class FakeTuner : public ejk::Tuner {
     if (before) before(task);
     ejk::TuneResult result;
     result.evidence.samples = 10;
-    for (const auto& c : task.candidates) {
+    for (uint64_t i = 0; i < task.candidates->size(); ++i) {
       ejk::Measurement m;
-      m.config = c.to_value();
+      m.config = task.candidates->config(i).to_value();
       if (outcome == ejk::Outcome::failed)
         m.status = "rejected", m.why = "because the test says so";
       result.candidates.push_back(m);

@@ -479,14 +479,17 @@ class GuardingTuner : public Tuner {
     Guard guard(*task.trial, quick());
     if (task.heuristic) guard.prove(*task.heuristic);
     why_not = guard.why_not();
-    found.resize(task.candidates.size());
-    guard.run(task.candidates, [&](size_t i, Finding f) {
+    std::vector<AnyConfig> configs;
+    for (uint64_t i = 0; i < task.candidates->size(); ++i)
+      configs.push_back(task.candidates->config(i));
+    found.resize(configs.size());
+    guard.run(configs, [&](size_t i, Finding f) {
       found.at(i) = std::move(f);
       return true;
     });
     TuneResult result;
     result.outcome = Outcome::tuned, result.winner = 0;
-    result.candidates.resize(task.candidates.size());
+    result.candidates.resize(task.candidates->size());
     return result;
   }
   std::vector<Finding> found;

@@ -32,7 +32,8 @@ std::string refusal(F&& f) {
 class FirstWins : public Tuner {
  public:
   TuneResult tune(const TuneTask& task) override {
-    for (const AnyConfig& c : task.candidates) {
+    for (uint64_t i = 0; i < task.candidates->size(); ++i) {
+      const AnyConfig c = task.candidates->config(i);
       task.trial->reset();
       task.trial->run(c);
       outputs.push_back(task.trial->outputs());
@@ -40,7 +41,7 @@ class FirstWins : public Tuner {
     TuneResult result;
     result.outcome = Outcome::tuned;
     result.winner = 0;
-    result.candidates.resize(task.candidates.size());
+    result.candidates.resize(task.candidates->size());
     return result;
   }
   std::vector<std::vector<OutputBytes>> outputs;  // of every trial

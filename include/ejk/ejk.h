@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ejk/argument.h>
+#include <ejk/autotune.h>
 #include <ejk/batch.h>
 #include <ejk/cache.h>
 #include <ejk/candidates.h>

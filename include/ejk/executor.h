@@ -216,16 +216,14 @@ class alignas(64) Executor {
   // Tuned<Config>.
   template <class K, class... Args>
   auto tune(const K& kernel, Args&&... args) const {
-    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
-    return with_params<P>(
-        kernel,
-        [&](auto&& params) {
-          auto [choice, entry] =
-              chain().tune(invocation<P>(kernel, params), bound<P>(kernel, params));
-          return Tuned<typename P::Config>{choice.config.template as<typename P::Config>(),
-                                           std::move(entry)};
-        },
-        std::forward<Args>(args)...);
+    return tune_with(nullptr, kernel, std::forward<Args>(args)...);
+  }
+  // The same, over these configs instead of the kernel's candidates.
+  template <class K, class... Args>
+  auto tune_among(std::vector<typename K::Config> configs, const K& kernel, Args&&... args) const {
+    std::vector<AnyConfig> list;
+    for (auto& c : configs) list.push_back(make_config(std::move(c)));
+    return tune_with(candidate_list(std::move(list)), kernel, std::forward<Args>(args)...);
   }
 
   // Runs forward and gives {out, pull}; pull(dy) gives the gradients. The pull-back keeps views of
@@ -295,6 +293,21 @@ class alignas(64) Executor {
   }
 
  private:
+  template <class K, class... Args>
+  auto tune_with(std::shared_ptr<const CandidateSet> candidates, const K& kernel,
+                 Args&&... args) const {
+    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+    return with_params<P>(
+        kernel,
+        [&](auto&& params) {
+          auto [choice, entry] = chain().tune(invocation<P>(kernel, params),
+                                              bound<P>(kernel, params), std::move(candidates));
+          return Tuned<typename P::Config>{choice.config.template as<typename P::Config>(),
+                                           std::move(entry)};
+        },
+        std::forward<Args>(args)...);
+  }
+
   template <class P, class K, class Params>
   static detail::BoundKernel<P, Params> bound(const K& kernel, const Params& params) {
     return {kernel, params};

@@ -15,24 +15,32 @@ namespace ejk {
 // A kernel is a plain struct; it derives from nothing and is not registered to be run:
 //
 //   struct Saxpy {
-//     static constexpr std::string_view op_id = "saxpy", version = "1";   // version: "0" if left
-//     out struct Config { int block = 4096; }; void run(const Config&, float alpha, std::span<const
-//     float> x, std::span<float> y) const;
+//     static constexpr std::string_view op_id = "saxpy", version = "1";  // version: default "0"
+//     struct Config { int block = 4096; };
+//     void run(const Config&, float alpha, std::span<const float> x, std::span<float> y) const;
+//   };
 //
 // `run` decides: keys are made from its parameter types, arguments convert to them. If it is
 // overloaded or a template, `using Arguments = ejk::list<...>` names them.
 //
 // Optional hooks, found by their names:
-//   Config heuristic_cfg(const Invocation&) const       a good guess without measuring
-//   auto candidate_cfgs(const Invocation&) const        what to tune over: std::vector<Config> or
-//   Space bool is_valid(const Config&, const Invocation&)     whether a config can run this call
-//   void reference(args...) const                       slow and right, as `run` without the config
-//   auto prepare(args...) const                         turns a caller's arguments into run's, as a
-//   tuple auto key(args...) const                             what counts in the key, as a tuple
+//   Config heuristic_cfg(const Invocation&) const
+//     a good guess without measuring
+//   auto candidate_cfgs(const Invocation&) const
+//     what to tune over: std::vector<Config> or Space
+//   bool is_valid(const Config&, const Invocation&) const
+//     whether a config can run this call
+//   void reference(args...) const
+//     slow and right, as `run` without the config
+//   std::optional<Tolerance> tolerance(DType) const
+//     how far outputs of that type may be off; nullopt: as usual
+//   auto prepare(args...) const
+//     turns a caller's arguments into run's, as a tuple
+//   auto key(args...) const
+//     what counts in the key, as a tuple
 //   std::pair<Out, Residuals> fwd_with_residuals(const Config&, args...) const
 //   std::tuple<...> vjp(const Config&, const Residuals&, [const Out& y,] const Out& dy, [args...])
-//   const std::tuple<...> custom_vjp(const Config&, const std::tuple<args...>&, const Out& dy)
-//   const
+//   std::tuple<...> custom_vjp(const Config&, const std::tuple<args...>&, const Out& dy) const
 //
 // run, heuristic_cfg, candidate_cfgs, fwd_with_residuals and vjp may have variants by context
 // (shard_map, batch) and platform (cpu, opencl, cuda); the most specific one that exists is used:

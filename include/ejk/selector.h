@@ -186,9 +186,10 @@ class ConfigSelectorChain final : public ConfigChooser {
   ~ConfigSelectorChain() override;
 
   Choice choose(const Invocation& inv, const AnyKernel& kernel) override;
-  // Tunes now, whatever is stored, and replaces it. Throws Error(no_configuration) if no candidate
-  // survives.
-  std::pair<Choice, Entry> tune(const Invocation& inv, const AnyKernel& kernel);
+  // Tunes now, whatever is stored, and replaces it; over these candidates if some are given. Throws
+  // Error(no_configuration) if no candidate survives.
+  std::pair<Choice, Entry> tune(const Invocation& inv, const AnyKernel& kernel,
+                                std::shared_ptr<const CandidateSet> candidates = nullptr);
   // Asks every tier and changes nothing.
   Explanation explain(const Invocation& inv, const AnyKernel& kernel);
 

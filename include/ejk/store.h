@@ -34,9 +34,9 @@ struct Measurement {
   // Of a rejection: "wrong" (results), "threw", "crashed", "exited", "timed_out", "out_of_memory",
   // "out_of_bounds", "quarantined"; "" otherwise
   std::string kind;
-  std::string why;            // of a rejection, or of not being tried
-  double seconds = 0;         // median of its samples
-  double ratio = 0;           // median of its per-round ratios to the incumbent, < 1 is faster
+  std::string why;     // of a rejection, or of not being tried
+  double seconds = 0;  // median of its samples
+  double ratio = 0;    // median of its per-round ratios to the incumbent, < 1 is faster
   double ratio_low = 0, ratio_high = 0;  // 95 % interval of that median
   int samples = 0;
 };
@@ -190,7 +190,6 @@ class PersistentCache {
   Store* writable_layer() const;
 
  private:
-
   std::vector<std::shared_ptr<Store>> layers_;
 };
 

@@ -90,9 +90,9 @@ struct TuneProgress {
   uint64_t tried = 0, candidates = 0;  // first runs so far, and configurations there are
   size_t racing = 0, rejected = 0;
   int round = 0;
-  double best_seconds = 0;             // of the best so far; 0: not known yet
-  double speedup = 0;                  // of the best over the heuristic; 0: not known
-  double elapsed = 0, remaining = 0;   // seconds; what remains is an estimate, at most the budget
+  double best_seconds = 0;            // of the best so far; 0: not known yet
+  double speedup = 0;                 // of the best over the heuristic; 0: not known
+  double elapsed = 0, remaining = 0;  // seconds; what remains is an estimate, at most the budget
 };
 using ProgressSink = std::function<void(const TuneProgress&)>;
 

@@ -105,9 +105,20 @@ class TypedTrial final : public Trial {
   bool repeatable() const override {
     return []<size_t... I>(std::index_sequence<I...>) {
       return ((role_of_raw<typename P::template Raw<I>>() != Role::in_out) && ...);
-    }(typename P::Indices{});
+    }
+    (typename P::Indices{});
   }
   std::vector<std::span<std::byte>> memory() override { return guards_.memory(); }
+  std::optional<Tolerance> tolerance(DType dtype) const override {
+    if constexpr (requires { &K::tolerance; }) {
+      static_assert(
+          requires(const K& k) {
+            { k.tolerance(dtype) } -> std::convertible_to<std::optional<Tolerance>>;
+          },
+          "ejk: `tolerance` must be `std::optional<ejk::Tolerance> tolerance(ejk::DType) const`");
+      return kernel_.tolerance(dtype);
+    } else return std::nullopt;
+  }
 
   void arm() override { guards_.arm(); }
   std::optional<std::string> overrun() const override { return guards_.overrun(); }

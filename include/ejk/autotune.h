@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tuning by hand: one call, some calls, and what came out as a scope.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ejk/executor.h>
+
+namespace ejk {
+
+// What the tuning of one call found.
+template <class Config>
+struct AutotuneData {
+  Config fastest_config;
+  Entry entry;  // with the evidence
+  // Every candidate's, in their order.
+  const std::vector<Measurement>& measurements() const noexcept { return entry.candidates; }
+};
+
+// The entries of some tunings. As a scope they come before memory and disk:
+//   const auto scope = result.apply();
+struct AutotuningResult {
+  std::string device;  // fingerprint
+  std::vector<Entry> entries;
+  Scope apply() const;
+};
+
+// Tunes calls through an executor's own chain and tuner, and collects what they gave.
+class Autotuner {
+ public:
+  explicit Autotuner(const Executor& executor = default_executor()) : executor_(executor) {}
+
+  // Tunes this call now, whatever is stored, and keeps the result. Throws Error(no_configuration)
+  // if no candidate survives.
+  template <class K, class... Args>
+  AutotuneData<typename K::Config> autotune(const K& kernel, Args&&... args) {
+    auto tuned = executor_.tune(kernel, std::forward<Args>(args)...);
+    result_.device = tuned.entry.id.device;
+    result_.entries.push_back(tuned.entry);
+    return {std::move(tuned.config), std::move(tuned.entry)};
+  }
+
+  const AutotuningResult& result() const noexcept { return result_; }
+
+ private:
+  const Executor& executor_;
+  AutotuningResult result_;
+};
+
+template <class Config>
+struct AutotuneOptions {
+  std::vector<Config> configs = {};  // default: the kernel's candidate_cfgs
+  int num_warmup = 1;
+  int num_iters = 3;
+};
+
+// The fastest config of one call, measured now: ejk::autotune(kernel, {.num_iters = 10}, a, b).
+// Nothing is read from or written to a store. Throws Error(no_configuration) if none survives.
+template <class K, class... Args>
+typename K::Config autotune(const K& kernel, AutotuneOptions<typename K::Config> options,
+                            Args&&... args) {
+  const Executor executor(
+      SelectorOptions{.policy = AutotunePolicy{},
+                      .tuner = std::make_shared<Tuner>(options.num_warmup, options.num_iters)});
+  if (options.configs.empty()) return executor.tune(kernel, std::forward<Args>(args)...).config;
+  return executor.tune_among(std::move(options.configs), kernel, std::forward<Args>(args)...)
+      .config;
+}
+
+}  // namespace ejk
