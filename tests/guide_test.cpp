@@ -290,4 +290,20 @@ TEST(Guide, CustomVjpIsTheShortForm) {
   EXPECT_EQ(std::get<0>(pull(1.f)), 6.f);
 }
 
+TEST(Guide, TuningByHand) {
+  const ejk::Executor executor(ejk::SelectorOptions{});
+  const std::vector<int> from(1000, 1);
+  std::vector<int> to(1000);
+
+  const auto best = ejk::autotune(Copy{}, {.num_warmup = 3, .num_iters = 10}, from, to);
+  const double milliseconds = ejk::benchmark([&] { executor(Copy{}, best, from, to); });
+  EXPECT_GT(milliseconds, 0);
+
+  ejk::Autotuner tuner(executor);
+  const auto data = tuner.autotune(Copy{}, from, to);  // kept as executor.tune keeps it
+  const auto scope = tuner.result().apply();  // comes before memory and disk, as an overlay
+  EXPECT_EQ(executor.choose_config(Copy{}, from, to).origin, ejk::Origin::overlay);
+  EXPECT_EQ(data.measurements().size(), data.entry.candidates.size());
+}
+
 }  // namespace

@@ -83,7 +83,8 @@ TEST(EntryDocument, ComesBackAsItWas) {
   EXPECT_FALSE(back.evidence.complete);
   ASSERT_EQ(back.candidates.size(), 2u);
   EXPECT_EQ(back.candidates[0].seconds, 1.0 / 3);
-  EXPECT_EQ(back.candidates[1].why, "wrong result");
+  EXPECT_EQ(back.candidates[1].kind, "wrong");
+  EXPECT_EQ(back.candidates[1].why, "output 0 differs");
 }
 
 TEST(EntryDocument, ShowsTheSpecAsJsonIfThatKeepsItsText) {
