@@ -175,7 +175,7 @@ bool call_itself_fails(const TuneResult& result, bool has_heuristic) {
   if (result.winner) return false;
   if (has_heuristic) return !result.heuristic_problem.empty();
   return std::ranges::all_of(result.candidates, [](const Measurement& m) {
-    return m.kind == "threw" || m.kind == "out_of_bounds";
+    return m.kind == "threw" || m.kind == "out_of_bounds" || m.kind == "invalid";
   });
 }
 

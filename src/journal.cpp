@@ -262,7 +262,8 @@ void Journal::acquit(const Value& config) {
 void Journal::condemn(const Value& config, std::string why) {
   state_->verdicts[stable_json(config)] = why;
   if (state_->off) return;
-  const QuarantineRecord record{state_->id, config, state_->environment, std::move(why), utc_now()};
+  const QuarantineRecord record{state_->id, config, state_->environment, std::move(why),
+                                base::utc_now()};
   if (const auto error = quarantine_put(state_->root, record)) state_->give_up(error);
 }
 

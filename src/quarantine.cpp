@@ -80,14 +80,6 @@ bool is_of(const QuarantineRecord& record, std::string_view op) {
 
 namespace detail {
 
-std::string utc_now() {
-  const time_t now = ::time(nullptr);
-  tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  return {text, ::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
-}
-
 base::FileError quarantine_put(const std::string& store_path, const QuarantineRecord& record) {
   const std::string folder = folder_of(store_path), temporary = store_path + "/tmp";
   for (const std::string& directory : {folder, temporary})

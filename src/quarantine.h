@@ -6,6 +6,8 @@
 
 #include <ejk/quarantine.h>
 
+#include "base/utc.h"
+
 #include "base/file.h"
 
 namespace ejk::detail {
@@ -14,6 +16,5 @@ namespace ejk::detail {
 base::FileError quarantine_put(const std::string& store_path, const QuarantineRecord& record);
 
 // ISO 8601, UTC.
-std::string utc_now();
 
 }  // namespace ejk::detail

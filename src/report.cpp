@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <map>
 
-#include <time.h>
-
 #include <fmt/format.h>
 
 #include <ejk/device.h>
 
+#include "base/utc.h"
 #include "tuning.h"
 
 namespace ejk::detail {
@@ -29,14 +28,6 @@ Outcome outcome_of(const Tuning& t, size_t winner) {
     rivals = true;
   }
   return rivals ? Outcome::unresolved : Outcome::tuned;
-}
-
-std::string utc_now() {
-  const time_t now = time(nullptr);
-  tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  return {text, strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
 }
 
 // The rounds it took part in.
@@ -130,7 +121,7 @@ TuneResult report(const Tuning& t, std::optional<size_t> winner) {
   evidence.guard = t.guard ? "child" : "none";
   evidence.data = "call";
   evidence.library = library_version();
-  evidence.time = utc_now();
+  evidence.time = base::utc_now();
   if (!winner) return result;
   result.winner = t.entrants[*winner].places.front();
   result.config = t.entrants[*winner].config;
