@@ -17,6 +17,7 @@
 
 #include "base/file.h"
 #include "base/sha256.h"
+#include "base/utc.h"
 #include "base/warn.h"
 #include "quarantine.h"
 

@@ -6,15 +6,11 @@
 
 #include <ejk/quarantine.h>
 
-#include "base/utc.h"
-
 #include "base/file.h"
 
 namespace ejk::detail {
 
 // Makes the folders it needs.
 base::FileError quarantine_put(const std::string& store_path, const QuarantineRecord& record);
-
-// ISO 8601, UTC.
 
 }  // namespace ejk::detail
