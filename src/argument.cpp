@@ -122,8 +122,7 @@ PrivateArray::PrivateArray(ArrayRef original, Role role) : copy_(std::move(origi
   const AnyView from = copy_.any();
   const auto [low, bytes] = extent(copy_);
   storage_ = std::make_shared<const GuardedMemory>(bytes);
-  ArrayGuards::add(storage_, role_ == Role::input,
-                   std::string(dtype_name(copy_.dtype)) + shape_text(copy_.shape));
+  ArrayGuards::add(storage_, role_, std::string(dtype_name(copy_.dtype)) + shape_text(copy_.shape));
   AnyView to = from;
   to.data = storage_->data() - low * static_cast<int64_t>(dtype_bits(copy_.dtype) / 8);
   to.writable = true;

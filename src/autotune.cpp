@@ -179,6 +179,13 @@ bool call_itself_fails(const TuneResult& result, bool has_heuristic) {
   });
 }
 
+// Whether a tuning that should go on from a winner did not come to run it.
+bool left_out(const TuneResult& result, const Value& winner) {
+  return std::ranges::any_of(result.candidates, [&](const Measurement& m) {
+    return m.status == "untried" && m.config == winner;
+  });
+}
+
 // The other tunings of the op that know most, other calls and devices alike.
 std::vector<std::vector<Measurement>> other_tunings(PersistentCache& store, const EntryId& id) {
   constexpr size_t most = 8;
@@ -269,6 +276,8 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   if (result.winner && !result.config) result.config = candidates->config(*result.winner);
   if (!result.note.empty())
     warn_once("note" + call.id.op, "[" + call.id.op + "] tuning: " + result.note);
+  if (call.unfinished && left_out(result, call.unfinished->config))
+    return finish("the budget was spent before the turn of the earlier winner, which stays");
   if (call_itself_fails(result, heuristic.has_value()))
     return finish(rejections(result));  // the next call may be a right one
 

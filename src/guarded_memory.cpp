@@ -94,11 +94,11 @@ ArrayGuards::Collect::~Collect() {
   collecting_argument = outer_argument_;
 }
 
-void ArrayGuards::add(std::shared_ptr<const GuardedMemory> memory, bool read_only,
-                      std::string what) {
+void ArrayGuards::add(std::shared_ptr<const GuardedMemory> memory, Role role, std::string what) {
   if (collecting == nullptr) return;
   std::string text = "argument " + std::to_string(collecting_argument) + " (" + what + ")";
-  collecting->members_.push_back({std::move(memory), read_only, std::move(text)});
+  collecting->members_.push_back(
+      {std::move(memory), role == Role::input, role == Role::in_out, std::move(text)});
 }
 
 std::vector<std::span<std::byte>> ArrayGuards::memory() const {
@@ -106,6 +106,8 @@ std::vector<std::span<std::byte>> ArrayGuards::memory() const {
   for (const Member& m : members_) all.emplace_back(m.memory->data(), m.memory->size());
   return all;
 }
+
+bool ArrayGuards::any_in_out() const { return std::ranges::any_of(members_, &Member::in_out); }
 
 void ArrayGuards::repair() {
   if (!std::exchange(damaged_, false)) return;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 
 #include "tuning.h"
 
@@ -192,9 +193,12 @@ bool settled(const Tuning& t, size_t best) {
   return true;
 }
 
-bool fast_enough(const Tuning& t, size_t best) {
-  return t.task.budget.target_seconds > 0 &&
-         median_interval(t.entrants[best].seconds, reported).median <= t.task.budget.target_seconds;
+bool fast_enough(const Tuning& t, size_t who) {
+  if (!(t.task.budget.target_seconds > 0)) return false;
+  std::vector<double> taken;  // the rounds it took part in
+  std::ranges::copy_if(t.entrants[who].seconds, std::back_inserter(taken),
+                       [](double s) { return s == s; });
+  return !taken.empty() && median_interval(taken, reported).median <= t.task.budget.target_seconds;
 }
 
 bool as_good(const Tuning& t, size_t i, size_t best) {
@@ -288,12 +292,13 @@ void count_first_runs(Tuning& t) {
     if (e.racing()) e.seconds = {e.first_run};
 }
 
-// The incumbent stays unless it is clearly beaten. Else the earliest of those as good as the best:
-// equal candidates give the same winner every time.
+// The incumbent stays unless it is clearly beaten, or misses a target that the best meets. Else the
+// earliest of those as good as the best: equal candidates give the same winner every time.
 size_t pick(const Tuning& t) {
   const size_t best = leader(t);
   const bool cut_short = !t.complete || t.strategy == single_run;
   const bool beaten = cut_short && clearly_slower(t, t.incumbent, best);
+  if (fast_enough(t, best) && !fast_enough(t, t.incumbent)) return best;
   if (t.entrants[t.incumbent].can_win() && !beaten) return t.incumbent;
   for (size_t i = 0; i < best; ++i)
     if (t.entrants[i].can_win() && as_good(t, i, best)) return i;

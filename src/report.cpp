@@ -2,6 +2,7 @@
 // What a tuning found, with its evidence, and what it tells on the way.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -52,9 +53,16 @@ std::string_view status_text(const Tuning& t, size_t index, std::optional<size_t
   return clearly_slower(t, index, *winner) ? "slower" : "tied";
 }
 
+// What was known before, in units of this tuning's incumbent.
+Measurement recalled(const Tuning& t, Measurement m) {
+  const double incumbent = t.incumbent == nobody ? 0 : t.entrants[t.incumbent].known.ratio;
+  if (incumbent > 0) m.ratio /= incumbent, m.ratio_low /= incumbent, m.ratio_high /= incumbent;
+  return m;
+}
+
 Measurement measurement_of(const Tuning& t, size_t index, std::optional<size_t> winner) {
   const Entrant& e = t.entrants[index];
-  if (e.status == Status::carried) return e.known;
+  if (e.status == Status::carried) return recalled(t, e.known);
   const std::vector<double> taken = samples(e);
   Measurement m;
   m.config = e.config.to_value();
@@ -152,7 +160,9 @@ void Tuning::tell(TuneProgress::Kind kind, size_t who, std::string_view message)
   }
   p.elapsed = elapsed();
   p.remaining = std::max(0., std::min(task.budget.seconds - p.elapsed, expected_rest(*this)));
-  task.on_progress(p);
+  const auto failure = failure_of([&] { task.on_progress(p); });
+  if (failure && !std::exchange(deaf, true))
+    note += fmt::format("on_progress threw: {}; ", *failure);
 }
 
 }  // namespace ejk::detail

@@ -32,8 +32,8 @@ class Screening {
 
   void run() {
     first_runs(t_, {});
-    if (t_.heuristic && t_.entrants[*t_.heuristic].racing()) control_ = *t_.heuristic;
     recall();
+    choose_control();
     const int passes = set_.size() <= pool_limit ? 1 : passes_of_huge_sets;
     for (int pass = 1; pass <= passes && may_go_on(); ++pass)
       search(evaluations() * pass / passes, static_cast<uint64_t>(pass));
@@ -63,10 +63,26 @@ class Screening {
       if (failed ? m.kind == "timed_out" || m.kind == "out_of_memory" : !(m.ratio > 0)) continue;
       screened_.push_back({*point, failed ? std::nullopt : std::optional(m.ratio)});
       Entrant& e = t_.entrants[entrant_of(*point)];
-      if (!e.racing() || e.ran) continue;
-      if (failed) e.status = Status::carried;
       e.known = m;
+      if (failed && e.racing() && !e.ran) e.status = Status::carried;
     }
+  }
+
+  // The earlier winner, whose ratio says what the unit of the others is; else the heuristic.
+  void choose_control() {
+    if (const auto winner = earlier_winner()) {
+      const size_t who = entrant_of(*winner);
+      const Entrant& e = t_.entrants[who];
+      if (!e.ran) ++t_.again, first_runs(t_, {&who, 1});
+      if (t_.entrants[who].racing() && t_.entrants[who].known.ratio > 0)
+        control_ = who, unit_ = t_.entrants[who].known.ratio;
+    }
+    if (control_ == nobody && t_.heuristic && t_.entrants[*t_.heuristic].racing())
+      control_ = *t_.heuristic;
+  }
+
+  std::optional<uint64_t> earlier_winner() const {
+    return t_.task.known.empty() ? std::nullopt : set_.find(t_.task.known_winner);
   }
 
   size_t entrant_of(uint64_t point) {
@@ -213,11 +229,12 @@ class Screening {
   }
 
   double remember(size_t who, std::vector<double> ratios) {
-    const Interval ratio = median_interval(ratios, 0.95);
     Entrant& e = t_.entrants[who];
+    e.known.seconds = median_interval(ratios, 0.95).median * t_.entrants[control_].first_run;
+    for (double& r : ratios) r *= unit_;
+    const Interval ratio = median_interval(ratios, 0.95);
     e.known.ratio = ratio.median, e.known.ratio_low = ratio.low, e.known.ratio_high = ratio.high;
     e.known.samples = static_cast<int>(ratios.size());
-    e.known.seconds = ratio.median * t_.entrants[control_].first_run;
     if (t_.leading == nobody || ratio.median < t_.entrants[t_.leading].known.ratio) {
       t_.leading = who;
       t_.tell(TuneProgress::Kind::best, who);
@@ -243,6 +260,7 @@ class Screening {
     for (const Screened& s : fastest)
       if (*s.ratio <= finalist_band * *fastest.front().ratio)
         finalists.push_back(entrant_of(s.point));
+    if (const auto winner = earlier_winner()) finalists.push_back(entrant_of(*winner));
     for (size_t i = 0; i < t_.entrants.size(); ++i) {
       Entrant& e = t_.entrants[i];
       if (!e.racing() || i == t_.heuristic || std::ranges::find(finalists, i) != finalists.end())
@@ -253,6 +271,7 @@ class Screening {
     std::vector<size_t> recalled;
     for (size_t i : finalists)
       if (t_.entrants[i].racing() && !t_.entrants[i].ran) recalled.push_back(i);
+    t_.again += static_cast<int>(recalled.size());
     first_runs(t_, recalled);
     t_.leading = nobody;
   }
@@ -260,6 +279,7 @@ class Screening {
   Tuning& t_;
   const CandidateSet& set_;
   size_t control_ = nobody;
+  double unit_ = 1;  // ratio of the control in the unit of what is known
   std::vector<Screened> screened_;
 };
 

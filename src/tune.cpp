@@ -52,24 +52,60 @@ bool stands(const Measurement& m) {
   return m.status == "slower";
 }
 
-// Of what an earlier tuning found, only its winner and what it left open run again.
+std::optional<size_t> earlier_winner(const Tuning& t) {
+  if (t.task.known.empty()) return std::nullopt;
+  const auto found = t.by_config.find(stable_json(t.task.known_winner));
+  return found == t.by_config.end() ? std::nullopt : std::optional(found->second);
+}
+
+// Of what an earlier tuning found, only its winner and what it left open run again. Without that
+// winner nobody knows who was second.
 void carry_over(Tuning& t) {
+  const auto winner = earlier_winner(t);
+  const bool winner_races = winner && t.entrants[*winner].racing();
   for (const Measurement& m : t.task.known) {
-    if (m.config == t.task.known_winner) continue;
-    const bool settled =
-        stands(m) || (t.task.known_complete && m.status != "untried" && m.status != "rejected");
     const auto found = t.by_config.find(stable_json(m.config));
-    if (!settled || found == t.by_config.end() || found->second == t.heuristic) continue;
+    if (found == t.by_config.end()) continue;
     Entrant& e = t.entrants[found->second];
-    if (e.racing()) e.status = Status::carried, e.known = m;
+    e.known = m;
+    if (found->second == winner || found->second == t.heuristic || !e.racing()) continue;
+    const bool measured = m.status != "untried" && m.status != "rejected";
+    if (measured ? winner_races && (stands(m) || t.task.known_complete) : stands(m))
+      e.status = Status::carried;
   }
 }
 
+// After the earlier winner turned out to be bad.
+void readmit_carried(Tuning& t) {
+  for (Entrant& e : t.entrants)
+    if (e.status == Status::carried && e.known.status != "rejected") e.status = Status::racing;
+}
+
+bool was_measured(const Entrant& e) {
+  return !e.known.config.is_null() && e.known.status != "untried";
+}
+
+// The earlier winner and what else is known first: a budget that is spent before what is new must
+// not cost what there was.
 std::vector<size_t> not_yet_run(const Tuning& t) {
+  const auto winner = earlier_winner(t);
   std::vector<size_t> list;
   for (size_t i = 0; i < t.entrants.size(); ++i)
     if (t.entrants[i].racing() && !t.entrants[i].ran) list.push_back(i);
+  std::ranges::stable_sort(list, {}, [&](size_t i) {
+    return i == winner ? 0 : was_measured(t.entrants[i]) ? 1 : 2;
+  });
   return list;
+}
+
+void run_open_ones(Tuning& t) {
+  carry_over(t);
+  for (const Entrant& e : t.entrants) t.again += e.racing() && was_measured(e);
+  first_runs(t, not_yet_run(t));
+  const auto winner = earlier_winner(t);
+  if (!winner || t.entrants[*winner].status != Status::rejected) return;
+  readmit_carried(t);
+  first_runs(t, not_yet_run(t));
 }
 
 }  // namespace
@@ -148,7 +184,7 @@ TuneResult Tuner::tune(const TuneTask& task) {
   enter_heuristic(t);
   reject_invalid(t);
   if (is_large(t)) screen(t);
-  else carry_over(t), first_runs(t, not_yet_run(t));
+  else run_open_ones(t);
   if (t.any_can_win() && warm_up_all(t)) run_rounds(t);
   const bool found = t.any_can_win();
   if (found && t.rounds == 0) count_first_runs(t);

@@ -35,7 +35,8 @@ struct Entrant {
   Footprint warm;
   int64_t repeats = 1;
   std::vector<double> seconds;  // one per round, NaN if it was not in that round
-  Measurement known;            // of one that is carried over from an earlier tuning
+  // From an earlier tuning or a search; reported if it is carried. All ratios have the same unit.
+  Measurement known;
 
   bool racing() const { return status == Status::racing; }
   bool candidate() const { return !places.empty(); }
@@ -65,6 +66,8 @@ struct Tuning {
   int rounds = 0;
   int challenged = 0;  // the round in which the incumbent was first found beaten; 0: it was not
   int tried = 0;
+  int again = 0;            // how many of those are known from an earlier tuning: they cost nothing
+  bool deaf = false;        // on_progress has thrown
   size_t leading = nobody;  // the best so far that was told
   bool complete = true;
   std::string strategy = "race", note;
@@ -75,7 +78,7 @@ struct Tuning {
   // The budget is used up, or somebody wants it to end.
   bool spent() const;
   bool may_try_more() const {
-    return task.budget.evaluations <= 0 || tried < task.budget.evaluations;
+    return task.budget.evaluations <= 0 || tried - again < task.budget.evaluations;
   }
   // The place of the config's entrant, which is made if there is none yet.
   size_t enter(const AnyConfig& config);

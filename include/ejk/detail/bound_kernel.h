@@ -103,6 +103,8 @@ class TypedTrial final : public Trial {
   }
 
   bool repeatable() const override {
+    if (guards_.any_in_out())
+      return false;  // a view that is not const is one, however it is passed
     return []<size_t... I>(std::index_sequence<I...>) {
       return ((role_of_raw<typename P::template Raw<I>>() != Role::in_out) && ...);
     }

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <ejk/invocation.h>
+
 namespace ejk::detail {
 
 // Zeroed memory. Its end, rounded up to the alignment, touches the page behind it; what lies
@@ -59,9 +61,10 @@ class ArrayGuards {
     size_t outer_argument_;
   };
   // To what is being collected, if anything is. `what` for people: "float32[4, 8]".
-  static void add(std::shared_ptr<const GuardedMemory> memory, bool read_only, std::string what);
+  static void add(std::shared_ptr<const GuardedMemory> memory, Role role, std::string what);
 
   std::vector<std::span<std::byte>> memory() const;
+  bool any_in_out() const;
   // Makes the patterns whole again that `overrun` found damaged.
   void repair();
   // These three are what `Trial` has under the same names.
@@ -72,7 +75,7 @@ class ArrayGuards {
  private:
   struct Member {
     std::shared_ptr<const GuardedMemory> memory;
-    bool read_only;
+    bool read_only, in_out;
     std::string text;  // "argument 2 (float32[4, 8])"
   };
   std::vector<Member> members_;
