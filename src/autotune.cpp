@@ -254,7 +254,12 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   if (options_.on_event) emit(call.event("autotune_start"));
   std::string why;
   const auto candidates = call.candidates(why);
-  if (!candidates) return in_vain(why);
+  if (!candidates) {
+    if (why.starts_with("candidate_cfgs threw"))
+      warn_once("candidates" + call.id.op,
+                "[" + call.id.op + "] key " + call.id.key + " is not tuned: " + why);
+    return in_vain(why);
+  }
   const std::optional<AnyConfig> heuristic = call.control(why);
   if (!why.empty())
     warn_once("heuristic" + call.id.op, "[" + call.id.op + "] heuristic_cfg threw for key " +

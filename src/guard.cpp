@@ -81,6 +81,7 @@ class Guard::Tour {
   void go() {
     for (size_t i = 0; i < count_; ++i)
       if (!first_run(i)) return;
+    if (!control_ && !be_patient()) return;
     for (Failed& f : failed_)
       if (!each_(f.job, without_control(std::move(f.report)))) return;
   }
@@ -101,16 +102,30 @@ class Guard::Tour {
   bool first_run(size_t job) {
     if (!child_ || !child_->alive()) start_child();
     const bool fresh = child_->jobs_done() == 0;
-    JobReport report =
-        control_ ? child_->run(job, guard_.deadline())
-                 : child_->run(job, control_deadline(), guard_.limits_.least_deadline_seconds);
+    const double least = guard_.limits_.least_deadline_seconds;
+    JobReport report = control_ ? child_->run(job, guard_.deadline())
+                                : child_->run(job, patient_ ? control_deadline() : least, least);
     const bool passed = report.finding.kind == Kind::passed;
+    if (!control_ && report.finding.kind == Kind::timed_out)
+      patient_ = (waited_ += report.finding.seconds) >= control_deadline();
     if (passed && !control_) return found_control(job, std::move(report.finding));
     if (!passed && (report.may_be_ours || (report.needs_control && !control_))) {
       failed_.push_back({job, std::move(report), fresh});
       return !control_ || judge_failed();
     }
     return each_(job, std::move(report.finding));
+  }
+
+  // Nobody has passed. Those that were late get as much time as a control would have got.
+  bool be_patient() {
+    patient_ = true;
+    std::vector<size_t> late;
+    std::erase_if(failed_, [&](const Failed& f) {
+      const bool was_late = f.report.finding.kind == Kind::timed_out;
+      if (was_late) late.push_back(f.job);
+      return was_late;
+    });
+    return std::ranges::all_of(late, [&](size_t job) { return first_run(job); });
   }
 
   bool found_control(size_t job, Finding finding) {
@@ -153,7 +168,10 @@ class Guard::Tour {
 
   static Finding without_control(JobReport report) {
     Finding& f = report.finding;
-    if (report.needs_control) return unknown(f.why + "; and no other config passed");
+    // Outside of the child nobody could stop it.
+    const bool endless = f.kind == Kind::timed_out && !report.waited;
+    if (report.needs_control && !endless && f.kind != Kind::out_of_memory)
+      return unknown(f.why + "; and no other config passed");
     return std::move(f);
   }
 
@@ -163,6 +181,9 @@ class Guard::Tour {
   size_t count_ = 0;
   std::optional<size_t> control_;  // its job
   std::vector<Failed> failed_;     // to be repeated beside the control
+  // Until there is a control, an endless config must not take the time of those behind it.
+  bool patient_ = false;
+  double waited_ = 0;  // seconds, for configs that were late
   std::unique_ptr<GuardChild> child_;
 };
 

@@ -61,8 +61,9 @@ class Guard {
   // The first run of each config, in this order, several in one child as long as it lives. `each`
   // is called here, not in the child, as soon as something is known, and stops it all by returning
   // false. If no control was proven, the first config that passes becomes the control, and is told
-  // before those that failed earlier. Without any: signals, exits and exceptions stand as they
-  // are, but what ran out of time is unknown.
+  // before those that failed earlier; until then each has the least deadline, and that of a control
+  // only when all have had their turn. Without any: failures stand as they are, but what waited
+  // until its deadline without computing is unknown.
   void run(std::span<const AnyConfig> configs,
            const std::function<bool(size_t index, Finding finding)>& each);
 

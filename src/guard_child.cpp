@@ -363,7 +363,8 @@ JobReport GuardChild::late(Clock::duration after, double cpu_used) {
   f.kind = Kind::timed_out, f.seconds = seconds;
   f.why = with_last_words(fmt::format("ran longer than {:.1f} s", seconds));
   report.may_be_ours = cpu_used < busy * seconds, report.needs_control = true;
-  if (cpu_used >= idle * seconds || !host_has_threads_) return report;
+  report.waited = cpu_used < idle * seconds;
+  if (!report.waited || !host_has_threads_) return report;
   // Threads of the host, such as a pool's workers, do not exist in a child.
   return unknown(fmt::format(
       "waited for {:.1f} s in a child process, perhaps for threads that only exist outside",

@@ -26,6 +26,7 @@ struct JobReport {
   Finding finding;
   bool may_be_ours = false;    // the guard itself could be the cause: repeat it
   bool needs_control = false;  // says nothing unless the control passes in its place
+  bool waited = false;         // was late without having computed much
   bool has_reference = false;  // of the reference's job
 };
 

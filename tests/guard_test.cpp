@@ -409,16 +409,31 @@ TEST_F(Guarding, WithoutAControlTheFirstThatPassesIsIt) {
   expect_passed(found[2], 3), expect_passed(found[3], 4);
 }
 
-TEST_F(Guarding, WithoutAnyThatPassesOnlyTimeSaysNothing) {
+TEST_F(Guarding, WithoutAnyThatPassesOnlyWaitingSaysNothing) {
   trial.acts[1] = [] { ::raise(SIGSEGV); };
   trial.acts[2] = spin_for_ever;
   trial.acts[3] = [] { throw 1; };
+  trial.acts[4] = [] { ::pause(); };
   GuardLimits limits = quick();
   limits.control_deadline_seconds = 0.5;
-  const auto found = run({1, 2, 3}, false, limits);
+  const auto found = run({1, 2, 3, 4}, false, limits);
   EXPECT_EQ(found[0].kind, Kind::crashed);
-  EXPECT_EQ(found[1].kind, Kind::unknown) << found[1].why;
+  EXPECT_EQ(found[1].kind, Kind::timed_out) << found[1].why;
   EXPECT_EQ(found[2].kind, Kind::threw);
+  EXPECT_EQ(found[3].kind, Kind::unknown) << found[3].why;
+}
+
+TEST_F(Guarding, WithoutAControlASlowOneStillGetsItsTime) {
+  trial.acts[1] = [] { throw 1; };
+  trial.acts[2] = trial.acts[3] = [] {
+    volatile unsigned x = 0;
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(800);
+         std::chrono::steady_clock::now() < end;)
+      x = x + 1;
+  };
+  const auto found = run({1, 2, 3}, false);  // quick() gives 0.3 s at first
+  EXPECT_EQ(found[0].kind, Kind::threw);
+  expect_passed(found[1], 2), expect_passed(found[2], 3);
 }
 
 TEST_F(Guarding, TheCallerCanStop) {
