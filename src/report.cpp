@@ -144,6 +144,7 @@ void Tuning::tell(TuneProgress::Kind kind, size_t who, std::string_view message)
   p.kind = kind, p.op = task.op, p.key = task.key, p.message = message;
   if (who != nobody) p.config = entrants[who].config.to_value();
   p.tried = static_cast<uint64_t>(tried), p.candidates = task.candidates->size();
+  if (heuristic && !entrants[*heuristic].candidate()) ++p.candidates;  // it is tried too
   for (const Entrant& e : entrants)
     p.racing += e.racing() && e.ran, p.rejected += e.status == Status::rejected;
   p.round = rounds;

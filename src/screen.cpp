@@ -74,8 +74,7 @@ class Screening {
       const size_t who = entrant_of(*winner);
       const Entrant& e = t_.entrants[who];
       if (!e.ran) ++t_.again, first_runs(t_, {&who, 1});
-      if (t_.entrants[who].racing() && t_.entrants[who].known.ratio > 0)
-        control_ = who, unit_ = t_.entrants[who].known.ratio;
+      if (e.racing() && e.known.ratio > 0) control_ = who, unit_ = e.known.ratio;
     }
     if (control_ == nobody && t_.heuristic && t_.entrants[*t_.heuristic].racing())
       control_ = *t_.heuristic;
@@ -188,22 +187,24 @@ class Screening {
     return found;
   }
 
-  // The ratio to the control, by turns with it. The first point that works is the control if there
-  // is no other.
+  // The ratio to the control, by turns with it, of the least each of them took: noise only adds
+  // time, and one disturbed sample of the control would make any point look good. The first point
+  // that works is the control if there is no other.
   std::optional<double> measure_roughly(size_t who) {
     if (!t_.entrants[who].racing()) return std::nullopt;
     if (control_ == nobody) control_ = who;
-    if (who == control_) return remember(who, {1});
-    std::vector<double> ratios;
+    if (who == control_) return remember(who, 1, 1);
+    double least = INFINITY, least_of_control = INFINITY;
+    int taken = 0;
     const auto failure = failure_of([&] {
       const Clock clock = clock_for(who);
-      while (static_cast<int>(ratios.size()) < samples) {
-        const double first = sample(control_, clock), second = sample(who, clock);
-        ratios.push_back(second / first);
-        if (ratios.back() > not_worth_more) break;
+      while (taken < samples && !(least / least_of_control > not_worth_more)) {
+        least_of_control = std::min(least_of_control, sample(control_, clock));
+        least = std::min(least, sample(who, clock));
+        ++taken;
       }
     });
-    if (!failure) return remember(who, std::move(ratios));
+    if (!failure) return remember(who, least / least_of_control, taken);
     t_.reject(t_.entrants[who], "threw", *failure);
     return std::nullopt;
   }
@@ -228,18 +229,17 @@ class Screening {
     return clock;
   }
 
-  double remember(size_t who, std::vector<double> ratios) {
+  double remember(size_t who, double to_control, int taken) {
+    const double ratio = to_control * unit_;
     Entrant& e = t_.entrants[who];
-    e.known.seconds = median_interval(ratios, 0.95).median * t_.entrants[control_].first_run;
-    for (double& r : ratios) r *= unit_;
-    const Interval ratio = median_interval(ratios, 0.95);
-    e.known.ratio = ratio.median, e.known.ratio_low = ratio.low, e.known.ratio_high = ratio.high;
-    e.known.samples = static_cast<int>(ratios.size());
-    if (t_.leading == nobody || ratio.median < t_.entrants[t_.leading].known.ratio) {
+    e.known.ratio = e.known.ratio_low = e.known.ratio_high = ratio;
+    e.known.samples = taken;
+    e.known.seconds = to_control * t_.entrants[control_].first_run;
+    if (t_.leading == nobody || ratio < t_.entrants[t_.leading].known.ratio) {
       t_.leading = who;
       t_.tell(TuneProgress::Kind::best, who);
     }
-    return ratio.median;
+    return ratio;
   }
 
   // ---- who races -------------------------------------------------------------------------------
