@@ -21,6 +21,10 @@ size_t page_size() {
   return size;
 }
 
+// At each end; only addresses, never touched. A row or a block too far must not land behind it, in
+// what happens to be mapped there.
+size_t zone_size() { return 16 * page_size(); }
+
 size_t rounded_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 bool changed(std::byte b) { return b != pattern; }
@@ -28,15 +32,15 @@ bool changed(std::byte b) { return b != pattern; }
 }  // namespace
 
 GuardedMemory::GuardedMemory(size_t bytes) : size_(bytes) {
-  const size_t page = page_size();
+  const size_t zone = zone_size();
   if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
   const size_t aligned = rounded_up(bytes, alignment);
-  all_ = rounded_up(aligned, page) + 2 * page;
+  all_ = rounded_up(aligned, page_size()) + 2 * zone;
   void* got = ::mmap(nullptr, all_, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (got == MAP_FAILED) throw std::bad_alloc();
   pages_ = static_cast<std::byte*>(got);
-  data_ = pages_ + all_ - page - aligned;
+  data_ = pages_ + all_ - zone - aligned;
   repair();
 }
 
@@ -44,14 +48,14 @@ GuardedMemory::~GuardedMemory() { ::munmap(pages_, all_); }
 
 // What cannot be closed (too many mappings) stays open: less is noticed, nothing breaks.
 void GuardedMemory::arm(bool read_only) const {
-  const size_t page = page_size();
-  (void)::mprotect(pages_, page, PROT_NONE);
-  (void)::mprotect(pages_ + all_ - page, page, PROT_NONE);
-  if (read_only && all_ > 2 * page) (void)::mprotect(pages_ + page, all_ - 2 * page, PROT_READ);
+  const size_t zone = zone_size();
+  (void)::mprotect(pages_, zone, PROT_NONE);
+  (void)::mprotect(pages_ + all_ - zone, zone, PROT_NONE);
+  if (read_only && all_ > 2 * zone) (void)::mprotect(pages_ + zone, all_ - 2 * zone, PROT_READ);
 }
 
 std::optional<std::ptrdiff_t> GuardedMemory::overrun() const {
-  const std::byte *begin = pages_ + page_size(), *end = pages_ + all_ - page_size();
+  const std::byte *begin = pages_ + zone_size(), *end = pages_ + all_ - zone_size();
   for (const std::byte* at = end; at != data_ + size_; --at)
     if (at[-1] != pattern) return at - (data_ + size_);
   const std::byte* first = std::find_if(begin, static_cast<const std::byte*>(data_), changed);
@@ -60,16 +64,16 @@ std::optional<std::ptrdiff_t> GuardedMemory::overrun() const {
 }
 
 void GuardedMemory::repair() const {
-  std::fill(pages_ + page_size(), data_, pattern);
-  std::fill(data_ + size_, pages_ + all_ - page_size(), pattern);
+  std::fill(pages_ + zone_size(), data_, pattern);
+  std::fill(data_ + size_, pages_ + all_ - zone_size(), pattern);
 }
 
 GuardedMemory::Place GuardedMemory::place_of(const void* address) const {
   const auto* at = static_cast<const std::byte*>(address);
   const std::less<> less;  // pointers of different objects
   if (less(at, pages_) || !less(at, pages_ + all_)) return Place::elsewhere;
-  if (less(at, pages_ + page_size())) return Place::before;
-  return less(at, pages_ + all_ - page_size()) ? Place::inside : Place::behind;
+  if (less(at, pages_ + zone_size())) return Place::before;
+  return less(at, pages_ + all_ - zone_size()) ? Place::inside : Place::behind;
 }
 
 // ---- the arrays of a trial ---------------------------------------------------------------------

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory between two pages that can be closed, so that running past its ends is noticed.
+// Memory between two zones that can be closed, so that running past its ends is noticed.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace ejk::detail {
 
-// Zeroed memory. Its end, rounded up to the alignment, touches the page behind it; what lies
-// between it and the two pages is filled with a pattern.
+// Zeroed memory. Its end, rounded up to the alignment, touches the zone behind it; what lies
+// between it and the two zones is filled with a pattern.
 class GuardedMemory {
  public:
   static constexpr size_t alignment = 64;
@@ -27,7 +27,7 @@ class GuardedMemory {
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
 
-  // Closes the two pages, and the memory itself to writers if `read_only`, for the rest of this
+  // Closes the two zones, and the memory itself to writers if `read_only`, for the rest of this
   // process. For a child: there is no way back.
   void arm(bool read_only) const;
 
