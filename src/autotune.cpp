@@ -173,7 +173,9 @@ std::string rejections(const TuneResult& result) {
 // all of them refuse it: an output of a wrong size is not part of the key.
 bool call_itself_fails(const TuneResult& result, bool has_heuristic) {
   if (result.winner) return false;
-  if (has_heuristic) return !result.heuristic_problem.empty();
+  if (has_heuristic)
+    return result.heuristic_problem.starts_with("threw") ||
+           result.heuristic_problem.starts_with("out_of_bounds");
   return std::ranges::all_of(result.candidates, [](const Measurement& m) {
     return m.kind == "threw" || m.kind == "out_of_bounds" || m.kind == "invalid";
   });
@@ -283,6 +285,8 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
     warn_once("note" + call.id.op, "[" + call.id.op + "] tuning: " + result.note);
   if (call.unfinished && left_out(result, call.unfinished->config))
     return finish("the budget was spent before the turn of the earlier winner, which stays");
+  if (!result.winner && options_.stop != nullptr && options_.stop->load())
+    return finish("it was stopped before a candidate was found");
   if (call_itself_fails(result, heuristic.has_value()))
     return finish(rejections(result));  // the next call may be a right one
 

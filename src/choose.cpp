@@ -67,7 +67,23 @@ bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKern
 // Whether a tuning in which every candidate was rejected would end so again: it was done here, and
 // no candidate has come since.
 bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel& kernel) {
-  return failed.environment == inv.device->environment && !has_new_candidates(failed, inv, kernel);
+  if (failed.environment != inv.device->environment || !failed.evidence.complete) return false;
+  const bool here_and_now = std::ranges::any_of(failed.candidates, [](const Measurement& m) {
+    return m.status == "untried" || m.kind == "timed_out" || m.kind == "out_of_memory";
+  });
+  if (here_and_now) return false;
+  const bool searched = !failed.evidence.strategy.empty() && failed.evidence.strategy != "race";
+  return searched || !has_new_candidates(failed, inv, kernel);
+}
+
+// Given by hand, or no candidate any more: going on would throw it away.
+bool winner_is_candidate(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
+  try {
+    const auto offered = kernel.candidate_cfgs(inv);
+    return offered && offered->find(entry.config);
+  } catch (...) {
+    return true;  // the tuning will say what was thrown
+  }
 }
 
 // Why a stored tuning should go on; "" if there is nothing left to do.
@@ -76,6 +92,7 @@ std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKerne
   if (!entry.evidence.complete) return "it was cut short";
   const bool searched = entry.evidence.strategy != "race";
   if (entry.candidates.empty() || searched || !has_new_candidates(entry, inv, kernel)) return {};
+  if (!winner_is_candidate(entry, inv, kernel)) return {};
   return "there are new candidates";
 }
 

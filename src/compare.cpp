@@ -97,7 +97,7 @@ Slowdown slowdown(std::span<const double> over, std::span<const double> under,
   constexpr double least_error = 0.012;
   std::vector<double> a, b;
   for (size_t i = 0; i < std::min(over.size(), under.size()); ++i)
-    if (std::isfinite(over[i] / under[i]))
+    if (over[i] > 0 && under[i] > 0)
       a.push_back(std::log(over[i])), b.push_back(std::log(under[i]));
   const size_t rounds = a.size();
   if (rounds < 3) return {0, std::numeric_limits<double>::infinity(), static_cast<int>(rounds)};

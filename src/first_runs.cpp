@@ -49,22 +49,6 @@ void judge_idle(Tuning& t) {
 
 // ---- runs --------------------------------------------------------------------------------------
 
-// Tells the journal what this process is about to run, as long as it lives.
-class Intent {
- public:
-  Intent(Journal* journal, const AnyConfig& config) : journal_(journal) {
-    if (journal_) journal_->intend(config.to_value());
-  }
-  ~Intent() {
-    if (journal_) journal_->done();
-  }
-  Intent(const Intent&) = delete;
-  Intent& operator=(const Intent&) = delete;
-
- private:
-  Journal* journal_;
-};
-
 void count(Tuning& t, size_t who) {
   t.entrants[who].ran = true;
   ++t.tried;
@@ -73,15 +57,15 @@ void count(Tuning& t, size_t who) {
 
 void run_here(Tuning& t, size_t who) {
   Entrant& e = t.entrants[who];
-  {
-    const Intent intent(t.task.journal, e.config);
-    const auto failure =
-        failure_of([&] { e.first_run = sample_seconds(*t.task.trial, e.config, 1, Sampling{}); });
-    if (failure) t.reject(e, "threw", *failure);
-  }
-  if (e.racing())
+  const auto failure = failure_of([&] {
+    {
+      const Intent intent(t.task.journal, e.config);
+      e.first_run = sample_seconds(*t.task.trial, e.config, 1, Sampling{});
+    }
     if (const auto overrun = t.task.trial->overrun()) t.reject(e, "out_of_bounds", *overrun);
-  if (e.racing()) compare(t, who, t.task.trial->outputs());
+    else compare(t, who, t.task.trial->outputs());
+  });
+  if (failure) t.reject(e, "threw", *failure);
   count(t, who);
 }
 
@@ -93,29 +77,37 @@ void judge(Tuning& t, size_t who, const Finding& finding) {
   count(t, who);
 }
 
-bool may_go_on(const Tuning& t) {
-  return !t.any_can_win() ? t.task.stop == nullptr || !t.task.stop->load()
-                          : !t.spent() && t.may_try_more();
-}
-
 bool any_ran(const Tuning& t) {
   return std::ranges::any_of(t.entrants, [](const Entrant& e) { return e.can_win() && e.ran; });
 }
 
 // False once the budget is spent and there is something to show for it.
-bool time_for_more(const Tuning& t) { return !any_ran(t) || may_go_on(t); }
+bool time_for_more(const Tuning& t) {
+  return !t.stopped() && (!any_ran(t) || (!t.spent() && t.may_try_more()));
+}
 
-// What the child could say nothing about is left to run here.
+// Not tried any further, which is no verdict. The tuning may be complete without it.
+void leave_out(Entrant& e, std::string why) { e.status = Status::untried, e.why = std::move(why); }
+
+bool has_passed_in_child(const Tuning& t) {
+  return std::ranges::any_of(
+      t.entrants, [](const Entrant& e) { return e.ran && (e.racing() || e.kind == "wrong"); });
+}
+
+// What the child could say nothing about is left to run here, unless others passed beside it: then
+// it is no fault of the guard, and this process is too dear to find out.
 std::vector<size_t> run_guarded(Tuning& t, const std::vector<size_t>& who) {
   std::vector<AnyConfig> configs;
   std::vector<size_t> unsaid;
   for (size_t i : who) configs.push_back(t.entrants[i].config);
   t.guard->run(configs, [&](size_t index, Finding finding) {
-    if (finding.kind == Kind::unknown) unsaid.push_back(who[index]);
-    else judge(t, who[index], finding);
+    if (finding.kind != Kind::unknown) judge(t, who[index], finding);
+    else if (t.entrants[who[index]].why = finding.why; true) unsaid.push_back(who[index]);
     return time_for_more(t);
   });
-  return unsaid;
+  if (!has_passed_in_child(t)) return unsaid;
+  for (size_t i : unsaid) leave_out(t.entrants[i], t.entrants[i].why);
+  return {};
 }
 
 // ---- the control and the reference -------------------------------------------------------------
@@ -125,7 +117,8 @@ void do_without_guard(Tuning& t, const std::string& why) {
   t.guard.reset();
 }
 
-// The guard proves itself on the heuristic. One that throws is a bad heuristic, not a bad guard.
+// The guard proves itself on the heuristic. One that throws is a bad heuristic, not a bad guard;
+// what else it dies of is decided when others have been tried in a child.
 void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
   Entrant& e = t.entrants[*t.heuristic];
   Finding finding = t.guard->prove(e.config);
@@ -137,7 +130,25 @@ void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
     t.reject(e, "threw", reason(finding));
     count(t, *t.heuristic);
     t.guard = std::make_unique<Guard>(*t.task.trial);
-  } else do_without_guard(t, finding.why);
+  } else {
+    t.doubt = std::move(finding);
+    t.guard = std::make_unique<Guard>(*t.task.trial);
+  }
+}
+
+// Once others were tried: if one of them passed in a child, it was the heuristic's own fault. If
+// none did, children cannot run this kernel, and what they said of it does not count.
+void settle_doubt(Tuning& t) {
+  Entrant& heuristic = t.entrants[*t.heuristic];
+  const Finding doubt = *std::exchange(t.doubt, std::nullopt);
+  if (has_passed_in_child(t)) {
+    t.reject(heuristic, std::string(kind_name(doubt.kind)), reason(doubt));
+    return count(t, *t.heuristic);
+  }
+  do_without_guard(t, doubt.why);
+  for (Entrant& e : t.entrants)
+    if (e.status == Status::rejected && e.ran && e.kind != "threw" && e.kind != "wrong")
+      e.status = Status::racing, e.ran = false, e.kind.clear(), e.why.clear();
 }
 
 std::optional<std::vector<OutputBytes>> reference_outputs(Tuning& t) {
@@ -168,7 +179,7 @@ void prepare(Tuning& t) {
   std::vector<OutputBytes> of_heuristic;
   if (t.guard && has_heuristic) prove_guard(t, of_heuristic);
   if (auto outputs = reference_outputs(t)) t.expected = expect(t, std::move(*outputs));
-  if (!has_heuristic) return;
+  if (!has_heuristic || t.doubt) return;
   Entrant& e = t.entrants[*t.heuristic];
   if (!e.ran) run_here(t, *t.heuristic);
   else if (e.racing()) compare(t, *t.heuristic, of_heuristic);
@@ -176,27 +187,27 @@ void prepare(Tuning& t) {
 
 // ---- suspects ----------------------------------------------------------------------------------
 
-// A process died while it ran this config, which may be innocent. It runs in a child; only where
-// that cannot be, and only after its first time, here.
+// A process died while it ran this config, which may be innocent: it runs in a child first, and the
+// second time that is the only place.
 void try_suspect(Tuning& t, size_t who, int deaths) {
   Entrant& e = t.entrants[who];
+  e.suspect = true;
   if (t.guard) {
     t.guard->run({&e.config, 1}, [&](size_t, Finding finding) {
       if (finding.kind == Kind::unknown) return true;
       judge(t, who, finding);
-      if (finding.kind == Kind::passed) t.task.journal->acquit(e.config.to_value());
       // A read out of bounds may be harmless outside of the child; without a control nothing is
       // sure.
       if (finding.kind == Kind::crashed && finding.fatal_signal && any_ran(t))
         t.task.journal->condemn(e.config.to_value(), finding.why);
       return true;
     });
-    if (e.ran) return;
+    if (e.ran && !e.racing()) return;
   }
-  if (deaths < 2) return run_here(t, who);
-  e.status = Status::untried;
-  e.why = fmt::format("{} processes died while they ran it", deaths);
-  t.complete = false;
+  if (deaths > 1) return leave_out(e, fmt::format("{} processes died while they ran it", deaths));
+  if (e.ran) return;
+  run_here(t, who);
+  if (e.racing()) acquit(t, e);
 }
 
 void reject_condemned(Tuning& t, std::span<const size_t> who) {
@@ -207,6 +218,19 @@ void reject_condemned(Tuning& t, std::span<const size_t> who) {
 }
 
 // ---- what is left ------------------------------------------------------------------------------
+
+// The heuristic first: the others are compared with it.
+std::vector<size_t> not_yet_run(const Tuning& t, const std::vector<size_t>& but) {
+  std::vector<size_t> list;
+  const auto add = [&](size_t i) {
+    const Entrant& e = t.entrants[i];
+    if (e.racing() && !e.ran && std::ranges::find(but, i) == but.end()) list.push_back(i);
+  };
+  if (t.heuristic) add(*t.heuristic);
+  for (size_t i = 0; i < t.entrants.size(); ++i)
+    if (i != t.heuristic) add(i);
+  return list;
+}
 
 void leave_untried(Tuning& t, std::span<const size_t> who) {
   for (size_t i : who) {
@@ -219,6 +243,19 @@ void leave_untried(Tuning& t, std::span<const size_t> who) {
 
 }  // namespace
 
+Intent::Intent(Journal* journal, const AnyConfig& config) : journal_(journal) {
+  if (journal_) journal_->intend(config.to_value());
+}
+
+Intent::~Intent() {
+  if (journal_) journal_->done();
+}
+
+void acquit(Tuning& t, Entrant& e) {
+  if (e.suspect) t.task.journal->acquit(e.config.to_value());
+  e.suspect = false;
+}
+
 void first_runs(Tuning& t, std::span<const size_t> who) {
   reject_condemned(t, who);
   if (!std::exchange(t.prepared, true)) prepare(t);
@@ -230,7 +267,12 @@ void first_runs(Tuning& t, std::span<const size_t> who) {
     const bool suspect = !deaths.empty() && deaths.contains(stable_json(e.config.to_value()));
     (suspect ? suspects : plain).push_back(i);
   }
+  if (t.doubt) std::erase(plain, *t.heuristic);
   if (t.guard && !plain.empty()) plain = run_guarded(t, plain);
+  if (t.doubt && !who.empty()) {
+    settle_doubt(t);
+    if (!t.guard) plain = not_yet_run(t, suspects);
+  }
   for (size_t i : plain)
     if (time_for_more(t)) run_here(t, i);
   for (size_t i : suspects)

@@ -58,7 +58,8 @@ Evidence Tuner::time(const std::function<void()>& call) {
   call();  // what it throws is the caller's to see
   FunctionTrial trial(std::span(&call, 1));
   TuneTask task;
-  task.guard = false;  // it came back above
+  task.guard = false;         // it came back above
+  task.budget.seconds = 1e9;  // warm-up and samples were asked for
   task.op = "Tuner::measure";
   task.trial = &trial;
   task.candidates = trial.indices();

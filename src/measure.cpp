@@ -68,6 +68,7 @@ double seconds_now(Clock clock) {
 
 Footprint& Footprint::operator+=(const Footprint& other) {
   wall += other.wall;
+  resets += other.resets;
   thread_cpu += other.thread_cpu;
   process_cpu += other.process_cpu;
   voluntary_switches += other.voluntary_switches;
@@ -105,7 +106,9 @@ double sample_seconds(Trial& trial, const AnyConfig& config, int64_t repeats,
 }
 
 Footprint observe(Trial& trial, const AnyConfig& config, int64_t repeats) {
+  const double before = seconds_now(Clock::wall);
   trial.reset();
+  const double reset_seconds = seconds_now(Clock::wall) - before;
   const long switches = voluntary_switches();
   const double process = read(CLOCK_PROCESS_CPUTIME_ID), wall = seconds_now(Clock::wall),
                thread = seconds_now(Clock::thread_cpu);
@@ -116,6 +119,7 @@ Footprint observe(Trial& trial, const AnyConfig& config, int64_t repeats) {
   seen.process_cpu = read(CLOCK_PROCESS_CPUTIME_ID) - process;
   seen.voluntary_switches = voluntary_switches() - switches;
   seen.executions = repeats;
+  seen.resets = reset_seconds;
   return seen;
 }
 
@@ -123,15 +127,35 @@ Footprint warm_up(Trial& trial, const AnyConfig& config, int least_executions) {
   Footprint total = observe(trial, config, 1);
   const double least_seconds =
       has_other_threads() ? least_warm_up_beside_threads : least_warm_up_seconds;
+  // Where every execution needs a reset, and that costs more than the kernel, little must do.
+  constexpr double most_over_least = 5;
+  const auto long_enough_now = [&] {
+    return total.wall >= least_seconds ||
+           total.wall + total.resets >= most_over_least * least_seconds;
+  };
   // Doubling keeps the resets few where they cost more than the kernel.
-  for (int64_t repeats = 1; total.executions < least_executions || total.wall < least_seconds;
+  for (int64_t repeats = 1; total.executions < least_executions || !long_enough_now();
        repeats *= 2) {
     const int64_t wanted = least_executions - total.executions;
-    const bool long_enough = total.wall >= least_seconds;
+    const bool long_enough = long_enough_now();
     const int64_t next = long_enough ? std::min(repeats, wanted) : repeats;
     total += observe(trial, config, trial.repeatable() ? next : 1);
   }
   return total;
+}
+
+int64_t repeats_of(const Footprint& seen, const Trial& trial, const Sampling& sampling) {
+  if (sampling.cache == CacheState::cold || seen.executions == 0) return 1;
+  // A clock that stood still says nothing: then by the other one, which may be too long, not too
+  // short.
+  const double seconds = std::max(seen.seconds_per_execution(sampling.clock),
+                                  seen.seconds_per_execution(Clock::wall) / 10);
+  const int64_t repeats = repeats_for(seconds);
+  if (trial.repeatable()) return repeats;
+  constexpr double most_resetting = 1e-3;  // seconds per sample
+  const double reset = seen.resets / static_cast<double>(seen.executions);
+  const double affordable = most_resetting / std::max(reset, 1e-9);
+  return std::max<int64_t>(1, std::min(repeats, static_cast<int64_t>(affordable)));
 }
 
 int64_t repeats_for(double seconds_per_execution) {

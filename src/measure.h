@@ -16,6 +16,7 @@ double seconds_now(Clock clock);
 // What some executions cost, by every clock, while nothing is known of the kernel yet.
 struct Footprint {
   double wall = 0, thread_cpu = 0, process_cpu = 0;  // seconds
+  double resets = 0;                                 // wall seconds beside the executions
   long voluntary_switches = 0;
   int64_t executions = 0;
 
@@ -39,6 +40,8 @@ double sample_seconds(Trial& trial, const AnyConfig& config, int64_t repeats,
 Footprint observe(Trial& trial, const AnyConfig& config, int64_t repeats);
 // Runs the config at least `least_executions` times and for long enough to see what it does.
 Footprint warm_up(Trial& trial, const AnyConfig& config, int least_executions);
+// How often to execute this one within a sample: as repeats_for says, if resets allow it.
+int64_t repeats_of(const Footprint& seen, const Trial& trial, const Sampling& sampling);
 // How often to execute within one sample, so that clock reads and interrupts do not dominate it.
 int64_t repeats_for(double seconds_per_execution);
 

@@ -250,15 +250,15 @@ bool warm_up_all(Tuning& t) {
       t.complete = false;
       return false;
     }
-    const auto failure =
-        failure_of([&] { e.warm = warm_up(*t.task.trial, e.config, t.options.warmup); });
+    const auto failure = failure_of([&] {
+      const Intent intent(t.task.journal, e.config);
+      e.warm = warm_up(*t.task.trial, e.config, t.options.warmup);
+    });
+    acquit(t, e);
     if (failure) t.reject(e, "threw", *failure);
     else if (e.warm.needs_wall()) t.sampling.clock = Clock::wall;
   }
-  for (Entrant& e : t.entrants)
-    e.repeats = t.sampling.cache == CacheState::cold
-                    ? 1
-                    : repeats_for(e.warm.seconds_per_execution(t.sampling.clock));
+  for (Entrant& e : t.entrants) e.repeats = repeats_of(e.warm, *t.task.trial, t.sampling);
   return true;
 }
 
@@ -268,10 +268,10 @@ void run_rounds(Tuning& t) {
   while (t.any_can_win() && (t.rounds < most || t.in_rematch())) {
     seat_incumbent(t);
     if (!run_round(t)) {
-      t.complete = !t.spent();
       if (!t.any_can_win()) readmit(t);
-      if (!t.complete) return;
-      continue;
+      if (!t.spent()) continue;
+      t.complete = false;
+      return;
     }
     t.tell(TuneProgress::Kind::round);
     if (t.rounds < look && t.rounds != most) continue;

@@ -97,6 +97,14 @@ std::vector<Measurement> measurements(const Tuning& t, std::optional<size_t> win
   for (size_t i = 0; i < t.entrants.size(); ++i)
     for (const uint64_t place : t.entrants[i].places)
       by_place.emplace(place, measurement_of(t, i, winner));
+  constexpr uint64_t all_listed = 256;
+  const uint64_t size = t.task.candidates->size();
+  for (uint64_t place = 0; size <= all_listed && place < size; ++place) {
+    if (by_place.contains(place)) continue;
+    Measurement& m = by_place[place];
+    m.config = t.task.candidates->config(place).to_value();
+    m.status = "untried", m.why = "the search did not ask for it";
+  }
   std::vector<Measurement> list;
   for (auto& [place, measurement] : by_place) list.push_back(std::move(measurement));
   return list;
@@ -118,7 +126,7 @@ TuneResult report(const Tuning& t, std::optional<size_t> winner) {
   TuneResult result;
   result.note = t.note;
   if (t.heuristic && t.entrants[*t.heuristic].status == Status::rejected)
-    result.heuristic_problem = t.entrants[*t.heuristic].why;
+    result.heuristic_problem = t.entrants[*t.heuristic].kind + ": " + t.entrants[*t.heuristic].why;
   result.candidates = measurements(t, winner);
   Evidence& evidence = result.evidence;
   evidence.noise = noise(t);

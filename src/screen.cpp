@@ -36,7 +36,8 @@ class Screening {
     choose_control();
     const int passes = set_.size() <= pool_limit ? 1 : passes_of_huge_sets;
     for (int pass = 1; pass <= passes && may_go_on(); ++pass)
-      search(evaluations() * pass / passes, static_cast<uint64_t>(pass));
+      search(pass == passes ? evaluations() : evaluations() / passes * pass,
+             static_cast<uint64_t>(pass));
     keep_finalists();
     t_.strategy = t_.options.strategy;
   }
@@ -46,12 +47,20 @@ class Screening {
     return t_.task.budget.evaluations > 0 ? t_.task.budget.evaluations : usual_evaluations;
   }
 
+  int evaluated() const { return static_cast<int>(screened_.size()) - invalid_; }
+
+  bool fast_enough() const {
+    return t_.task.budget.target_seconds > 0 && t_.leading != nobody &&
+           t_.entrants[t_.leading].known.seconds > 0 &&
+           t_.entrants[t_.leading].known.seconds <= t_.task.budget.target_seconds;
+  }
+
   // False once the share of the budget is used; what is left undone makes the tuning incomplete.
   bool may_go_on() {
     if (t_.any_can_win() && (t_.spent() || t_.elapsed() > share_of_budget * t_.task.budget.seconds))
       t_.complete = false;
     if (!t_.any_can_win() && t_.spent() && !screened_.empty()) t_.complete = false;
-    return t_.complete;
+    return t_.complete && !fast_enough();
   }
 
   // What an earlier tuning measured counts as tried; its best come back as finalists.
@@ -76,7 +85,8 @@ class Screening {
       if (!e.ran) ++t_.again, first_runs(t_, {&who, 1});
       if (e.racing() && e.known.ratio > 0) control_ = who, unit_ = e.known.ratio;
     }
-    if (control_ == nobody && t_.heuristic && t_.entrants[*t_.heuristic].racing())
+    if (control_ == nobody && t_.heuristic && t_.entrants[*t_.heuristic].racing() &&
+        t_.entrants[*t_.heuristic].ran)
       control_ = *t_.heuristic;
   }
 
@@ -153,8 +163,8 @@ class Screening {
     for (const Screened& s : screened_)
       if (const auto place = place_in(points, s.point); place && !std::exchange(told[*place], 1))
         strategy->tell(*place, s.ratio);
-    while (may_go_on() && static_cast<int>(screened_.size()) < most_evaluations) {
-      const auto left = static_cast<size_t>(most_evaluations) - screened_.size();
+    while (may_go_on() && evaluated() < most_evaluations) {
+      const auto left = static_cast<size_t>(most_evaluations - evaluated());
       std::vector<size_t> asked;
       while (asked.size() < std::min(batch, left))
         if (const auto place = strategy->ask()) asked.push_back(*place);
@@ -181,8 +191,9 @@ class Screening {
     std::vector<std::optional<double>> found;
     for (size_t i = 0; i < points.size(); ++i) {
       found.push_back(measure_roughly(who[i]));
-      if (t_.entrants[who[i]].status != Status::untried)
-        screened_.push_back({points[i], found.back()});
+      if (t_.entrants[who[i]].status == Status::untried) continue;
+      screened_.push_back({points[i], found.back()});
+      if (t_.entrants[who[i]].kind == "invalid") ++invalid_;  // costs nothing
     }
     return found;
   }
@@ -194,6 +205,7 @@ class Screening {
     if (!t_.entrants[who].racing()) return std::nullopt;
     if (control_ == nobody) control_ = who;
     if (who == control_) return remember(who, 1, 1);
+    if (!control_still_runs()) return measure_roughly(who);  // it is the control now
     double least = INFINITY, least_of_control = INFINITY;
     int taken = 0;
     const auto failure = failure_of([&] {
@@ -209,6 +221,19 @@ class Screening {
     return std::nullopt;
   }
 
+  // One that passed in a child may throw here: that must not be held against the others.
+  bool control_still_runs() {
+    Entrant& e = t_.entrants[control_];
+    const auto failure = failure_of([&] {
+      const Intent intent(t_.task.journal, e.config);
+      t_.task.trial->reset(), t_.task.trial->run(e.config);
+    });
+    if (!failure) return true;
+    t_.reject(e, "threw", *failure);
+    control_ = nobody;
+    return false;
+  }
+
   double sample(size_t who, Clock clock) {
     const Entrant& e = t_.entrants[who];
     return sample_seconds(*t_.task.trial, e.config, e.repeats, {clock, t_.sampling.cache});
@@ -218,14 +243,16 @@ class Screening {
   Clock clock_for(size_t who) {
     for (size_t i : {control_, who}) {
       Entrant& e = t_.entrants[i];
-      if (e.warm.executions == 0) e.warm = observe(*t_.task.trial, e.config, 1);
+      if (e.warm.executions > 0) continue;
+      const Intent intent(t_.task.journal, e.config);
+      e.warm = observe(*t_.task.trial, e.config, 1);
+      acquit(t_, e);
     }
     const bool wall = t_.entrants[control_].warm.needs_wall() || t_.entrants[who].warm.needs_wall();
     const Clock clock = wall ? Clock::wall : Clock::thread_cpu;
-    const bool cold = t_.sampling.cache == CacheState::cold;
     for (size_t i : {control_, who})
       t_.entrants[i].repeats =
-          cold ? 1 : repeats_for(t_.entrants[i].warm.seconds_per_execution(clock));
+          repeats_of(t_.entrants[i].warm, *t_.task.trial, {clock, t_.sampling.cache});
     return clock;
   }
 
@@ -281,6 +308,7 @@ class Screening {
   size_t control_ = nobody;
   double unit_ = 1;  // ratio of the control in the unit of what is known
   std::vector<Screened> screened_;
+  int invalid_ = 0;  // of them
 };
 
 }  // namespace

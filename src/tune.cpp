@@ -108,6 +108,14 @@ void run_open_ones(Tuning& t) {
   first_runs(t, not_yet_run(t));
 }
 
+// One that goes on with an earlier tuning, tried what was left and raced is done, even if the
+// budget did not allow the race to settle: it would not the next time either.
+bool has_gone_on(const Tuning& t) {
+  const bool open =
+      std::ranges::any_of(t.entrants, [](const Entrant& e) { return e.status == Status::untried; });
+  return !t.task.known.empty() && !is_large(t) && !open && t.rounds > 0;
+}
+
 }  // namespace
 
 Tuning::Tuning(const TuneTask& what, const TunerOptions& how)
@@ -186,6 +194,7 @@ TuneResult Tuner::tune(const TuneTask& task) {
   if (is_large(t)) screen(t);
   else run_open_ones(t);
   if (t.any_can_win() && warm_up_all(t)) run_rounds(t);
+  if (has_gone_on(t)) t.complete = true;
   const bool found = t.any_can_win();
   if (found && t.rounds == 0) count_first_runs(t);
   const std::optional<size_t> winner = found ? std::optional(pick(t)) : std::nullopt;

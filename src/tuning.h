@@ -25,11 +25,24 @@ inline constexpr size_t nobody = std::numeric_limits<size_t>::max();  // index o
 
 enum class Status { racing, slower, rejected, untried, carried };
 
+// Tells the journal what this process is about to run, as long as it lives.
+class Intent {
+ public:
+  Intent(Journal* journal, const AnyConfig& config);
+  ~Intent();
+  Intent(const Intent&) = delete;
+  Intent& operator=(const Intent&) = delete;
+
+ private:
+  Journal* journal_;
+};
+
 struct Entrant {
   AnyConfig config;
   std::vector<uint64_t> places;  // among the candidates; none: a heuristic that is only the control
   Status status = Status::racing;
   std::string kind, why;  // of a rejection, or why it is untried
+  bool suspect = false;   // a process died while it ran this; it has only passed in a child
   bool ran = false;       // its first run is over
   double first_run = 0;   // wall seconds of that
   Footprint warm;
@@ -56,6 +69,7 @@ struct Tuning {
   std::optional<Expected> expected;    // outputs
   std::vector<OutputBytes> untouched;  // outputs before any run
   std::vector<size_t> idle;            // entrants that left them so
+  std::optional<Finding> doubt;        // the heuristic failed in a child: is it that, or the guard?
   bool prepared = false;               // guard, reference and heuristic are dealt with
 
   Sampling sampling;
@@ -77,6 +91,7 @@ struct Tuning {
   double elapsed() const;
   // The budget is used up, or somebody wants it to end.
   bool spent() const;
+  bool stopped() const { return task.stop != nullptr && task.stop->load(); }
   bool may_try_more() const {
     return task.budget.evaluations <= 0 || tried - again < task.budget.evaluations;
   }
@@ -100,6 +115,8 @@ std::optional<std::string> failure_of(const std::function<void()>& f);
 // first_runs.cpp: rejects what is wrong or deadly among these entrants, the heuristic first. Within
 // the budget, but until at least one candidate is known to be right.
 void first_runs(Tuning& tuning, std::span<const size_t> entrants);
+// It came back from a run in this process: no suspect any more.
+void acquit(Tuning& tuning, Entrant& entrant);
 
 // screen.cpp: searches a set that is too large to race; its best few become entrants.
 void screen(Tuning& tuning);
