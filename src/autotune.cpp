@@ -156,6 +156,7 @@ Entry ConfigSelectorChain::Call::entry_of(const TuneResult& result) const {
   entry.device = inv.device->identity;
   entry.environment = inv.device->environment;
   entry.evidence = result.evidence;
+  if (given) entry.evidence.strategy += among_given;
   entry.candidates = result.candidates;
   return entry;
 }

@@ -76,23 +76,14 @@ bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel&
   return searched || !has_new_candidates(failed, inv, kernel);
 }
 
-// Given by hand, or no candidate any more: going on would throw it away.
-bool winner_is_candidate(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
-  try {
-    const auto offered = kernel.candidate_cfgs(inv);
-    return offered && offered->find(entry.config);
-  } catch (...) {
-    return true;  // the tuning will say what was thrown
-  }
-}
-
 // Why a stored tuning should go on; "" if there is nothing left to do.
 std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
   if (entry.provenance != "measured" || entry.environment != inv.device->environment) return {};
+  if (entry.evidence.strategy.ends_with(among_given))
+    return {};  // the kernel's own list is another
   if (!entry.evidence.complete) return "it was cut short";
   const bool searched = entry.evidence.strategy != "race";
   if (entry.candidates.empty() || searched || !has_new_candidates(entry, inv, kernel)) return {};
-  if (!winner_is_candidate(entry, inv, kernel)) return {};
   return "there are new candidates";
 }
 

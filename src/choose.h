@@ -25,7 +25,8 @@ std::string what_of(const std::exception_ptr& error);
 std::string text_of(const EntryId& id);
 // The same config as the kernel's own type; empty with the reason if its fields do not fit.
 AnyConfig as_type(const AnyConfig& config, const ConfigType& type, std::string& why);
-// Of a larger space only the first points are tried.
+// Marks the strategy of a tuning over configs that were given by hand.
+inline constexpr std::string_view among_given = " among given configs";
 inline constexpr uint64_t backward_salt = 0x5851F42D4C957F2D;
 
 struct ConfigSelectorChain::Call {

@@ -187,8 +187,8 @@ void prepare(Tuning& t) {
 
 // ---- suspects ----------------------------------------------------------------------------------
 
-// A process died while it ran this config, which may be innocent: it runs in a child first, and the
-// second time that is the only place.
+// A process died while it ran this config, which may be innocent: it runs in a child first, and
+// here at once only where there is none, after a single death.
 void try_suspect(Tuning& t, size_t who, int deaths) {
   Entrant& e = t.entrants[who];
   e.suspect = true;
@@ -204,7 +204,12 @@ void try_suspect(Tuning& t, size_t who, int deaths) {
     });
     if (e.ran && !e.racing()) return;
   }
-  if (deaths > 1) return leave_out(e, fmt::format("{} processes died while they ran it", deaths));
+  // One that passes in every child and dies here every time must not end process after process.
+  constexpr int most_deaths = 3;
+  if (deaths > (e.ran ? most_deaths : 1)) {
+    t.complete = t.complete && e.ran;  // where there is a guard it can be tried once more
+    return leave_out(e, fmt::format("{} processes died while they ran it", deaths));
+  }
   if (e.ran) return;
   run_here(t, who);
   if (e.racing()) acquit(t, e);
