@@ -135,7 +135,7 @@ Footprint warm_up(Trial& trial, const AnyConfig& config, int least_executions) {
   };
   // Doubling keeps the resets few where they cost more than the kernel.
   for (int64_t repeats = 1; total.executions < least_executions || !long_enough_now();
-       repeats *= 2) {
+       repeats = std::min(2 * repeats, most_repeats)) {
     const int64_t wanted = least_executions - total.executions;
     const bool long_enough = long_enough_now();
     const int64_t next = long_enough ? std::min(repeats, wanted) : repeats;
