@@ -164,7 +164,9 @@ TEST(Tuning, ABeatenHeuristicDoesNotStay) {
   FakeTrial trial;
   trial.work = [](int c) { spin(c == 3 ? 100 : 30); };
   const TuneResult result = tune(trial, configs({1, 2, 3, 4}), config(3));
-  EXPECT_EQ(result.winner, 0u);
+  // Which of the equal ones: the first, unless noise drives them apart.
+  EXPECT_NE(result.winner, 2u);
+  EXPECT_TRUE(result.winner.has_value());
   EXPECT_EQ(result.outcome, Outcome::tuned);
 }
 
