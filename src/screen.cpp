@@ -17,7 +17,7 @@ constexpr size_t batch = 8;              // points asked for at a time: one chil
 constexpr double share_of_budget = 0.7;  // seconds; the rest is for the race
 constexpr int samples = 3;
 constexpr double not_worth_more = 1.5;  // after a first sample that much slower than the control
-constexpr size_t most_finalists = 8;
+constexpr size_t least_finalists = 5, most_finalists = 8;
 constexpr double finalist_band = 1.15;  // of the best ratio
 
 // One roughly measured point.
@@ -284,8 +284,8 @@ class Screening {
   void keep_finalists() {
     std::vector<size_t> finalists;
     const std::vector<Screened> fastest = best(most_finalists);
-    for (const Screened& s : fastest)
-      if (*s.ratio <= finalist_band * *fastest.front().ratio)
+    for (const Screened& s : fastest)  // the first may only have been lucky: some race in any case
+      if (finalists.size() < least_finalists || *s.ratio <= finalist_band * *fastest.front().ratio)
         finalists.push_back(entrant_of(s.point));
     if (const auto winner = earlier_winner()) finalists.push_back(entrant_of(*winner));
     for (size_t i = 0; i < t_.entrants.size(); ++i) {

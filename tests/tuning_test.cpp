@@ -650,7 +650,7 @@ class LargeSets : public Tunings {
   }
   // Of 200 evaluations; a busy machine and sanitizers blur them.
   static void expect_good(const Bowl::Config& found) {
-    EXPECT_TRUE(share_of_better(found) <= (sanitized ? 0.2 : 0.1) || Bowl::cost(found) <= 1.1)
+    EXPECT_TRUE(share_of_better(found) <= (sanitized ? 0.35 : 0.1) || Bowl::cost(found) <= 1.1)
         << Bowl::cost(found) << " times the best, " << share_of_better(found) << " are better";
   }
   static Bowl::Config config_of(const ejk::Value& v) {
