@@ -43,7 +43,7 @@ Entry make_entry(int n) {
   entry.evidence.seconds = 1.25e-5;
   entry.evidence.samples = 40;
   for (int i = 0; i < 6; ++i) {
-    entry.candidates.push_back({Value::object({{"block", 16 << i}, {"threads", 2}}), "ok", "",
+    entry.candidates.push_back({Value::object({{"block", 16 << i}, {"threads", 2}}), "ok", "", "",
                                 1.1e-5 + 1e-7 * i, 1.01, 0.99, 1.03, 40});
   }
   return entry;
