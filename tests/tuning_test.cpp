@@ -353,8 +353,8 @@ TEST_F(Resuming, AllRatiosOfAnEntryAreToOneIncumbent) {
   EXPECT_EQ(tuned(ejk::Executor(stored_options())), 6);
   EXPECT_EQ(runs[300], 0);
   ejk::Entry after = stored();
-  EXPECT_GT(of(after, 300).ratio, 20);  // to the earlier winner: about 50
-  EXPECT_GT(of(after, 200).ratio, 10);
+  EXPECT_GT(of(after, 300).ratio, 2 * of(before, 300).ratio);  // to the earlier winner: about 50
+  EXPECT_GT(of(after, 200).ratio, 4);
   EXPECT_EQ(of(after, 6).ratio, 1);
 }
 
