@@ -6,6 +6,7 @@
 
 #include "choose.h"
 #include "journal.h"
+#include "tuning.h"
 
 namespace ejk {
 
@@ -234,7 +235,8 @@ TuneTask ConfigSelectorChain::task_of(const Call& call, Trial& trial,
     task.known_winner = call.unfinished->config;
     task.known_complete = call.unfinished->evidence.complete;
   }
-  if (options_.persistent) task.histories = other_tunings(*options_.persistent, call.id);
+  if (options_.persistent && task.candidates->size() > detail::most_raced)  // only a search asks
+    task.histories = other_tunings(*options_.persistent, call.id);
   return task;
 }
 

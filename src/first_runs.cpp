@@ -101,8 +101,10 @@ std::vector<size_t> run_guarded(Tuning& t, const std::vector<size_t>& who) {
   std::vector<size_t> unsaid;
   for (size_t i : who) configs.push_back(t.entrants[i].config);
   t.guard->run(configs, [&](size_t index, Finding finding) {
-    if (finding.kind != Kind::unknown) judge(t, who[index], finding);
-    else if (t.entrants[who[index]].why = finding.why; true) unsaid.push_back(who[index]);
+    if (finding.kind == Kind::unknown) {
+      unsaid.push_back(who[index]);
+      t.entrants[who[index]].why = finding.why;
+    } else judge(t, who[index], finding);
     return time_for_more(t);
   });
   if (!has_passed_in_child(t)) return unsaid;

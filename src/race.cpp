@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <iterator>
 
 #include "tuning.h"
 
@@ -114,7 +113,7 @@ size_t leader(const Tuning& t) {
   return best;
 }
 
-// The heuristic, else the earlier winner, else the first candidate; another one only if that was
+// The earlier winner, else the heuristic, else the first candidate; another one only if that was
 // rejected. The control is the incumbent until it is beaten or rejected: no round is spent on a
 // loser, however slow it is.
 void seat_incumbent(Tuning& t) {
@@ -124,10 +123,8 @@ void seat_incumbent(Tuning& t) {
   if (t.incumbent == nobody || !fit(t.incumbent)) {
     const auto first = std::ranges::find_if(t.entrants, &Entrant::can_win);
     t.incumbent = static_cast<size_t>(first - t.entrants.begin());
-    const auto earlier = t.task.known.empty() ? t.by_config.end()
-                                              : t.by_config.find(stable_json(t.task.known_winner));
-    if (earlier != t.by_config.end() && t.entrants[earlier->second].can_win())
-      t.incumbent = earlier->second;
+    const auto earlier = t.earlier_winner();
+    if (earlier && t.entrants[*earlier].can_win()) t.incumbent = *earlier;
     else if (t.heuristic && fit(*t.heuristic)) t.incumbent = *t.heuristic;
   }
   if (t.control == nobody) t.control = t.incumbent;
@@ -187,17 +184,14 @@ void readmit(Tuning& t) {
 bool settled(const Tuning& t, size_t best) {
   for (size_t i = 0; i < t.entrants.size(); ++i) {
     if (i == best || !t.entrants[i].can_win()) continue;
-    const Slowdown s = slowdown_of(t, i, best);
-    if (!is_tied(s)) return false;
+    if (!is_tied(slowdown_of(t, i, best))) return false;
   }
   return true;
 }
 
 bool fast_enough(const Tuning& t, size_t who) {
   if (!(t.task.budget.target_seconds > 0)) return false;
-  std::vector<double> taken;  // the rounds it took part in
-  std::ranges::copy_if(t.entrants[who].seconds, std::back_inserter(taken),
-                       [](double s) { return s == s; });
+  const std::vector<double> taken = t.entrants[who].samples();
   return !taken.empty() && median_interval(taken, reported).median <= t.task.budget.target_seconds;
 }
 

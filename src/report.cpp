@@ -31,13 +31,6 @@ Outcome outcome_of(const Tuning& t, size_t winner) {
   return rivals ? Outcome::unresolved : Outcome::tuned;
 }
 
-// The rounds it took part in.
-std::vector<double> samples(const Entrant& e) {
-  std::vector<double> taken;
-  std::ranges::copy_if(e.seconds, std::back_inserter(taken), [](double s) { return s == s; });
-  return taken;
-}
-
 std::string_view status_text(const Tuning& t, size_t index, std::optional<size_t> winner) {
   switch (t.entrants[index].status) {
     case Status::slower:
@@ -63,7 +56,7 @@ Measurement recalled(const Tuning& t, Measurement m) {
 Measurement measurement_of(const Tuning& t, size_t index, std::optional<size_t> winner) {
   const Entrant& e = t.entrants[index];
   if (e.status == Status::carried) return recalled(t, e.known);
-  const std::vector<double> taken = samples(e);
+  const std::vector<double> taken = e.samples();
   Measurement m;
   m.config = e.config.to_value();
   m.status = status_text(t, index, winner);
@@ -79,19 +72,19 @@ Measurement measurement_of(const Tuning& t, size_t index, std::optional<size_t> 
 }
 
 void add_winner(const Tuning& t, size_t winner, Evidence& evidence) {
-  const std::vector<double> taken = samples(t.entrants[winner]);
+  const std::vector<double> taken = t.entrants[winner].samples();
   const Interval seconds = median_interval(taken, reported);
   evidence.seconds = seconds.median;
   evidence.seconds_low = seconds.low, evidence.seconds_high = seconds.high;
   evidence.samples = static_cast<int>(taken.size());
   if (!t.heuristic || t.entrants[*t.heuristic].status == Status::rejected) return;
-  evidence.heuristic_seconds = median_interval(samples(t.entrants[*t.heuristic]), reported).median;
+  evidence.heuristic_seconds = median_interval(t.entrants[*t.heuristic].samples(), reported).median;
   const Interval speedup = median_interval(ratios(t, *t.heuristic, winner), reported);
   evidence.speedup = speedup.median;
   evidence.speedup_low = speedup.low, evidence.speedup_high = speedup.high;
 }
 
-// In the order of the candidates. Those of a large set that nobody looked at are left out.
+// In the order of the candidates. Of a large set only those that somebody looked at.
 std::vector<Measurement> measurements(const Tuning& t, std::optional<size_t> winner) {
   std::map<uint64_t, Measurement> by_place;
   for (size_t i = 0; i < t.entrants.size(); ++i)
@@ -158,8 +151,8 @@ void Tuning::tell(TuneProgress::Kind kind, size_t who, std::string_view message)
   p.round = rounds;
   if (leading != nobody) {
     const Entrant& best = entrants[leading];
-    p.best_seconds =
-        best.seconds.empty() ? best.known.seconds : median_interval(samples(best), reported).median;
+    p.best_seconds = best.seconds.empty() ? best.known.seconds
+                                          : median_interval(best.samples(), reported).median;
     if (heuristic && leading != *heuristic) {
       const auto speedup = ratios(*this, *heuristic, leading);
       p.speedup = !speedup.empty()       ? median_interval(speedup, reported).median

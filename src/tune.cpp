@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tuning from top to bottom: who takes part, first runs, search, race, decision.
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 
 #include <cxxabi.h>
 
@@ -11,8 +13,6 @@
 namespace ejk {
 namespace detail {
 namespace {
-
-constexpr uint64_t most_raced = 48;  // larger sets are searched for their best few
 
 std::chrono::steady_clock::time_point deadline_after(double seconds) {
   constexpr double most = 1e9;  // seconds, some thirty years: longer ones would overflow the clock
@@ -52,16 +52,10 @@ bool stands(const Measurement& m) {
   return m.status == "slower";
 }
 
-std::optional<size_t> earlier_winner(const Tuning& t) {
-  if (t.task.known.empty()) return std::nullopt;
-  const auto found = t.by_config.find(stable_json(t.task.known_winner));
-  return found == t.by_config.end() ? std::nullopt : std::optional(found->second);
-}
-
 // Of what an earlier tuning found, only its winner and what it left open run again. Without that
 // winner nobody knows who was second.
 void carry_over(Tuning& t) {
-  const auto winner = earlier_winner(t);
+  const auto winner = t.earlier_winner();
   const bool winner_races = winner && t.entrants[*winner].racing();
   for (const Measurement& m : t.task.known) {
     const auto found = t.by_config.find(stable_json(m.config));
@@ -88,7 +82,7 @@ bool was_measured(const Entrant& e) {
 // The earlier winner and what else is known first: a budget that is spent before what is new must
 // not cost what there was.
 std::vector<size_t> not_yet_run(const Tuning& t) {
-  const auto winner = earlier_winner(t);
+  const auto winner = t.earlier_winner();
   std::vector<size_t> list;
   for (size_t i = 0; i < t.entrants.size(); ++i)
     if (t.entrants[i].racing() && !t.entrants[i].ran) list.push_back(i);
@@ -102,7 +96,7 @@ void run_open_ones(Tuning& t) {
   carry_over(t);
   for (const Entrant& e : t.entrants) t.again += e.racing() && was_measured(e);
   first_runs(t, not_yet_run(t));
-  const auto winner = earlier_winner(t);
+  const auto winner = t.earlier_winner();
   if (!winner || t.entrants[*winner].status != Status::rejected) return;
   readmit_carried(t);
   first_runs(t, not_yet_run(t));
@@ -132,11 +126,6 @@ double Tuning::elapsed() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
 }
 
-bool Tuning::spent() const {
-  return std::chrono::steady_clock::now() >= deadline ||
-         (task.stop != nullptr && task.stop->load(std::memory_order_relaxed));
-}
-
 size_t Tuning::enter(const AnyConfig& config) {
   const auto [at, added] = by_config.try_emplace(stable_json(config.to_value()), entrants.size());
   if (added) entrants.emplace_back().config = config;
@@ -149,6 +138,18 @@ void Tuning::reject(Entrant& e, std::string kind, std::string why) {
 
 bool Tuning::any_can_win() const {
   return std::ranges::any_of(entrants, [](const Entrant& e) { return e.can_win(); });
+}
+
+std::optional<size_t> Tuning::earlier_winner() const {
+  if (task.known.empty()) return std::nullopt;
+  const auto found = by_config.find(stable_json(task.known_winner));
+  return found == by_config.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::vector<double> Entrant::samples() const {
+  std::vector<double> taken;
+  std::ranges::copy_if(seconds, std::back_inserter(taken), [](double s) { return !std::isnan(s); });
+  return taken;
 }
 
 std::optional<std::string> failure_of(const std::function<void()>& f) {

@@ -21,6 +21,7 @@
 
 namespace ejk::detail {
 
+inline constexpr uint64_t most_raced = 48;  // larger sets are searched for their best few
 inline constexpr size_t nobody = std::numeric_limits<size_t>::max();  // index of no entrant
 
 enum class Status { racing, slower, rejected, untried, carried };
@@ -54,6 +55,7 @@ struct Entrant {
   bool racing() const { return status == Status::racing; }
   bool candidate() const { return !places.empty(); }
   bool can_win() const { return racing() && candidate(); }
+  std::vector<double> samples() const;  // of the rounds it took part in
 };
 
 struct Tuning {
@@ -90,7 +92,7 @@ struct Tuning {
 
   double elapsed() const;
   // The budget is used up, or somebody wants it to end.
-  bool spent() const;
+  bool spent() const { return stopped() || std::chrono::steady_clock::now() >= deadline; }
   bool stopped() const { return task.stop != nullptr && task.stop->load(); }
   bool may_try_more() const {
     return task.budget.evaluations <= 0 || tried - again < task.budget.evaluations;
@@ -99,6 +101,8 @@ struct Tuning {
   size_t enter(const AnyConfig& config);
   void reject(Entrant& e, std::string kind, std::string why);
   bool any_can_win() const;
+  // The winner of the tuning that this one goes on with, if it is among the entrants.
+  std::optional<size_t> earlier_winner() const;
   // The rounds are over, but the incumbent was beaten too late to be sure.
   bool in_rematch() const {
     return challenged > 0 && rounds >= most_rounds && rounds < most_rounds + rematch_rounds;
