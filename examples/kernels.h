@@ -9,7 +9,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include <ejk/ejk.h>
@@ -28,22 +27,6 @@ inline void check_positive(std::string_view op, std::string_view field, int valu
     refuse(op, "config." + std::string(field) + " = " + std::to_string(value), "a positive number");
 }
 
-// Calls work(begin, end) for `threads` equal parts of [0, count), the first on the calling thread.
-template <class F>
-void in_parts(int64_t count, int threads, const F& work) {
-  const int64_t part = (count + threads - 1) / threads;
-  std::vector<std::jthread> others;
-  for (int64_t begin = part; begin < count; begin += part)
-    others.emplace_back([&work, begin, end = std::min(count, begin + part)] { work(begin, end); });
-  work(int64_t{0}, std::min(count, part));
-}
-
-// One thread, and as many as can run here.
-inline std::vector<int> thread_counts() {
-  if (ejk::visible_cores() == 1) return {1};
-  return {1, ejk::visible_cores()};
-}
-
 // y += alpha x. The scalar does not change what is fastest, so it is not part of the key.
 struct Saxpy {
   static constexpr std::string_view op_id = "saxpy", version = "1";
@@ -59,7 +42,7 @@ struct Saxpy {
     check_positive(op_id, "threads", config.threads);
     const auto size = static_cast<int64_t>(y.size());
     const int64_t block = config.block, stride = block * config.threads;
-    in_parts(config.threads, config.threads, [&](int64_t thread, int64_t) {
+    ejk::in_parts(config.threads, config.threads, [&](int64_t thread, int64_t) {
       for (int64_t begin = thread * block; begin < size; begin += stride)
         add(alpha, x.data() + begin, y.data() + begin, std::min(block, size - begin));
     });
@@ -73,7 +56,7 @@ struct Saxpy {
   auto candidate_cfgs(const ejk::Invocation&) const {
     return ejk::space<Config>()
         .param(&Config::block, {64, 256, 1024, 4096, 16384, 65536})
-        .param(&Config::threads, thread_counts());
+        .param(&Config::threads, ejk::thread_counts());
   }
 
  private:
@@ -107,7 +90,7 @@ struct Matmul {
     check_positive(op_id, "threads", config.threads);
     const int64_t depth = a.shape[1], columns = b.shape[1];
     const int64_t tile = config.tile > 0 ? config.tile : std::max({depth, columns, int64_t{1}});
-    in_parts(a.shape[0], config.threads, [&](int64_t first, int64_t last) {
+    ejk::in_parts(a.shape[0], config.threads, [&](int64_t first, int64_t last) {
       std::fill(c->data + first * columns, c->data + last * columns, 0.f);
       for (int64_t k = 0; k < depth; k += tile)
         for (int64_t j = 0; j < columns; j += tile) {
@@ -135,7 +118,7 @@ struct Matmul {
     return ejk::space<Config>()
         .param(&Config::order, {Order::dot, Order::broad})
         .param(&Config::tile, {0, 16, 64, 256})
-        .param(&Config::threads, thread_counts())
+        .param(&Config::threads, ejk::thread_counts())
         .where([longest](const Config& c) { return c.tile < longest; });  // else the same as 0
   }
 
@@ -187,7 +170,7 @@ struct RmsNorm {
       refuse(op_id, "config.lanes = " + std::to_string(config.lanes), "1, 4, 8, 16 or 32");
     check_positive(op_id, "threads", config.threads);
     const int64_t columns = x.shape[1];
-    in_parts(x.shape[0], config.threads, [&](int64_t first, int64_t last) {
+    ejk::in_parts(x.shape[0], config.threads, [&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
         const float* from = x.data + row * columns;
         float* to = out->data + row * columns;
@@ -212,7 +195,7 @@ struct RmsNorm {
   auto candidate_cfgs(const ejk::Invocation&) const {
     return ejk::space<Config>()
         .param(&Config::lanes, {1, 4, 8, 16, 32})
-        .param(&Config::threads, thread_counts());
+        .param(&Config::threads, ejk::thread_counts());
   }
   // Only these are compiled; a stored config may be from another version of this file.
   bool is_valid(const Config& config, const ejk::Invocation&) const {

@@ -2,6 +2,7 @@
 // Races of plain functions: the tuner for callers who have no kernel.
 #include <fmt/format.h>
 
+#include <ejk/config.h>
 #include <ejk/error.h>
 #include <ejk/tuner.h>
 
@@ -9,20 +10,11 @@ namespace ejk {
 namespace {
 
 // The configurations are indices.
-constexpr ConfigType index_type = {
-    "index",
-    [](const void* index) { return Value(*static_cast<const size_t*>(index)); },
-    [](const Value& value, std::string&) -> std::shared_ptr<const void> {
-      return std::make_shared<size_t>(static_cast<size_t>(value.as_uint()));
-    },
-};
-
 class FunctionTrial final : public Trial {
  public:
   explicit FunctionTrial(std::span<const std::function<void()>> calls) : calls_(calls) {
     std::vector<AnyConfig> indices;
-    for (size_t i = 0; i < calls.size(); ++i)
-      indices.emplace_back(std::make_shared<const size_t>(i), &index_type);
+    for (size_t i = 0; i < calls.size(); ++i) indices.push_back(make_config(i));
     indices_ = candidate_list(std::move(indices));
   }
   std::shared_ptr<const CandidateSet> indices() const { return indices_; }

@@ -41,15 +41,7 @@ using Kind = Finding::Kind;
 
 // ---- fakes -------------------------------------------------------------------------------------
 
-constexpr ConfigType int_type = {
-    "int",
-    [](const void* v) { return Value(*static_cast<const int*>(v)); },
-    [](const Value& v, std::string&) -> std::shared_ptr<const void> {
-      return std::make_shared<int>(static_cast<int>(v.as_int()));
-    },
-};
-
-AnyConfig config(int value) { return {std::make_shared<const int>(value), &int_type}; }
+AnyConfig config(int value) { return make_config(value); }
 
 // Config n does acts[n], if there is one, and then leaves n.
 class ActingTrial : public Trial {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Races of fake kernels with controlled work, and the comparison of their outputs.
+#include <ejk/config.h>
 #include <ejk/tuner.h>
 
 #include <algorithm>
@@ -22,15 +23,7 @@ namespace {
 
 // ---- fakes -------------------------------------------------------------------------------------
 
-constexpr ConfigType int_type = {
-    "int",
-    [](const void* v) { return Value(*static_cast<const int*>(v)); },
-    [](const Value& v, std::string&) -> std::shared_ptr<const void> {
-      return std::make_shared<int>(static_cast<int>(v.as_int()));
-    },
-};
-
-AnyConfig config(int value) { return {std::make_shared<const int>(value), &int_type}; }
+AnyConfig config(int value) { return make_config(value); }
 
 std::vector<AnyConfig> configs(std::initializer_list<int> values) {
   std::vector<AnyConfig> list;

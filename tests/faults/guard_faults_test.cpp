@@ -17,6 +17,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ejk/config.h>
+
 #include "guard.h"
 #include "journal.h"
 #include "store_fixture.h"
@@ -29,14 +31,7 @@ using namespace ejk::detail;
 using ::testing::HasSubstr;
 using Kind = Finding::Kind;
 
-constexpr ConfigType int_type = {
-    "int",
-    [](const void* v) { return Value(*static_cast<const int*>(v)); },
-    [](const Value& v, std::string&) -> std::shared_ptr<const void> {
-      return std::make_shared<int>(static_cast<int>(v.as_int()));
-    },
-};
-AnyConfig config(int value) { return {std::make_shared<const int>(value), &int_type}; }
+AnyConfig config(int value) { return make_config(value); }
 
 // Allocates a little, as kernels do; config n does acts[n] before.
 struct Busy final : Trial {

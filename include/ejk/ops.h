@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+// The built-in operations: one header each under ejk/ops/.
+#pragma once
