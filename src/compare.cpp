@@ -91,8 +91,7 @@ std::vector<double> paired_ratios(std::span<const double> over, std::span<const 
 }
 
 Slowdown slowdown(std::span<const double> over, std::span<const double> under,
-                  const Window& window) {
-  constexpr int swaps = 200;
+                  const Window& window, int swaps) {
   // Of one round: a clock that shows the same time again and again is not that exact.
   constexpr double least_error = 0.012;
   std::vector<double> a, b;
@@ -144,13 +143,14 @@ bool is_tied(const Slowdown& s) {
 Window sharpest_window(const std::vector<std::span<const double>>& samples) {
   constexpr std::array<Window, 6> windows = {
       {{0.02, 0.1}, {0.03, 0.15}, {0.05, 0.2}, {0.075, 0.3}, {0.1, 0.5}, {0.3, 0.7}}};
-  constexpr size_t pairs = 6;  // more would only cost time
+  constexpr size_t pairs = 6;  // more of these would only cost time
+  constexpr int swaps = 50;
   Window sharpest;
   double least = std::numeric_limits<double>::infinity();
   for (const Window& window : windows) {
     double sum = 0;
     for (size_t i = 0; i + 1 < std::min(samples.size(), pairs + 1); ++i)
-      sum += slowdown(samples[i], samples[i + 1], window).error;
+      sum += slowdown(samples[i], samples[i + 1], window, swaps).error;
     if (sum < least) least = sum, sharpest = window;
   }
   return sharpest;

@@ -39,7 +39,7 @@ struct Slowdown {
 // within rounds: if they were equal, nobody could tell (that is what rounds are for). Over the
 // rounds in which both took part; error is infinite if there are fewer than 3.
 Slowdown slowdown(std::span<const double> over, std::span<const double> under,
-                  const Window& window = {});
+                  const Window& window = {}, int swaps = 200);
 
 // ---- when a difference is clear
 // ------------------------------------------------------------------

@@ -128,14 +128,15 @@ void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
   if (finding.kind == Kind::passed) {
     outputs = std::move(finding.outputs);
     count(t, *t.heuristic);
-  } else if (finding.kind == Kind::threw) {
-    t.reject(e, "threw", reason(finding));
-    count(t, *t.heuristic);
-    t.guard = std::make_unique<Guard>(*t.task.trial);
-  } else {
-    t.doubt = std::move(finding);
-    t.guard = std::make_unique<Guard>(*t.task.trial);
+    return;
   }
+  t.guard->rest();
+  if (finding.kind != Kind::threw) {
+    t.doubt = std::move(finding);
+    return;
+  }
+  t.reject(e, "threw", reason(finding));
+  count(t, *t.heuristic);
 }
 
 // Once others were tried: if one of them passed in a child, it was the heuristic's own fault. If
@@ -171,6 +172,12 @@ std::optional<std::vector<OutputBytes>> reference_outputs(Tuning& t) {
   }
   t.note += fmt::format("the reference {}; ", failure);
   return std::nullopt;
+}
+
+void announce(Tuning& t, std::span<const size_t> who) {
+  if (!t.guard) return;
+  for (size_t i : who)
+    if (t.entrants[i].racing()) t.guard->announce({&t.entrants[i].config, 1});
 }
 
 // Before anything else runs: the guard, the reference, the heuristic.
@@ -265,6 +272,7 @@ void acquit(Tuning& t, Entrant& e) {
 
 void first_runs(Tuning& t, std::span<const size_t> who) {
   reject_condemned(t, who);
+  announce(t, who);
   if (!std::exchange(t.prepared, true)) prepare(t);
   const auto deaths = t.task.journal ? t.task.journal->suspects() : std::map<std::string, int>{};
   std::vector<size_t> plain, suspects;
@@ -287,6 +295,7 @@ void first_runs(Tuning& t, std::span<const size_t> who) {
       try_suspect(t, i, deaths.at(stable_json(t.entrants[i].config.to_value())));
   leave_untried(t, who);
   judge_idle(t);
+  if (t.guard) t.guard->rest();
 }
 
 }  // namespace ejk::detail

@@ -43,11 +43,35 @@ double Guard::deadline() const {
   return std::max(limits_.least_deadline_seconds, limits_.deadline_over_control * control_seconds_);
 }
 
+Guard::~Guard() = default;
+
+size_t Guard::job_of(const AnyConfig& config) {
+  const auto found = std::ranges::find_if(
+      jobs_, [&](const AnyConfig* known) { return known != nullptr && *known == config; });
+  if (found != jobs_.end()) return static_cast<size_t>(found - jobs_.begin());
+  jobs_.push_back(&announced_.emplace_back(config));
+  return jobs_.size() - 1;
+}
+
+void Guard::announce(std::span<const AnyConfig> configs) {
+  for (const AnyConfig& c : configs) job_of(c);
+}
+
+void Guard::rest() { child_.reset(); }
+
+GuardChild& Guard::child_for(size_t job) {
+  if (!child_ || !child_->alive() || job >= child_knows_) {
+    child_.reset();  // two children at once would need twice the memory
+    child_knows_ = jobs_.size();
+    child_ = std::make_unique<GuardChild>(trial_, jobs_, limits_.memory_bytes);
+  }
+  return *child_;
+}
+
 Finding Guard::prove(const AnyConfig& control) {
-  const Job jobs[] = {&control};
-  GuardChild child(trial_, jobs, limits_.memory_bytes);
+  const size_t job = job_of(control);
   control_.reset();
-  Finding finding = child.run(0, deadline(), limits_.least_deadline_seconds).finding;
+  Finding finding = child_for(job).run(job, deadline(), limits_.least_deadline_seconds).finding;
   if (finding.kind == Kind::passed) {
     control_ = control, control_seconds_ = finding.seconds;
     why_not_.clear();
@@ -58,9 +82,9 @@ Finding Guard::prove(const AnyConfig& control) {
 }
 
 std::optional<Finding> Guard::reference() {
-  const Job jobs[] = {nullptr};
-  GuardChild child(trial_, jobs, limits_.memory_bytes);
-  JobReport report = child.run(0, std::max(deadline(), limits_.control_deadline_seconds));
+  constexpr size_t job = 0;
+  JobReport report =
+      child_for(job).run(job, std::max(deadline(), limits_.control_deadline_seconds));
   if (report.finding.kind == Kind::passed && !report.has_reference) return std::nullopt;
   return std::move(report.finding);
 }
@@ -73,47 +97,45 @@ class Guard::Tour {
 
   Tour(Guard& guard, std::span<const AnyConfig> configs, const Each& each)
       : guard_(guard), each_(each) {
-    for (const AnyConfig& c : configs) jobs_.push_back(&c);
-    if (guard_.control_) jobs_.push_back(&*guard_.control_), control_ = configs.size();
-    count_ = configs.size();
+    for (const AnyConfig& c : configs) jobs_.push_back(guard_.job_of(c));
+    if (guard_.control_) control_ = guard_.job_of(*guard_.control_);
   }
+  ~Tour() { guard_.rest(); }
+  Tour(const Tour&) = delete;
+  Tour& operator=(const Tour&) = delete;
 
   void go() {
-    for (size_t i = 0; i < count_; ++i)
+    for (size_t i = 0; i < jobs_.size(); ++i)
       if (!first_run(i)) return;
     if (!control_ && !be_patient()) return;
     for (Failed& f : failed_)
-      if (!each_(f.job, without_control(std::move(f.report)))) return;
+      if (!each_(f.index, without_control(std::move(f.report)))) return;
   }
 
  private:
   struct Failed {
-    size_t job;
+    size_t index;  // of the config
     JobReport report;
     bool fresh;  // nothing ran before it in its child
   };
 
-  void start_child() {
-    child_.reset();  // two children at once would need twice the memory
-    child_ = std::make_unique<GuardChild>(guard_.trial_, jobs_, guard_.limits_.memory_bytes);
-  }
-
   // False if `each_` wants no more.
-  bool first_run(size_t job) {
-    if (!child_ || !child_->alive()) start_child();
-    const bool fresh = child_->jobs_done() == 0;
+  bool first_run(size_t index) {
+    const size_t job = jobs_[index];
+    GuardChild& child = guard_.child_for(job);
+    const bool fresh = child.jobs_done() == 0;
     const double least = guard_.limits_.least_deadline_seconds;
-    JobReport report = control_ ? child_->run(job, guard_.deadline())
-                                : child_->run(job, patient_ ? control_deadline() : least, least);
+    JobReport report = control_ ? child.run(job, guard_.deadline())
+                                : child.run(job, patient_ ? control_deadline() : least, least);
     const bool passed = report.finding.kind == Kind::passed;
     if (!control_ && report.finding.kind == Kind::timed_out)
       patient_ = (waited_ += report.finding.seconds) >= control_deadline();
-    if (passed && !control_) return found_control(job, std::move(report.finding));
+    if (passed && !control_) return found_control(index, std::move(report.finding));
     if (!passed && (report.may_be_ours || (report.needs_control && !control_))) {
-      failed_.push_back({job, std::move(report), fresh});
+      failed_.push_back({index, std::move(report), fresh});
       return !control_ || judge_failed();
     }
-    return each_(job, std::move(report.finding));
+    return each_(index, std::move(report.finding));
   }
 
   // Nobody has passed. Those that were late get as much time as a control would have got.
@@ -122,21 +144,21 @@ class Guard::Tour {
     std::vector<size_t> late;
     std::erase_if(failed_, [&](const Failed& f) {
       const bool was_late = f.report.finding.kind == Kind::timed_out;
-      if (was_late) late.push_back(f.job);
+      if (was_late) late.push_back(f.index);
       return was_late;
     });
-    return std::ranges::all_of(late, [&](size_t job) { return first_run(job); });
+    return std::ranges::all_of(late, [&](size_t index) { return first_run(index); });
   }
 
-  bool found_control(size_t job, Finding finding) {
-    control_ = job;
-    guard_.control_ = *jobs_[job], guard_.control_seconds_ = finding.seconds;
-    return each_(job, std::move(finding)) && judge_failed();
+  bool found_control(size_t index, Finding finding) {
+    control_ = jobs_[index];
+    guard_.control_ = *guard_.jobs_[*control_], guard_.control_seconds_ = finding.seconds;
+    return each_(index, std::move(finding)) && judge_failed();
   }
 
   bool judge_failed() {
     for (Failed& f : std::exchange(failed_, {}))
-      if (!each_(f.job, judged(f))) return false;
+      if (!each_(f.index, judged(f))) return false;
     return true;
   }
 
@@ -145,19 +167,21 @@ class Guard::Tour {
   // Once more, in a child of its own, directly after the control.
   Finding judged(Failed& first) {
     const std::string& why = first.report.finding.why;
-    start_child();
-    const Finding control = child_->run(*control_, control_deadline()).finding;
+    const size_t job = jobs_[first.index];
+    guard_.rest();
+    GuardChild& child = guard_.child_for(job);
+    const Finding control = child.run(*control_, control_deadline()).finding;
     if (control.kind != Kind::passed)
       return unknown(why + "; but the control did not pass either: " + control.why);
     guard_.control_seconds_ = std::max(guard_.control_seconds_, control.seconds);
-    JobReport again = child_->run(first.job, guard_.deadline());
+    JobReport again = child.run(job, guard_.deadline());
     if (again.finding.kind != Kind::passed) return std::move(again.finding);
     // It failed where others had run before it, or was only late: they, or the machine, may have
     // been the cause. A second pass clears it.
     const Kind kind = first.report.finding.kind;
     const bool excused = !first.fresh || kind == Kind::timed_out || kind == Kind::unknown ||
                          kind == Kind::out_of_memory;
-    if (excused) again = child_->run(first.job, guard_.deadline());
+    if (excused) again = child.run(job, guard_.deadline());
     if (excused && again.finding.kind == Kind::passed) return std::move(again.finding);
     return unknown(why + "; but not when it was repeated");
   }
@@ -177,14 +201,12 @@ class Guard::Tour {
 
   Guard& guard_;
   const Each& each_;
-  std::vector<Job> jobs_;  // the configs, then the control
-  size_t count_ = 0;
+  std::vector<size_t> jobs_;       // of the configs
   std::optional<size_t> control_;  // its job
   std::vector<Failed> failed_;     // to be repeated beside the control
   // Until there is a control, an endless config must not take the time of those behind it.
   bool patient_ = false;
   double waited_ = 0;  // seconds, for configs that were late
-  std::unique_ptr<GuardChild> child_;
 };
 
 void Guard::run(std::span<const AnyConfig> configs,

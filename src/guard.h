@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -42,6 +44,8 @@ struct Finding {
 };
 std::string_view kind_name(Finding::Kind kind);
 
+class GuardChild;
+
 // A failure counts only if it cannot be the guard's own fault: what could come from running in a
 // child at all (signals, exits, time, memory) is repeated in a fresh child directly after the
 // control, which must pass there, and must come again. One trial, one thread; the trial itself is
@@ -49,6 +53,12 @@ std::string_view kind_name(Finding::Kind kind);
 class Guard {
  public:
   explicit Guard(Trial& trial, GuardLimits limits = {});
+  ~Guard();
+
+  // What will run later, so that one child can do it all: it knows what was known at its start.
+  void announce(std::span<const AnyConfig> configs);
+  // Ends the child that waits for the next one to run.
+  void rest();
 
   // Runs the control in a child. If it does not pass there, this kernel cannot be guarded.
   Finding prove(const AnyConfig& control);
@@ -70,12 +80,19 @@ class Guard {
  private:
   class Tour;
   double deadline() const;
+  size_t job_of(const AnyConfig& config);
+  // The child, which is started if there is none that knows the job.
+  GuardChild& child_for(size_t job);
 
   Trial& trial_;
   GuardLimits limits_;
   std::optional<AnyConfig> control_;
   double control_seconds_ = 0;  // the longest seen
   std::string why_not_;
+  std::deque<AnyConfig> announced_;       // by address: jobs point to them
+  std::vector<const AnyConfig*> jobs_{nullptr};  // the reference, then the announced ones
+  std::unique_ptr<GuardChild> child_;
+  size_t child_knows_ = 0;  // so many of the jobs
 };
 
 }  // namespace ejk::detail

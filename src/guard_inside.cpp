@@ -183,7 +183,7 @@ bool write_all(int file, const void* data, size_t bytes) {
 
 // False with errno if the file cannot hold them.
 bool hand_over(const std::vector<OutputBytes>& outputs, int file, Board& board) {
-  if (::ftruncate(file, 0) != 0 || ::lseek(file, 0, SEEK_SET) != 0) return false;
+  if (::lseek(file, 0, SEEK_SET) != 0) return false;  // over the last ones: its pages are used again
   uint64_t total = 0;
   for (const OutputBytes& o : outputs) {
     const OutputHeader header{static_cast<uint64_t>(o.dtype), o.bytes.size()};
@@ -191,6 +191,7 @@ bool hand_over(const std::vector<OutputBytes>& outputs, int file, Board& board) 
     if (!write_all(file, o.bytes.data(), o.bytes.size())) return false;
     total += sizeof header + o.bytes.size();
   }
+  if (::ftruncate(file, static_cast<off_t>(total)) != 0) return false;
   board.outputs = outputs.size(), board.outputs_bytes = total;
   return true;
 }

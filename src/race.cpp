@@ -25,9 +25,15 @@ struct Hopeless {
   int rounds;
   double ratio;
 };
-constexpr std::array<Hopeless, 7> hopeless = {
-    {{2, 5}, {3, 2.2}, {4, 1.6}, {5, 1.35}, {8, 1.15}, {10, 1.08}, {12, 1.05}}};
-constexpr Hopeless hopeless_incumbent = {8, 1.5};
+constexpr std::array<Hopeless, 8> hopeless = {{{2, 2.5},
+                                               {3, 1.6},
+                                               {4, 1.35},
+                                               {5, 1.25},
+                                               {6, 1.18},
+                                               {8, 1.08},
+                                               {10, 1.05},
+                                               {12, 1.035}}};
+constexpr std::array<Hopeless, 4> hopeless_incumbent = {{{3, 3}, {4, 2}, {6, 1.5}, {8, 1.3}}};
 constexpr double hopeless_in_one = 4;  // where one round is all there will ever be
 
 // The racing ones and, in some rounds, the control's second turn (`entrants.size()`), in random
@@ -82,13 +88,15 @@ bool hopeless_so_far(const std::vector<double>& ratios, bool incumbent) {
   const auto is = [&](const Hopeless& h) {
     return static_cast<int>(ratios.size()) >= h.rounds && least > h.ratio;
   };
-  return incumbent ? is(hopeless_incumbent) : std::ranges::any_of(hopeless, is);
+  return incumbent ? std::ranges::any_of(hopeless_incumbent, is)
+                   : std::ranges::any_of(hopeless, is);
 }
 
 // What a candidate takes in units of the control: of both views of a noisy machine the middle.
 double score(const Tuning& t, size_t i) {
   if (i == t.control) return 0;
   const double median = std::log(median_ratio(t, i, t.control));
+  if (t.rounds < first_look) return median;
   const Slowdown s = slowdown_of(t, i, t.control);
   return s.rounds < 3 ? median : (median + s.log_ratio) / 2;
 }
@@ -202,10 +210,11 @@ bool as_good(const Tuning& t, size_t i, size_t best) {
   return score(t, i) - score(t, best) < near;
 }
 
-int next_look(int rounds) {
+int next_look(const Tuning& t) {
   for (const Hopeless& h : hopeless)
-    if (rounds < h.rounds) return h.rounds;
-  return rounds < most_rounds ? std::min(most_rounds, look_after(rounds)) : rounds + 1;
+    if (t.rounds < h.rounds) return h.rounds;
+  if (t.rounds < most_rounds) return std::min(most_rounds, look_after(t.rounds));
+  return std::max(t.rounds + 1, t.challenged + rematch_rounds);
 }
 
 }  // namespace
@@ -258,7 +267,7 @@ bool warm_up_all(Tuning& t) {
 
 void run_rounds(Tuning& t) {
   const int least = std::max(1, t.options.iters), most = std::max(most_rounds, least);
-  int look = next_look(0);
+  int look = next_look(t);
   while (t.any_can_win() && (t.rounds < most || t.in_rematch())) {
     seat_incumbent(t);
     if (!run_round(t)) {
@@ -269,11 +278,11 @@ void run_rounds(Tuning& t) {
     }
     t.tell(TuneProgress::Kind::round);
     if (t.rounds < look && t.rounds != most) continue;
-    look = next_look(t.rounds);
-    if (!t.in_rematch()) choose_window(t);
+    if (t.rounds >= first_look && !t.in_rematch()) choose_window(t);
     const size_t best = leader(t);
     if (best != t.leading) t.leading = best, t.tell(TuneProgress::Kind::best, best);
     drop_slower(t, best);
+    look = next_look(t);
     if (t.rounds >= least && (settled(t, best) || fast_enough(t, best))) return;
   }
 }

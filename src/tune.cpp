@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <ejk/search.h>
+
 #include "tuning.h"
 
 namespace ejk {
@@ -179,6 +181,7 @@ Tuner::Tuner(TunerOptions options) : options_(std::move(options)) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("[Tuner] warmup {} and iters {} were given: both must be 0 or more",
                             options_.warmup, options_.iters));
+  static_cast<void>(make_search(options_.strategy, {}));  // throws if there is none of that name
 }
 
 TuneResult Tuner::tune(const TuneTask& task) {

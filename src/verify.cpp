@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
 
 #include <fmt/format.h>
 
@@ -65,24 +66,25 @@ double read_as(const std::byte* at) {
   return static_cast<double>(static_cast<std::conditional_t<sizeof(T) == 2, float, T>>(value));
 }
 
-// Calls f(bytes per number, read) for a floating type; complex numbers are two numbers each.
+// Calls f(bytes per number, read) for a floating type; complex numbers are two numbers each. `read`
+// has a type of its own, so that it becomes part of the loop: outputs can be large.
 // Returns false for all other types, which are compared as bits.
 template <class F>
 bool as_numbers(DType dtype, F&& f) {
   switch (dtype) {
     case DType::float16:
-      f(sizeof(Half), read_as<Half>);
+      f(sizeof(Half), [](const std::byte* at) { return read_as<Half>(at); });
       return true;
     case DType::bfloat16:
-      f(sizeof(BFloat16), read_as<BFloat16>);
+      f(sizeof(BFloat16), [](const std::byte* at) { return read_as<BFloat16>(at); });
       return true;
     case DType::float32:
     case DType::complex64:
-      f(sizeof(float), read_as<float>);
+      f(sizeof(float), [](const std::byte* at) { return read_as<float>(at); });
       return true;
     case DType::float64:
     case DType::complex128:
-      f(sizeof(double), read_as<double>);
+      f(sizeof(double), [](const std::byte* at) { return read_as<double>(at); });
       return true;
     case DType::float8_e8m0fnu:
       f(size_t{1}, [](const std::byte* at) { return read_e8m0(static_cast<uint8_t>(*at)); });
@@ -125,22 +127,28 @@ Tolerance usual_tolerance(DType dtype) {
 // square, without the huge numbers that only mark something (a masked -1e30), else they would
 // excuse every error beside them.
 double usual_magnitude(const OutputBytes& output) {
-  constexpr double marker = 1e6;  // times the median: beyond what sums of normal data reach
-  std::vector<double> sizes;
-  const bool numbers = as_numbers(output.dtype, [&](size_t width, auto read) {
-    for (size_t at = 0; at + width <= output.bytes.size(); at += width) {
-      const double size = std::abs(read(&output.bytes[at]));
-      if (size > 0 && std::isfinite(size)) sizes.push_back(size);
-    }
+  constexpr double marker = 1e6;     // times the median: beyond what sums of normal data reach
+  constexpr size_t enough = 10'000;  // to know about where the median lies
+  double limit = 0, sum = 0, count = 0;
+  as_numbers(output.dtype, [&](size_t width, auto read) {
+    const size_t total = output.bytes.size() / width;
+    const auto size_of = [&](size_t i) { return std::abs(read(&output.bytes[i * width])); };
+    const auto counts = [](double size) { return size > 0 && std::isfinite(size); };
+    // At random, because what is masked may come at regular distances.
+    std::mt19937_64 random(1);
+    std::vector<double> some;
+    for (size_t i = 0; i < std::min(total, enough); ++i)
+      if (const double size = size_of(total > enough ? random() % total : i); counts(size))
+        some.push_back(size);
+    if (some.empty()) return;
+    const auto middle = some.begin() + static_cast<std::ptrdiff_t>(some.size() / 2);
+    std::ranges::nth_element(some, middle);
+    limit = *middle * marker;
+    for (size_t i = 0; i < total; ++i)
+      if (const double size = size_of(i); counts(size) && size <= limit)
+        sum += size / limit * (size / limit), ++count;
   });
-  if (!numbers || sizes.empty()) return 0;
-  const auto middle = sizes.begin() + static_cast<std::ptrdiff_t>(sizes.size() / 2);
-  std::ranges::nth_element(sizes, middle);
-  const double limit = *middle * marker;
-  double sum = 0, count = 0;
-  for (double size : sizes)
-    if (size <= limit) sum += size / limit * (size / limit), ++count;
-  return limit * std::sqrt(sum / count);
+  return count == 0 ? 0 : limit * std::sqrt(sum / count);
 }
 
 // Counts what differs and remembers the first place.
@@ -173,12 +181,25 @@ bool left_unwritten(const std::byte* got, const std::byte* expected, const std::
          std::memcmp(expected, untouched, width) != 0;
 }
 
+// Calls f(index) for all elements in stretches that are not the same byte by byte: most of what
+// candidates compute is.
+template <class F>
+void for_each_different(const OutputBytes& got, const OutputBytes& expected, size_t width, F&& f) {
+  constexpr size_t stretch = 256;  // elements
+  const size_t total = got.bytes.size() / width;
+  for (size_t begin = 0; begin < total; begin += stretch) {
+    const size_t end = std::min(total, begin + stretch), at = begin * width;
+    if (std::memcmp(&got.bytes[at], &expected.bytes[at], (end - begin) * width) == 0) continue;
+    for (size_t i = begin; i < end; ++i) f(i);
+  }
+}
+
 Mismatch compare(const OutputBytes& got, const OutputBytes& expected, const OutputBytes* untouched,
                  double scale, const Tolerance& allowed) {
   Mismatch m;
   const bool numbers = as_numbers(got.dtype, [&](size_t width, auto read) {
     m.total = got.bytes.size() / width;
-    for (size_t i = 0; i < m.total; ++i) {
+    for_each_different(got, expected, width, [&](size_t i) {
       const std::byte *a = &got.bytes[i * width], *b = &expected.bytes[i * width];
       const double left = read(a), right = read(b);
       const std::byte* before = untouched == nullptr ? nullptr : &untouched->bytes[i * width];
@@ -186,18 +207,18 @@ Mismatch compare(const OutputBytes& got, const OutputBytes& expected, const Outp
         m.add(i, fmt::format("{:.9g}", left), fmt::format("{:.9g}", right));
       else if (std::isnan(left) && left_unwritten(a, b, before, width))
         m.add(i, "nothing written", "nan");
-    }
+    });
   });
   if (numbers) return m;
   const size_t width = std::max<size_t>(1, dtype_bits(got.dtype) / 8);
   m.total = got.bytes.size() / width;
-  for (size_t i = 0; i < m.total; ++i) {
+  for_each_different(got, expected, width, [&](size_t i) {
     const std::byte *a = &got.bytes[i * width], *b = &expected.bytes[i * width];
-    if (std::memcmp(a, b, width) == 0) continue;
+    if (std::memcmp(a, b, width) == 0) return;
     int64_t left = 0, right = 0;  // little endian; signs are not restored, the bits are the news
     std::memcpy(&left, a, width), std::memcpy(&right, b, width);
     m.add(i, fmt::format("{:#x}", left), fmt::format("{:#x}", right));
-  }
+  });
   return m;
 }
 

@@ -443,10 +443,12 @@ TEST_F(Guarding, TheCallerCanStop) {
 TEST_F(Guarding, TheReferenceRunsInAChildToo) {
   Guard guard(trial, quick());
   EXPECT_FALSE(guard.reference());
+  guard.rest();  // the next child sees what has changed here
   trial.reference = [] {};
   const auto found = guard.reference();
   ASSERT_TRUE(found);
   EXPECT_EQ(left_in(*found), 100);
+  guard.rest();
   trial.reference = [] { ::raise(SIGSEGV); };
   EXPECT_EQ(guard.reference()->kind, Kind::crashed);
 }

@@ -107,6 +107,15 @@ TEST_F(LargeSets, OfMoreThanAMillionPointsAreSearchedToo) {
   EXPECT_EQ(result.entry.evidence.strategy, "auto");
 }
 
+TEST(Tuner, AnUnknownStrategyIsRefusedWhenTheTunerIsMade) {
+  try {
+    ejk::Tuner(ejk::TunerOptions{.strategy = "best"});
+    FAIL();
+  } catch (const ejk::Error& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr("there are auto, random and exhaustive"));
+  }
+}
+
 TEST_F(LargeSets, CanBeSearchedByAnotherStrategy) {
   Bowl::make(28, 3);
   auto o = options();
