@@ -8,6 +8,7 @@
 #include <random>
 
 #include <ejk/ejk.h>
+#include <ejk/ops/decode_attention.h>
 #include <ejk/ops/flash_attention.h>
 
 namespace {
@@ -145,6 +146,59 @@ TEST_P(OnEveryInstructionSet, FlashDoesNotDependOnTheNumberOfThreads) {
       if (threads == 1) first = all;
       else ASSERT_EQ(all, first) << "seed " << seed << ", " << threads << " threads: " << c.text();
     }
+  }
+}
+
+TEST_P(OnEveryInstructionSet, DecodeIsTheReferencePlainAndPaged) {
+  for (unsigned seed = 3000; seed < 3100; ++seed) {
+    Random r(seed);
+    const DType dtype = r.chance(30) ? DType::bfloat16 : DType::float32;
+    const int64_t batch = r.from_to(1, 3), kv_heads = r.from_to(1, 3), group = r.from_to(1, 7);
+    const int64_t dim = r.from_to(1, seed % 5 == 0 ? 270 : 40);
+    const int64_t page_size = r.from_to(1, 20), pages = r.from_to(1, 12), most = r.from_to(1, 6);
+    const int64_t positions = r.from_to(1, 200);
+    ejk::ops::DecodeOptions options;
+    if (r.chance(30)) options.window_left = r.from_to(0, 40);
+    if (r.chance(30)) options.softcap = 5.f;
+    if (r.chance(30)) options.scale = 0.3f;
+    const ejk::ops::DecodeConfig config{.splits = static_cast<int>(r.from_to(1, 5)),
+                                        .k_block = static_cast<int>(r.from_to(1, 150)),
+                                        .threads = static_cast<int>(r.from_to(1, 3))};
+    const auto lengths = [&](int64_t longest) {
+      std::vector<int32_t> all;
+      for (int64_t b = 0; b < batch; ++b)
+        all.push_back(static_cast<int32_t>(r.from_to(0, longest)));
+      return all;
+    };
+    const Tensor q = r.tensor(dtype, {batch, 1, kv_heads * group, dim}).selected(1, 0);
+    const float tolerance = dtype == DType::float32 ? 1e-5f : 0.02f;
+    const auto expect_equal = [&](const Tensor& found, const Tensor& expected, const char* which) {
+      const auto a = values(found), b = values(expected);
+      for (size_t i = 0; i < a.size(); ++i)
+        ASSERT_NEAR(a[i], b[i], tolerance)
+            << which << ", seed " << seed << " at " << i << ": q " << ejk::shape_text(q.shape())
+            << " " << ejk::dtype_name(dtype) << " " << ejk::to_json(config);
+    };
+
+    const ejk::ops::DecodeAttention plain;
+    const Tensor k = r.tensor(dtype, {batch, positions, kv_heads, dim});
+    const Tensor v = r.tensor(dtype, {batch, positions, kv_heads, dim});
+    const auto filled = r.chance(80) ? lengths(positions) : std::vector<int32_t>{};
+    const Tensor out = plain.run(config, q, k, v, filled, options);
+    expect_equal(out, plain.reference(q, k, v, filled, options), "plain");
+    auto other_threads = config;
+    other_threads.threads = 5;
+    ASSERT_EQ(values(plain.run(other_threads, q, k, v, filled, options)), values(out));
+
+    const ejk::ops::PagedDecodeAttention paged;
+    const Tensor k_pages = r.tensor(dtype, {pages, page_size, kv_heads, dim});
+    const Tensor v_pages = r.tensor(dtype, {pages, page_size, kv_heads, dim});
+    const Tensor table = Tensor::of<int32_t>({batch, most});
+    for (int64_t i = 0; i < table.size(); ++i)
+      table.data<int32_t>()[i] = static_cast<int32_t>(r.from_to(0, pages - 1));
+    const auto in_pages = lengths(most * page_size);
+    expect_equal(paged.run(config, q, k_pages, v_pages, table, in_pages, options),
+                 paged.reference(q, k_pages, v_pages, table, in_pages, options), "paged");
   }
 }
 

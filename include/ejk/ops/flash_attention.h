@@ -40,7 +40,7 @@ void ejk_key(KeySink& key, const AttentionOptions& options);
 // - What a query does not see does not reach its output, whatever it is, NaN and infinity included.
 // - A NaN that it sees in q or k, a logit of +inf, or only logits of -inf make its output NaN; a NaN
 //   or infinity in v reaches the elements it is added to. Gradients of such inputs are not defined.
-// - Softmax does not overflow for finite logits.
+// - Softmax does not overflow for logits between -2e38 and 2e38.
 // - Results depend on the block sizes (by rounding) and not on the number of threads.
 struct FlashAttention {
   static constexpr std::string_view op_id = "flash_attention", version = "1";
