@@ -195,11 +195,12 @@ StridedView<T, 3> packed_view(T* data, std::array<int64_t, 3> shape) {
   return View<T, 3>{data, shape};
 }
 
-// The product of x and y in a tensor of T. If the batch is more than the tensor has, the products
-// are added up, in order.
+// The products of a batch of x and y in a tensor of T. Where that is for a single matrix that served
+// the whole batch, they are added up, in order.
 template <class T, class X, class Y>
-Tensor product(const MatmulBlocking& blocking, const X& x, const Y& y, int64_t batch_of_result) {
-  const int64_t batch = std::max(x.shape[0], y.shape[0]), m = x.shape[1], n = y.shape[2];
+Tensor product(const MatmulBlocking& blocking, int64_t batch, const X& x, const Y& y,
+               int64_t batch_of_result) {
+  const int64_t m = x.shape[1], n = y.shape[2];
   Tensor out = Tensor::of<T>({batch_of_result, m, n});
   if (batch_of_result == batch) {
     multiply(blocking, x, y, nullptr, packed_view(out.data<T>(), {batch, m, n}));
@@ -245,13 +246,14 @@ auto Matmul<In, Result>::gradients(const Config& config, const Input& a, const I
   check_shapes(a, b, bias, dc);
   check_blocking("grad_a", config.grad_a);
   check_blocking("grad_b", config.grad_b);
+  const int64_t batch = dc.shape[0];
   Gradients out;
-  std::get<0>(out) = product<In>(config.grad_a, dc, transposed(b), a.shape[0]);
+  std::get<0>(out) = product<In>(config.grad_a, batch, dc, transposed(b), a.shape[0]);
   const auto all_a = rows_in_one(a), all_dc = rows_in_one(dc);
   // A b that serves the whole batch gets its gradient from all rows at once.
-  if (b.shape[0] == 1 && a.shape[0] == dc.shape[0] && all_a && all_dc)
-    std::get<1>(out) = product<In>(config.grad_b, transposed(*all_a), *all_dc, 1);
-  else std::get<1>(out) = product<In>(config.grad_b, transposed(a), dc, b.shape[0]);
+  if (b.shape[0] == 1 && a.shape[0] == batch && all_a && all_dc)
+    std::get<1>(out) = product<In>(config.grad_b, 1, transposed(*all_a), *all_dc, 1);
+  else std::get<1>(out) = product<In>(config.grad_b, batch, transposed(a), dc, b.shape[0]);
   if (bias) std::get<2>(out) = column_sums<In>(dc);
   return out;
 }
