@@ -1,3 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The built-in operations: one header each under ejk/ops/.
 #pragma once
+
+#include <ejk/ops/matmul.h>
