@@ -16,6 +16,7 @@
 
 #include <hwy/targets.h>
 
+#include "ops/attention.h"
 #include "ops/case.h"
 #include "ops/matmul.h"
 
@@ -23,6 +24,7 @@ namespace {
 
 // One row per family; its header says which words it takes.
 const std::map<std::string, bench::Case (*)(const bench::Words&)> families = {
+    {"attention", bench::make_attention},
     {"matmul", bench::make_matmul},
     {"sgemm", bench::make_sgemm},
 };

@@ -28,6 +28,50 @@ def matmul_jax(words):
     return lambda: multiply(a, b).block_until_ready()
 
 
+def attention_torch(words):
+    """attention KIND BATCH QUERIES KEYS HEADS KV_HEADS DIM"""
+    kind = words[1]
+    batch, queries, keys, heads, kv_heads, dim = map(int, words[2:8])
+    gradient, causal = kind.startswith("grad"), kind.endswith("causal")
+    q = torch.rand(batch, heads, queries, dim) * 2 - 1
+    k, v = (torch.rand(batch, kv_heads, keys, dim) * 2 - 1 for _ in range(2))
+    grouped = heads != kv_heads
+
+    def forward():
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+
+    if not gradient:
+        return forward
+    for x in (q, k, v):
+        x.requires_grad_(True)
+    dout = torch.rand(batch, heads, queries, dim) * 2 - 1
+
+    def forward_and_backward():
+        with torch.enable_grad():
+            return torch.autograd.grad(forward(), (q, k, v), dout)
+
+    return forward_and_backward
+
+
+def attention_jax(words):
+    kind = words[1]
+    batch, queries, keys, heads, kv_heads, dim = map(int, words[2:8])
+    gradient, causal = kind.startswith("grad"), kind.endswith("causal")
+    shapes = [(batch, queries, heads, dim), (batch, keys, kv_heads, dim), (batch, keys, kv_heads, dim)]
+    arrays = [jax.random.uniform(jax.random.key(i), s, minval=-1) for i, s in enumerate(shapes)]
+    forward = jax.jit(lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=causal))
+    if not gradient:
+        return lambda: forward(*arrays).block_until_ready()
+
+    @jax.jit
+    def forward_and_backward(q, k, v, dout):
+        out, pull = jax.vjp(forward, q, k, v)
+        return out, pull(dout)
+
+    dout = jax.random.uniform(jax.random.key(9), shapes[0], minval=-1)
+    return lambda: jax.block_until_ready(forward_and_backward(*arrays, dout))
+
+
 def timed(call, times):
     call()
     cpu, wall = time.process_time(), time.perf_counter()

@@ -2,4 +2,6 @@
 // The built-in operations: one header each under ejk/ops/.
 #pragma once
 
+#include <ejk/ops/decode_attention.h>
+#include <ejk/ops/flash_attention.h>
 #include <ejk/ops/matmul.h>

@@ -47,9 +47,8 @@ class HeadRows {
     float* to = data_.get() + static_cast<int64_t>(place) * block_ * step;
     if (kept_[place] == index) return to;
     kept_[place] = index;
-    for (int64_t i = 0; i < count; ++i)
-      load(rows_, rows_.offset(batch_, index * block_ + i, head_), dim_, 1.f, to + i * step);
-    finite_[place] = all_finite(to, count);
+    const int64_t first = index * block_;
+    finite_[place] = rows_.bf16 ? copy<BFloat16>(first, count, to) : copy<float>(first, count, to);
     return to;
   }
   bool finite(int64_t index) const { return finite_[static_cast<size_t>(index) % kept_.size()]; }
@@ -57,15 +56,23 @@ class HeadRows {
   const int64_t step;
 
  private:
-  bool all_finite(const float* rows, int64_t count) const {
+  // Whether all of them are finite numbers.
+  template <class T>
+  bool copy(int64_t first, int64_t count, float* to) const {
     const F32 d;
+    const T* from = static_cast<const T*>(rows_.data) + rows_.offset(batch_, first, head_);
     V32 sum = hn::Zero(d);  // of x * 0
     float rest = 0;
-    for (int64_t i = 0; i < count; ++i, rows += step) {
+    for (int64_t i = 0; i < count; ++i, from += rows_.position_stride, to += step) {
+      // Rows are too far apart for the processor to guess the next one.
+      if (i + 6 < count) prefetch_row(from + 6 * rows_.position_stride, dim_);
       int64_t c = 0;
-      for (; c + vector_size <= dim_; c += vector_size)
-        sum = hn::MulAdd(hn::LoadU(d, rows + c), hn::Zero(d), sum);
-      for (; c < dim_; ++c) rest += rows[c] * 0;
+      for (; c + vector_size <= dim_; c += vector_size) {
+        const V32 x = load_row(from + c);
+        sum = hn::MulAdd(x, hn::Zero(d), sum);
+        hn::StoreU(x, d, to + c);
+      }
+      for (; c < dim_; ++c) rest += (to[c] = static_cast<float>(from[c])) * 0;
     }
     return hn::GetLane(hn::SumOfLanes(d, sum)) + rest == 0;
   }
@@ -79,6 +86,7 @@ class HeadRows {
 
 // Up to max_vectors vectors of queries that go through the keys together.
 struct Tile {
+  int64_t first = 0, count = 0;  // of the rows of the block
   int64_t vectors = 0;
   KeyRange seen;  // by any of them
   float *q, *out;  // [dim][width]
@@ -157,16 +165,20 @@ class Forward {
       tiles.clear();
       float* memory = state_.get();
       KeyRange seen{p_.keys, 0};
-      for (int64_t first = 0; first < count; first += width_) {
-        tiles.push_back(make_tile(first, std::min(width_, count - first), memory));
+      // As few tiles as possible, of about one width.
+      const int64_t vectors = (count + vector_size - 1) / vector_size;
+      const int64_t number = (vectors + max_vectors - 1) / max_vectors;
+      for (int64_t i = 0; i < number; ++i) {
+        const int64_t first = vectors * i / number * vector_size;
+        const int64_t last = std::min(vectors * (i + 1) / number * vector_size, count);
+        tiles.push_back(make_tile(first, last - first, memory));
         if (tiles.back().seen.empty()) continue;
         seen.begin = std::min(seen.begin, tiles.back().seen.begin);
         seen.end = std::max(seen.end, tiles.back().seen.end);
       }
       for (int64_t kb = seen.begin / f_.k_block_; kb * f_.k_block_ < seen.end; ++kb)
         for (Tile& tile : tiles) against_keys(tile, kb);
-      int64_t first = 0;
-      for (const Tile& tile : tiles) finish(tile, first, count), first += width_;
+      for (const Tile& tile : tiles) finish(tile);
     }
 
    private:
@@ -174,6 +186,7 @@ class Forward {
     int64_t head_of(int64_t row) const { return first_head_ + row / queries_; }
     Tile make_tile(int64_t first, int64_t count, float*& memory) {
       Tile tile;
+      tile.first = first, tile.count = count;
       tile.vectors = (count + vector_size - 1) / vector_size;
       const int64_t width = tile.vectors * vector_size;
       const auto take = [&](int64_t size) {
@@ -203,9 +216,13 @@ class Forward {
       }
       if (tile.seen.empty()) return tile;
 
-      for (int64_t i = 0; i < count; ++i)
-        load(p_.q, p_.q.offset(batch_, query_of(first + i), head_of(first + i)), p_.dim,
-             logit_factor(p_), rows_.get() + i * rows_step_);
+      const auto at = [&](int64_t row) {
+        return p_.q.offset(batch_, query_of(first + row), head_of(first + row));
+      };
+      for (int64_t i = 0; i < count; ++i) {
+        if (i + 6 < count) prefetch_row(p_.q, at(i + 6), p_.dim);
+        load(p_.q, at(i), p_.dim, logit_factor(p_), rows_.get() + i * rows_step_);
+      }
       // Columns without a query do what the others do, with zeros.
       for (int64_t i = count; i < width; ++i) {
         std::fill_n(rows_.get() + i * rows_step_, p_.dim, 0.f);
@@ -325,10 +342,9 @@ class Forward {
       }
     }
 
-    void finish(const Tile& tile, int64_t first, int64_t count) {
+    void finish(const Tile& tile) {
       const F32 d;
       const int64_t width = tile.vectors * vector_size;
-      const int64_t rows = std::min(width, count - first);
       for (int64_t c = 0; c < width; c += vector_size) {
         const V32 inverse = hn::Div(hn::Set(d, 1.f), hn::LoadU(d, tile.sum + c));
         for (int64_t h = 0; h < p_.dim; ++h) {
@@ -336,12 +352,12 @@ class Forward {
           hn::StoreU(hn::Mul(hn::LoadU(d, at), inverse), d, at);
         }
       }
-      transpose(tile.out, width, p_.dim, rows, rows_.get(), rows_step_);
-      for (int64_t i = 0; i < rows; ++i) {
+      transpose(tile.out, width, p_.dim, tile.count, rows_.get(), rows_step_);
+      for (int64_t i = 0; i < tile.count; ++i) {
         const bool blind = tile.begin[i] >= tile.end[i];
         float* row = rows_.get() + i * rows_step_;
         if (blind) std::fill_n(row, p_.dim, 0.f);
-        const int64_t query = query_of(first + i), head = head_of(first + i);
+        const int64_t query = query_of(tile.first + i), head = head_of(tile.first + i);
         store(row, p_.dim, f_.out_, f_.out_.offset(batch_, query, head));
         if (f_.lse_ != nullptr)
           f_.lse_[(batch_ * p_.heads + head) * p_.queries + query] =

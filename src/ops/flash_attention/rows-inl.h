@@ -8,6 +8,7 @@
 #endif
 
 #include <hwy/aligned_allocator.h>
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "ops/common/attention-inl.h"
@@ -36,6 +37,14 @@ inline int64_t row_step(int64_t dim) {
 inline void load(const Rows& rows, int64_t at, int64_t dim, float factor, float* to) {
   if (rows.bf16) load_elements(static_cast<const BFloat16*>(rows.data) + at, dim, factor, to);
   else load_elements(static_cast<const float*>(rows.data) + at, dim, factor, to);
+}
+template <class T>
+HWY_INLINE void prefetch_row(const T* row, int64_t dim) {
+  for (int64_t c = 0; c < dim; c += static_cast<int64_t>(64 / sizeof(T))) hwy::Prefetch(row + c);
+}
+inline void prefetch_row(const Rows& rows, int64_t at, int64_t dim) {
+  if (rows.bf16) prefetch_row(static_cast<const BFloat16*>(rows.data) + at, dim);
+  else prefetch_row(static_cast<const float*>(rows.data) + at, dim);
 }
 inline void store(const float* from, int64_t dim, const Rows& rows, int64_t at) {
   if (rows.bf16) store_elements(from, dim, static_cast<BFloat16*>(rows.data) + at);
