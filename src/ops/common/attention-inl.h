@@ -23,6 +23,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using F32 = hn::ScalableTag<float>;
 using V32 = hn::Vec<F32>;
 inline constexpr size_t lanes = hn::MaxLanes(F32());
+inline constexpr bool many_registers = HWY_TARGET <= HWY_AVX3;  // 32 instead of 16
 
 inline constexpr float log2_e = 1.44269504f;
 inline constexpr float minus_infinity = -std::numeric_limits<float>::infinity();

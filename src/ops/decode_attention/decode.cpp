@@ -13,7 +13,6 @@
 #define HWY_TARGET_INCLUDE "ops/decode_attention/decode.cpp"
 #include <hwy/foreach_target.h>  // must come before highway.h
 
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "ops/flash_attention/rows-inl.h"
@@ -23,6 +22,10 @@ namespace ejk::ops {
 namespace HWY_NAMESPACE {
 
 inline constexpr int keys_at_once = 4;
+inline constexpr int heads_at_once = 4;
+// The processor alone does not ask for memory early enough: keys are asked for so many positions
+// before they are needed, values while logits are made.
+inline constexpr int64_t keys_ahead = 16;
 
 // The sums of four vectors.
 HWY_INLINE void sums_of_four(V32 a, V32 b, V32 c, V32 e, float* to) {
@@ -69,7 +72,7 @@ class Decoder {
         logits_step_(round_up(block_, std::max<int64_t>(vector_size, keys_at_once))),
         q_(floats(p_.heads * step_)),
         logits_(floats(p_.heads * logits_step_)),
-        key_at_(static_cast<size_t>(block_)),
+        key_at_(static_cast<size_t>(block_ + keys_ahead)),
         value_at_(static_cast<size_t>(block_)) {}
 
   // out [heads][step] gets sums of weights times values; max and sum [heads] what they are
@@ -89,18 +92,20 @@ class Decoder {
     const int64_t at_once = together ? p_.kv_heads : 1;
     for (int64_t first = 0; first < p_.kv_heads; first += at_once)
       for (int64_t begin = range.begin; begin < range.end; begin += block_)
-        keys(sequence, {begin, std::min(begin + block_, range.end)}, first, first + at_once);
+        keys(sequence, {begin, std::min(begin + block_, range.end)}, range.end, first,
+             first + at_once);
   }
 
   int64_t step() const { return step_; }
 
  private:
-  void keys(int64_t sequence, KeyRange range, int64_t first_head, int64_t last_head) {
+  void keys(int64_t sequence, KeyRange range, int64_t last, int64_t first_head, int64_t last_head) {
     const int64_t count = range.end - range.begin;
-    for (int64_t i = 0; i < count; ++i) {
-      key_at_[static_cast<size_t>(i)] = p_.offset(p_.k, sequence, range.begin + i);
+    for (int64_t i = 0; i < count; ++i)
       value_at_[static_cast<size_t>(i)] = p_.offset(p_.v, sequence, range.begin + i);
-    }
+    for (int64_t i = 0; i < count + keys_ahead; ++i)
+      key_at_[static_cast<size_t>(i)] =
+          p_.offset(p_.k, sequence, std::min(range.begin + i, last - 1));
     const int64_t group = p_.heads_per_kv_head();
     for (int64_t i = 0; i < count; i += keys_at_once) make_logits(i, count, first_head, last_head);
     for (int64_t n = first_head * group; n < last_head * group; ++n) softmax(n, count);
@@ -126,16 +131,16 @@ class Decoder {
       const T* rows[keys_at_once];
       for (int64_t j = 0; j < keys_at_once; ++j)
         rows[j] = key_row(std::min(i + j, count - 1), head);
-      // Values are needed soon, and lie apart where heads do.
-      for (int64_t j = i; j < std::min(i + keys_at_once, count); ++j)
-        for (int64_t c = 0; c < p_.dim; c += static_cast<int64_t>(64 / sizeof(T)))
-          hwy::Prefetch(value_row(j, head) + c);
+      for (int64_t j = i; j < std::min(i + keys_at_once, count); ++j) {
+        prefetch_row(key_row(j + keys_ahead, head), p_.dim);
+        prefetch_row(value_row(j, head), p_.dim);
+      }
       int64_t g = 0;
       const auto go = [&]<int Heads>() {
         dot_products<Heads>(rows, head * group + g, i);
         g += Heads;
       };
-      while (g + 4 <= group) go.template operator()<4>();
+      while (g + heads_at_once <= group) go.template operator()<heads_at_once>();
       if (g + 2 <= group) go.template operator()<2>();
       if (g < group) go.template operator()<1>();
     }
@@ -215,7 +220,7 @@ class Decoder {
         add_values<Heads, 1>(kv_head, kv_head * group + g, begin, end, c);
       g += Heads;
     };
-    while (g + 4 <= group) go.template operator()<4>();
+    while (g + heads_at_once <= group) go.template operator()<heads_at_once>();
     if (g + 2 <= group) go.template operator()<2>();
     if (g < group) go.template operator()<1>();
   }

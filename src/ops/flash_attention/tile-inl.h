@@ -19,7 +19,6 @@ namespace HWY_NAMESPACE {
 
 // Columns of a tile are vectors: max_vectors of them. Rows are values that are broadcast. Together
 // they fill the registers: 6 x 2 of 16, 8 x 3 of 32.
-inline constexpr bool many_registers = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL;
 inline constexpr int max_vectors = many_registers ? 3 : 2;
 template <int Vectors>
 inline constexpr int tile_rows = many_registers || Vectors == 1 ? 8 : 6;
