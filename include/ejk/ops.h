@@ -2,4 +2,5 @@
 // The built-in operations: one header each under ejk/ops/.
 #pragma once
 
+#include <ejk/ops/grouped_matmul.h>
 #include <ejk/ops/matmul.h>
