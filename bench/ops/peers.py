@@ -128,15 +128,17 @@ def environment(target, threads):
     if target == "avx2":
         env |= {
             "OPENBLAS_CORETYPE": "Haswell",
-            "BLIS_ARCH_TYPE": "haswell",
+            "BLIS_ARCH_TYPE": "3",  # haswell; this version takes numbers only
             "ONEDNN_MAX_CPU_ISA": "AVX2",
             "ATEN_CPU_CAPABILITY": "avx2",
             "MKL_ENABLE_INSTRUCTIONS": "AVX2",
             "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
         }
     elif "avx512f" in flags:
-        # OpenBLAS 0.3.21 falls back to SSE on a CPU it does not know by its model number.
+        # On a CPU they do not know by its model number OpenBLAS 0.3.21 falls back to SSE and BLIS 0.9
+        # to AVX2.
         env.setdefault("OPENBLAS_CORETYPE", "SkylakeX")
+        env.setdefault("BLIS_ARCH_TYPE", "0")  # skx
     return env
 
 

@@ -4,4 +4,5 @@
 
 #include <ejk/ops/decode_attention.h>
 #include <ejk/ops/flash_attention.h>
+#include <ejk/ops/grouped_matmul.h>
 #include <ejk/ops/matmul.h>

@@ -309,6 +309,15 @@ TEST(FlashAttention, RefusesWhatItCannotWorkWith) {
     return message_of([&] { kernel.write({}, in.q, in.k, in.v, out.any(), {}); });
   };
   EXPECT_EQ(write(in.q), "[flash_attention] given an output that overlaps q; needed: memory of its own");
+  const std::vector<int64_t> same_rows{60, 0, 5, 1};
+  EXPECT_THAT(message_of([&] {
+                const Tensor memory = random({200}, 1);
+                kernel.write({}, in.q, in.k, in.v,
+                             {memory.any().data, ejk::DType::float32, ejk::Platform::cpu,
+                              in.q.shape(), same_rows, true},
+                             {});
+              }),
+              HasSubstr("an output whose elements overlap each other"));
   EXPECT_THAT(write(in.k), HasSubstr("out of the shape and type of q"));
   const Tensor both = random({2, 3, 4, 9}, 1);
   EXPECT_THAT(message_of([&] {

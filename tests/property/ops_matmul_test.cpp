@@ -21,12 +21,12 @@ using ejk::testing::up_to;
 MatmulBlocking any_blocking(std::mt19937& random) {
   const std::array packs{MatmulBlocking::Pack::none, MatmulBlocking::Pack::b,
                          MatmulBlocking::Pack::a_and_b};
-  const std::array vectors{1, 2, 3, 4, 8};
+  const std::array vectors{1, 2, 3, 4};
   return {.pack = packs[static_cast<size_t>(up_to(random, 2))],
           .kc = static_cast<int>(1 + up_to(random, 40)),
           .mc = static_cast<int>(1 + up_to(random, 40)),
           .nc = static_cast<int>(1 + up_to(random, 150)),
-          .vectors = vectors[static_cast<size_t>(up_to(random, 4))],
+          .vectors = vectors[static_cast<size_t>(up_to(random, 3))],
           .threads = static_cast<int>(1 + up_to(random, 2))};
 }
 

@@ -30,7 +30,7 @@ struct MatmulBlocking {
   int kc = 256;     // depth of a block: rows of b, columns of a
   int mc = 168;     // rows of a and c
   int nc = 1024;    // columns of b and c
-  int vectors = 2;  // SIMD vectors of columns in a register tile: 1, 2, 3, 4 or 8
+  int vectors = 2;  // SIMD vectors of columns in a register tile: 1 to 4
   int threads = 1;
   bool operator==(const MatmulBlocking&) const = default;
 };

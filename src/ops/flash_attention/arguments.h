@@ -5,10 +5,14 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "ops/common/overlap.h"
 #include "ops/common/refuse.h"
 #include "ops/flash_attention/problem.h"
 
@@ -71,26 +75,38 @@ inline Rows rows_of(const AnyView& v) {
 }
 inline Rows rows_of(const Tensor& t) { return rows_of(t.any()); }
 
-// The bytes that a view reaches: [first, last).
-struct Extent {
-  const char *first, *last;
+// An array with strides, of any rank, for overlap.h.
+template <class T>
+struct Elements {
+  using element_type = T;
+  const void* data;
+  std::vector<int64_t> shape, strides;
+
+  explicit Elements(const AnyView& v)
+      : data(v.data),
+        shape(v.shape.begin(), v.shape.end()),
+        strides(v.strides.begin(), v.strides.end()) {
+    if (!strides.empty()) return;
+    strides.assign(shape.size(), 1);
+    for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  }
+  int64_t size() const {
+    return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  }
 };
-inline Extent extent_of(const AnyView& v) {
-  const auto* data = static_cast<const char*>(v.data);
-  if (v.size() == 0) return {data, data};
-  const auto bytes = static_cast<int64_t>(dtype_bits(v.dtype) / 8);
-  if (v.strides.empty()) return {data, data + v.size() * bytes};
-  int64_t low = 0, high = 0;
-  for (size_t i = 0; i < v.shape.size(); ++i)
-    (v.strides[i] < 0 ? low : high) += (v.shape[i] - 1) * v.strides[i];
-  return {data + low * bytes, data + (high + 1) * bytes};
-}
-// Views that interleave without sharing an element are refused too: who wants that can copy.
+
+// For two arrays of one type, float32 or bfloat16.
 inline void check_apart(std::string_view op, const AnyView& out, std::string_view name,
                         const AnyView& in) {
-  const Extent a = extent_of(out), b = extent_of(in);
-  if (a.first < b.last && b.first < a.last)
-    refuse(op, fmt::format("an output that overlaps {}", name), "memory of its own");
+  const bool shared = out.dtype == DType::float32
+                          ? overlap(Elements<float>(out), Elements<float>(in))
+                          : overlap(Elements<BFloat16>(out), Elements<BFloat16>(in));
+  if (shared) refuse(op, fmt::format("an output that overlaps {}", name), "memory of its own");
+}
+inline void check_apart_from_itself(std::string_view op, const AnyView& out) {
+  if (out.dtype == DType::float32 ? overlaps_itself(Elements<float>(out))
+                                  : overlaps_itself(Elements<BFloat16>(out)))
+    refuse(op, "an output whose elements overlap each other", "a place for each element");
 }
 
 }  // namespace ejk::ops

@@ -121,6 +121,7 @@ void FlashAttention::write(const Config& config, const Tensor& q, const Tensor& 
   if (out.platform != Platform::cpu || !out.writable)
     refuse(op, out.writable ? "an output on a device" : "an output that is read-only",
            "memory of the CPU that can be written");
+  check_apart_from_itself(op, out);
   check_apart(op, out, "q", q.any());
   check_apart(op, out, "k", k.any());
   check_apart(op, out, "v", v.any());

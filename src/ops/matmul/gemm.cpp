@@ -62,7 +62,10 @@ class Blocks {
     return blocking.pack == MatmulBlocking::Pack::a_and_b || !both_are_floats;
   }
   static bool packs_b(const Gemm& problem, const MatmulBlocking& blocking) {
-    return blocking.pack != MatmulBlocking::Pack::none || problem.b.column_stride != 1;
+    const bool too_many_short_rows =
+        !std::is_same_v<B, float> && problem.m > static_cast<int64_t>(most_short_rows);
+    return blocking.pack != MatmulBlocking::Pack::none || problem.b.column_stride != 1 ||
+           too_many_short_rows;
   }
   static int64_t floats_for_b(const Gemm& problem, const MatmulBlocking& blocking) {
     const int64_t strip = blocking.vectors * static_cast<int64_t>(hn::Lanes(F()));
@@ -104,8 +107,8 @@ class Blocks {
     // Without packing only columns that do not fill a strip are copied.
     const int64_t from = pack_b_ ? first_column_ : last_column_ - (last_column_ % strip_);
     if (from < last_column_)
-      pack_columns(b_at(from), p_.b.row_stride, p_.b.column_stride, last_column_ - from, strip_,
-                   depth_, packed_b_);
+      pack_columns(b_at(from), p_.b.row_stride, p_.b.column_stride, last_column_ - from,
+                   vectors_, depth_, packed_b_);
   }
 
   void rows(int64_t first, int64_t last) {
@@ -159,7 +162,7 @@ class Blocks {
   void compute(TileWork<FromB>& work, Tile<FromB> tile, int64_t rows, int64_t column, bool whole) {
     if (whole) return tile(work);
     // All columns of the tile go to a buffer; those that c has are taken from it.
-    HWY_ALIGN float buffer[14 * 8 * hn::MaxLanes(F())];
+    HWY_ALIGN float buffer[most_rows(2) * 4 * hn::MaxLanes(F())];
     float* c = work.c;
     const float* bias = work.bias;
     const bool add = work.add;
@@ -312,7 +315,7 @@ class Scratch {
  private:
   void grow(size_t bytes) {
     constexpr size_t huge_page = size_t{2} << 20;
-    const size_t alignment = bytes >= huge_page ? huge_page : 64;
+    const size_t alignment = bytes >= huge_page / 8 ? huge_page : 64;
     bytes = (bytes + alignment - 1) / alignment * alignment;
     memory_.reset();
     size_ = 0;
@@ -349,7 +352,7 @@ int row_parts_for(int threads, int64_t rows, int64_t columns) {
 int64_t simd_floats() { return HWY_DYNAMIC_DISPATCH(floats_in_a_vector)(); }
 
 bool gemm_can_run(const MatmulBlocking& b) {
-  const bool known_tile = (b.vectors >= 1 && b.vectors <= 4) || b.vectors == 8;
+  const bool known_tile = b.vectors >= 1 && b.vectors <= 4;
   const bool known_pack = b.pack == Pack::none || b.pack == Pack::b || b.pack == Pack::a_and_b;
   constexpr int64_t most = int64_t{1} << 24;  // floats that a thread packs
   return known_tile && known_pack && b.kc > 0 && b.mc > 0 && b.nc > 0 && b.threads > 0 &&

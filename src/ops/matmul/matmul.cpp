@@ -12,8 +12,8 @@
 
 #include "ops/common/overlap.h"
 #include "ops/common/refuse.h"
+#include "ops/matmul/blocking.h"
 #include "ops/matmul/gemm.h"
-#include "ops/matmul/heuristic.h"
 
 namespace ejk::ops {
 namespace {
@@ -58,12 +58,6 @@ void check_memory(const A& a, const B& b, const Bias& bias, const C& c) {
   if (overlap(c, a)) refuse(op, "a c that overlaps a", needed);
   if (overlap(c, b)) refuse(op, "a c that overlaps b", needed);
   if (bias && overlap(c, *bias)) refuse(op, "a c that overlaps the bias", needed);
-}
-
-void check_blocking(std::string_view which, const MatmulBlocking& blocking) {
-  if (!gemm_can_run(blocking))
-    refuse(op, fmt::format("config.{} = {}", which, to_json(blocking)),
-           "positive numbers, vectors of 1, 2, 3, 4 or 8, and kc (mc + nc) of at most 2^24");
 }
 
 // One product per element of the batch, or a single one where a shared b lets rows follow each other.
@@ -126,7 +120,7 @@ void Matmul<In, Result>::run(const Config& config, const Input& a, const Input& 
                              const Bias& bias, const Output& c) const {
   check_shapes(a, b, bias, *c);
   check_memory(a, b, bias, *c);
-  check_blocking("forward", config.forward);
+  check_blocking(op, "forward", config.forward);
   std::vector<float> bias_copy;
   multiply(config.forward, a, b, packed_bias(bias, bias_copy), *c);
 }
@@ -244,8 +238,8 @@ auto Matmul<In, Result>::gradients(const Config& config, const Input& a, const I
                                    const Bias& bias, const StridedView<const Result, 3>& dc) const
     -> Gradients {
   check_shapes(a, b, bias, dc);
-  check_blocking("grad_a", config.grad_a);
-  check_blocking("grad_b", config.grad_b);
+  check_blocking(op, "grad_a", config.grad_a);
+  check_blocking(op, "grad_b", config.grad_b);
   const int64_t batch = dc.shape[0];
   Gradients out;
   std::get<0>(out) = product<In>(config.grad_a, batch, dc, transposed(b), a.shape[0]);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which blockings suit a product: one good guess, and what is worth measuring.
+// Blockings of products: which can run, one good guess, and what is worth measuring.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include <ejk/ops/matmul.h>
@@ -13,6 +14,9 @@
 #include "ops/matmul/gemm.h"
 
 namespace ejk::ops {
+
+// Throws Error(invalid_argument) for a blocking that gemm_can_run denies.
+void check_blocking(std::string_view op, std::string_view field, const MatmulBlocking& blocking);
 
 // `batch` products of these sizes; of the matrices the strides and types count.
 MatmulBlocking gemm_heuristic(int64_t batch, int64_t m, int64_t n, int64_t k, const Matrix& a,
@@ -41,7 +45,7 @@ Space<Config> blocking_space(MatmulBlocking Config::*field, int64_t m, int64_t n
       .param(field, &B::pack,
              m <= 4 ? std::vector<Pack>{Pack::none, Pack::b}
                     : std::vector<Pack>{Pack::none, Pack::b, Pack::a_and_b})
-      .param(field, &B::vectors, {1, 2, 3, 4, 8})
+      .param(field, &B::vectors, {1, 2, 3, 4})
       .where([=](const Config& c) {
         const B& b = c.*field;
         const bool wasteful = (b.vectors - 1) * floats >= n && b.vectors > 1;
