@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether arrays share memory, so that an output can be refused that would change an input.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include <ejk/tensor.h>
+
+namespace ejk::ops {
+
+namespace detail {
+
+// The bytes from the first to behind the last element, and the axes that have more than one, the
+// widest step first.
+struct Span {
+  struct Axis {
+    int64_t step, size;
+  };
+  intptr_t begin = 0, end = 0;
+  std::vector<Axis> axes;
+
+  template <class V>
+  explicit Span(const V& view) {
+    constexpr auto item = static_cast<int64_t>(sizeof(typename V::element_type));
+    begin = reinterpret_cast<intptr_t>(view.data);
+    if (view.size() == 0) {
+      end = begin;
+      return;
+    }
+    end = begin + item;
+    for (size_t d = 0; d < view.shape.size(); ++d) {
+      const int64_t step = view.strides[d] * item, reach = step * (view.shape[d] - 1);
+      if (view.shape[d] == 1) continue;
+      (reach < 0 ? begin : end) += reach;
+      axes.push_back({std::abs(step), view.shape[d]});
+    }
+    std::ranges::sort(axes, [](const Axis& x, const Axis& y) { return x.step > y.step; });
+  }
+};
+
+}  // namespace detail
+
+// True if two elements of a view lie at the same place (or could: steps that are no multiples of
+// each other are not looked into).
+template <class V>
+bool overlaps_itself(const V& view) {
+  const detail::Span span(view);
+  if (span.begin == span.end) return false;
+  int64_t reach = static_cast<int64_t>(sizeof(typename V::element_type));
+  for (size_t i = span.axes.size(); i-- > 0;) {
+    if (span.axes[i].step < reach) return true;
+    reach += span.axes[i].step * (span.axes[i].size - 1);
+  }
+  return false;
+}
+
+// True if the two share memory, or could. Different columns of one larger matrix do not.
+template <class V, class W>
+bool overlap(const V& view, const W& other) {
+  const detail::Span x(view), y(other);
+  if (x.end <= y.begin || y.end <= x.begin || x.begin == x.end || y.begin == y.end) return false;
+  if (x.axes.empty() || y.axes.empty() || x.axes[0].step != y.axes[0].step) return true;
+  // Rows of the same pitch: the columns decide, if neither window wraps around.
+  const int64_t pitch = x.axes[0].step;
+  const auto width = [&](const detail::Span& s) {
+    return (s.end - s.begin) - pitch * (s.axes[0].size - 1);
+  };
+  const intptr_t origin = std::min(x.begin, y.begin);
+  const int64_t left_x = (x.begin - origin) % pitch, left_y = (y.begin - origin) % pitch;
+  if (left_x + width(x) > pitch || left_y + width(y) > pitch) return true;
+  return left_x < left_y + width(y) && left_y < left_x + width(x);
+}
+
+}  // namespace ejk::ops

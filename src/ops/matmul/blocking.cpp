@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which blockings can run, and a good guess for a product.
+#include "ops/matmul/blocking.h"
+
+#include <fmt/format.h>
+
+#include "ops/common/refuse.h"
+
+namespace ejk::ops {
+
+using Pack = MatmulBlocking::Pack;
+
+namespace {
+
+// Registers are twice as wide and twice as many with AVX-512, which moves most limits.
+bool wide_registers() { return simd_floats() >= 16; }
+
+MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, const Matrix& b) {
+  const int64_t floats = simd_floats();
+  const bool wide = wide_registers();
+  const bool b_lies_along_k = b.column_stride != 1 && b.row_stride == 1;
+  // Dot products of what lies along k.
+  if ((m <= 4 || n == 1) && b_lies_along_k && a.column_stride == 1) return {.pack = Pack::none};
+  // To copy b would take as long as to use it. Few rows of it at a time keep its pages at hand.
+  if (m <= 8 && !b_lies_along_k)
+    return {.pack = Pack::none, .kc = 16, .mc = 8, .nc = 4096,
+            .vectors = m <= 3 ? 4 : 2};
+  if (m <= 48 && !b_lies_along_k)
+    return {.pack = Pack::none, .kc = 64, .mc = 48, .nc = 1024, .vectors = wide ? 3 : 2};
+  const int vectors = static_cast<int>(std::min<int64_t>(wide ? 4 : 2, (n + floats - 1) / floats));
+  // A tile as wide as b: a is read once and b stays in the cache.
+  if (wide && n <= 64 && n * k <= (1 << 18) && !b_lies_along_k)
+    return {.pack = Pack::none, .kc = 4096, .mc = 672, .nc = 256, .vectors = vectors};
+  if (n <= 64)
+    return {.pack = Pack::b, .kc = 512, .mc = 4096, .nc = 256, .vectors = vectors};
+  if (n * k <= 256 * 256)
+    return {.pack = wide && !b_lies_along_k ? Pack::none : Pack::b, .kc = 256, .mc = 672, .nc = 1024,
+            .vectors = 2};
+  if (wide) return {.pack = Pack::a_and_b, .kc = 512, .mc = 168, .nc = 1024, .vectors = 2};
+  return {.pack = Pack::a_and_b, .kc = 256, .mc = 96, .nc = 512, .vectors = 2};
+}
+
+}  // namespace
+
+void check_blocking(std::string_view op, std::string_view field, const MatmulBlocking& blocking) {
+  if (!gemm_can_run(blocking))
+    refuse(op, fmt::format("config.{} = {}", field, to_json(blocking)),
+           "positive numbers, vectors from 1 to 4, and kc (mc + nc) of at most 2^24");
+}
+
+MatmulBlocking gemm_heuristic(int64_t batch, int64_t m, int64_t n, int64_t k, const Matrix& a,
+                              const Matrix& b) {
+  MatmulBlocking guess = one_thread(m, n, k, a, b);
+  // A thread costs some tens of microseconds: it must save more.
+  constexpr int64_t worth_a_thread = int64_t{1} << 23;  // multiplications
+  const int64_t most = std::max<int64_t>(1, batch * m * n * k / worth_a_thread);
+  guess.threads = static_cast<int>(std::min<int64_t>(visible_cores(), most));
+  return guess;
+}
+
+std::vector<MatmulBlocking> variations(const MatmulBlocking& guess) {
+  std::vector<MatmulBlocking> all{guess};
+  for (const Pack pack : {Pack::none, Pack::b, Pack::a_and_b})
+    for (const int kc : {32, 256, 512})
+      for (const int threads : thread_counts()) {
+        MatmulBlocking other = guess;
+        other.pack = pack;
+        other.kc = kc;
+        other.threads = threads;
+        all.push_back(other);
+      }
+  return all;
+}
+
+}  // namespace ejk::ops

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// The register tile: a few rows of a times a few vectors of columns of b, summed over a stretch of k.
+// Included once per instruction set by gemm.cpp.
+#if defined(EJK_OPS_MATMUL_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef EJK_OPS_MATMUL_TILE_INL_H
+#undef EJK_OPS_MATMUL_TILE_INL_H
+#else
+#define EJK_OPS_MATMUL_TILE_INL_H
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::ops::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using F = hn::ScalableTag<float>;
+using V = hn::Vec<F>;
+
+// What a tile works on. `b` has all columns of the tile, if need be in a padded copy.
+template <class B>
+struct TileWork {
+  int64_t depth;
+  const float* a;
+  int64_t a_row, a_step;  // of a that is not packed; packed, the tile's rows lie side by side
+  const B* b;
+  int64_t b_step;  // from one k to the next
+  float* c;
+  int64_t c_row;
+  const float* bias;  // added to the sum; null: none
+  bool add;           // to what is in c
+};
+
+HWY_INLINE V load_floats(F d, const float* from) { return hn::LoadU(d, from); }
+HWY_INLINE V load_floats(F d, const hwy::bfloat16_t* from) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::bfloat16_t, F>(), from));
+}
+
+// Steps of k between asking for elements and using them.
+constexpr int64_t prefetch_ahead = 8;
+
+// Vectors that share a cache line ask for it once.
+template <size_t vector, class B>
+HWY_INLINE void prefetch_line(const B* at) {
+  constexpr size_t vectors_in_a_line = HWY_MAX(1, 64 / (sizeof(B) * hn::MaxLanes(F())));
+  if constexpr (vector % vectors_in_a_line == 0) hwy::Prefetch(at);
+}
+
+// Accumulators are named by constants so that they become registers: the compiler keeps an array
+// that is walked by a loop in memory.
+template <size_t rows, size_t vectors, bool packed_a, class B, size_t... at, size_t... column>
+HWY_INLINE void multiply(const TileWork<B>& work, std::index_sequence<at...>,
+                         std::index_sequence<column...>) {
+  const F d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  V sum[rows * vectors] = {(static_cast<void>(at), hn::Zero(d))...};
+  const float* HWY_RESTRICT a = work.a;
+  const B* HWY_RESTRICT b = work.b;
+  const int64_t a_row = packed_a ? 1 : work.a_row;
+  const int64_t a_step = packed_a ? int64_t{rows} : work.a_step;
+  const int64_t b_step = work.b_step;
+  float* const c = work.c;
+  const int64_t c_row = work.c_row;
+  // Rows of c are wanted when the sums are done, all at once and mostly from far away.
+  (hwy::Prefetch(c + int64_t{at / vectors} * c_row + int64_t{at % vectors} * lanes), ...);
+  for (int64_t k = work.depth; k > 0; --k) {
+    if (packed_a) hwy::Prefetch(a + prefetch_ahead * a_step);
+    (prefetch_line<column, B>(b + prefetch_ahead * b_step + int64_t{column} * lanes), ...);
+    const V columns[vectors] = {load_floats(d, b + int64_t{column} * lanes)...};
+    ((sum[at] = hn::MulAdd(hn::Set(d, a[int64_t{at / vectors} * a_row]), columns[at % vectors],
+                           sum[at])),
+     ...);
+    a += a_step;
+    b += b_step;
+  }
+  if (work.add)
+    ((sum[at] = hn::Add(hn::LoadU(d, c + int64_t{at / vectors} * c_row +
+                                         int64_t{at % vectors} * lanes),
+                        sum[at])),
+     ...);
+  if (work.bias != nullptr)
+    ((sum[at] = hn::Add(sum[at], hn::LoadU(d, work.bias + int64_t{at % vectors} * lanes))), ...);
+  (hn::StoreU(sum[at], d, c + int64_t{at / vectors} * c_row + int64_t{at % vectors} * lanes), ...);
+}
+
+template <size_t rows, size_t vectors, bool packed_a, class B>
+HWY_NOINLINE void tile(const TileWork<B>& work) {
+  multiply<rows, vectors, packed_a>(work, std::make_index_sequence<rows * vectors>(),
+                                    std::make_index_sequence<vectors>());
+}
+
+// As many rows as the registers hold beside a row of b and a broadcast element of a. Each number of
+// rows is a function of its own: instruction sets of the past and sanitizers get by with few.
+constexpr size_t most_rows(size_t vectors) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || HWY_TARGET == HWY_SCALAR
+  return vectors == 1 ? 3 : 2;
+#elif HWY_TARGET <= HWY_AVX3
+  return vectors == 1 ? 8 : vectors == 2 ? 14 : vectors == 3 ? 8 : 6;
+#elif HWY_TARGET <= HWY_AVX2
+  return vectors == 1 ? 8 : vectors == 2 ? 6 : vectors == 3 ? 4 : 3;
+#else
+  return vectors == 1 ? 4 : vectors == 2 ? 4 : vectors == 3 ? 4 : 2;
+#endif
+}
+// Tiles that read b as bfloat16, which is worth it for few rows only.
+constexpr size_t most_short_rows = 8;
+
+template <class B>
+using Tile = void (*)(const TileWork<B>&);
+
+template <size_t vectors, bool packed_a, class B, size_t... row>
+Tile<B> tile_of(size_t rows, std::index_sequence<row...>) {
+  static constexpr Tile<B> tiles[] = {tile<row + 1, vectors, packed_a, B>...};
+  return tiles[rows - 1];
+}
+template <size_t vectors, bool packed_a, class B>
+Tile<B> tile_of(size_t rows) {
+  constexpr size_t most = std::is_same_v<B, float> ? most_rows(vectors)
+                                                   : std::min(most_short_rows, most_rows(vectors));
+  return tile_of<vectors, packed_a, B>(rows, std::make_index_sequence<most>());
+}
+
+template <bool packed_a, class B>
+Tile<B> tile_for(size_t rows, size_t vectors) {
+  if (vectors == 1) return tile_of<1, packed_a, B>(rows);
+  if (vectors == 2) return tile_of<2, packed_a, B>(rows);
+  if (vectors == 3) return tile_of<3, packed_a, B>(rows);
+  return tile_of<4, packed_a, B>(rows);
+}
+
+}  // namespace ejk::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
