@@ -3,10 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <utility>
-#include <vector>
 
 #include <ejk/tensor.h>
 
@@ -14,14 +14,18 @@ namespace ejk::ops {
 
 namespace detail {
 
-// The bytes from the first to behind the last element, and the axes that have more than one, the
-// widest step first.
+// The bytes from the first to behind the last element, and the axes that have more than one element,
+// the widest step first.
+template <int rank>
 struct Span {
   struct Axis {
     int64_t step, size;
   };
   intptr_t begin = 0, end = 0;
-  std::vector<Axis> axes;
+  std::array<Axis, static_cast<size_t>(rank)> axes{};
+  size_t count = 0;  // of the axes
+
+  bool empty() const { return begin == end; }
 
   template <class V>
   explicit Span(const V& view) {
@@ -36,11 +40,14 @@ struct Span {
       const int64_t step = view.strides[d] * item, reach = step * (view.shape[d] - 1);
       if (view.shape[d] == 1) continue;
       (reach < 0 ? begin : end) += reach;
-      axes.push_back({std::abs(step), view.shape[d]});
+      axes[count++] = {std::abs(step), view.shape[d]};
     }
-    std::ranges::sort(axes, [](const Axis& x, const Axis& y) { return x.step > y.step; });
+    std::sort(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(count),
+              [](const Axis& x, const Axis& y) { return x.step > y.step; });
   }
 };
+template <class V>
+Span(const V&) -> Span<V::rank>;
 
 }  // namespace detail
 
@@ -49,9 +56,9 @@ struct Span {
 template <class V>
 bool overlaps_itself(const V& view) {
   const detail::Span span(view);
-  if (span.begin == span.end) return false;
+  if (span.empty()) return false;
   int64_t reach = static_cast<int64_t>(sizeof(typename V::element_type));
-  for (size_t i = span.axes.size(); i-- > 0;) {
+  for (size_t i = span.count; i-- > 0;) {
     if (span.axes[i].step < reach) return true;
     reach += span.axes[i].step * (span.axes[i].size - 1);
   }
@@ -61,12 +68,14 @@ bool overlaps_itself(const V& view) {
 // True if the two share memory, or could. Different columns of one larger matrix do not.
 template <class V, class W>
 bool overlap(const V& view, const W& other) {
-  const detail::Span x(view), y(other);
-  if (x.end <= y.begin || y.end <= x.begin || x.begin == x.end || y.begin == y.end) return false;
-  if (x.axes.empty() || y.axes.empty() || x.axes[0].step != y.axes[0].step) return true;
+  const detail::Span x(view);
+  const detail::Span y(other);
+  if (x.end <= y.begin || y.end <= x.begin || x.empty() || y.empty()) return false;
+  if (x.count == 0 || y.count == 0 || x.axes[0].step != y.axes[0].step) return true;
   // Rows of the same pitch: the columns decide, if neither window wraps around.
   const int64_t pitch = x.axes[0].step;
-  const auto width = [&](const detail::Span& s) {
+  if (pitch == 0) return true;
+  const auto width = [&](const auto& s) {
     return (s.end - s.begin) - pitch * (s.axes[0].size - 1);
   };
   const intptr_t origin = std::min(x.begin, y.begin);
