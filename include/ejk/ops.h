@@ -1,3 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The built-in operations: one header each under ejk/ops/.
 #pragma once
+
+#include <ejk/ops/layer_norm.h>
+#include <ejk/ops/rms_norm.h>
+#include <ejk/ops/softmax.h>
