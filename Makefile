@@ -9,11 +9,11 @@ help:
 	@echo 'make lint        clang-tidy on src/ (needs a configured dev preset)'
 
 # A benchmark is bench/NAME.py, which may use programs of the release preset, or bench/NAME.cpp.
-# ARGS goes to the latter: make bench-winner ARGS=--quick.
+# ARGS goes to either: make bench-winner ARGS=--quick.
 bench-%:
 	@. cmake/setup.sh && set_up && \
 	if [ -f bench/$*.py ]; then \
-	  if [ -f bench/$*_ours.cpp ]; then build release bench_$*_ours; fi && .venv/bin/python bench/$*.py; \
+	  if [ -f bench/$*_ours.cpp ]; then build release bench_$*_ours; fi && .venv/bin/python bench/$*.py $(ARGS); \
 	elif [ -f bench/$*.cpp ]; then \
 	  build release bench_$* && build/release/bench/$* $(ARGS); \
 	else \

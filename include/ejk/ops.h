@@ -3,5 +3,6 @@
 #pragma once
 
 #include <ejk/ops/layer_norm.h>
+#include <ejk/ops/matmul.h>
 #include <ejk/ops/rms_norm.h>
 #include <ejk/ops/softmax.h>

@@ -30,6 +30,12 @@ double element_or(double otherwise, const std::optional<std::span<const T>>& lin
   return line ? as_double((*line)[static_cast<size_t>(column)]) : otherwise;
 }
 
+// Whether they are one and the same: each element is read before it is written in its place.
+template <class T>
+bool same_place(const StridedView<const T, 2>& a, const StridedView<T, 2>& b) {
+  return a.data == b.data && a.shape == b.shape && a.strides == b.strides;
+}
+
 // x[rows, columns], lines[columns], out[rows, columns], which overlaps nothing or is x itself.
 template <class T>
 void check_rows(std::string_view op, const StridedView<const T, 2>& x,
@@ -50,7 +56,7 @@ void check_rows(std::string_view op, const StridedView<const T, 2>& x,
   if (!same_place(x, out) && overlap(x, out))
     refuse(op, "an out that overlaps x", "an out apart from x, or x itself with its strides");
   for (const auto& [name, line] : lines)
-    if (line && extent_of(*line).meets(extent_of(out)))
+    if (line && overlap(out, StridedView<const T, 1>(line->data(), {x.shape[1]}, {1})))
       refuse(op, fmt::format("an out that overlaps {}", name),
              fmt::format("an out apart from {}", name));
 }

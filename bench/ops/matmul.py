@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/ops: matrix products against OpenBLAS, BLIS and oneDNN; bfloat16 against float32 and JAX."""
+
+from race import Case, geomean
+
+LIBRARIES = ["openblas", "blis", "onednn"]
+SHAPES = [
+    (64, 64, 64), (128, 128, 128), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024),
+    (2048, 2048, 2048), (1, 1024, 1024), (1, 4096, 4096), (4, 1024, 1024), (4, 4096, 1024),
+    (8, 4096, 4096), (16, 1024, 4096), (32, 4096, 1024), (64, 1024, 1024), (128, 4096, 1024),
+    (128, 1024, 4096), (512, 1024, 1024), (512, 4096, 1024), (2048, 1024, 1024), (4096, 64, 1024),
+    (100, 1000, 300), (4096, 16, 4096),
+    # Sizes that are no multiples of anything.
+    (97, 777, 1111), (333, 517, 65), (1000, 100, 2000), (24, 3000, 700), (3, 2500, 1700),
+    (700, 50, 900), (1, 900, 5000),
+]  # fmt: skip
+QUICK = [(64, 64, 64), (512, 512, 512), (1, 4096, 4096), (32, 4096, 1024), (4096, 64, 1024), (97, 777, 1111)]
+BFLOAT16 = [(1, 4096, 4096), (16, 1024, 4096), (128, 4096, 1024), (512, 512, 512)]
+ALL_THREADS = [(512, 512, 512), (128, 4096, 1024), (1024, 1024, 1024)]
+
+
+def ordinary(shape):
+    return shape[0] >= 16 and shape[1] > 64
+
+
+def shape_of(case):
+    return tuple(map(int, case.name.split()[-1].split("x")))
+
+
+def name_of(kind, shape):
+    return f"matmul {kind} " + "x".join(map(str, shape))
+
+
+def float_case(shape, threads=1):
+    size = " ".join(map(str, shape))
+    entries = {
+        "tuned": ("ours", f"matmul f32 {size} tuned"),
+        "again": ("ours", f"matmul f32 {size} tuned"),
+        "heuristic": ("ours", f"matmul f32 {size} heuristic"),
+    }
+    entries |= {library: (library, f"sgemm {library} {size}") for library in LIBRARIES}
+    return Case(name_of("f32", shape), entries, threads)
+
+
+def bfloat_case(shape):
+    size = " ".join(map(str, shape))
+    entries = {
+        "tuned": ("ours", f"matmul bf16 {size} tuned"),
+        "again": ("ours", f"matmul bf16 {size} tuned"),
+        "heuristic": ("ours", f"matmul bf16 {size} heuristic"),
+        "ours f32": ("ours", f"matmul f32 {size} tuned"),
+        "jax": ("jax", f"matmul bf16 {size}"),
+    }
+    return Case(name_of("bf16", shape), entries)
+
+
+def cases(options):
+    """`options.shapes`: those that were asked for, (M, N, K) each; else the usual ones."""
+    if options.shapes:
+        return [float_case(shape) for shape in options.shapes]
+    if options.quick:
+        return [float_case(shape) for shape in QUICK]
+    return (
+        [float_case(shape) for shape in SHAPES]
+        + [bfloat_case(shape) for shape in BFLOAT16]
+        + [float_case(shape, threads=0) for shape in ALL_THREADS]
+    )
+
+
+def figures(results):
+    """Of the float32 cases with one thread: how fast `tuned` is, as a multiple of a peer."""
+    plain = [r for r in results if r.case.threads == 1 and " f32 " in r.case.name]
+    out = {}
+    for ours in ("tuned", "heuristic"):
+        suffix = "" if ours == "tuned" else "_heuristic"
+        against, best = [], []
+        for result in plain:
+            ratios = {library: result.ratio(library, ours) for library in LIBRARIES}
+            known = [ratio for ratio in ratios.values() if ratio]
+            best += [min(known)] if known else []
+            if ratios["openblas"] and ordinary(shape_of(result.case)):
+                against.append(ratios["openblas"])
+        if against:
+            out[f"matmul_geomean_openblas{suffix}"] = geomean(against)
+            out[f"matmul_worst_openblas{suffix}"] = round(min(against), 3)
+        if best:
+            out[f"matmul_geomean_best{suffix}"] = geomean(best)
+            out[f"matmul_worst_best{suffix}"] = round(min(best), 3)
+    return out

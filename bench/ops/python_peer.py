@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch or JAX as a side of bench/ops: the protocol of bench/ops_ours.cpp, one case per function.
+
+A case is a function `NAME_LIBRARY(words)` here that returns what is to be timed; it must wait for its
+result.
+"""
+
+import os
+import sys
+import time
+
+THREADS = int(os.environ.get("OPS_THREADS", "1"))
+
+
+def matmul_torch(words):
+    """matmul TYPE M N K"""
+    m, n, k = map(int, words[2:5])
+    kind = {"f32": torch.float32, "bf16": torch.bfloat16}[words[1]]
+    a, b, c = torch.rand(m, k).to(kind), torch.rand(k, n).to(kind), torch.empty(m, n, dtype=kind)
+    return lambda: torch.mm(a, b, out=c)
+
+
+def matmul_jax(words):
+    m, n, k = map(int, words[2:5])
+    kind = {"f32": jnp.float32, "bf16": jnp.bfloat16}[words[1]]
+    a, b = (jax.random.uniform(jax.random.key(i), s).astype(kind) for i, s in enumerate([(m, k), (k, n)]))
+    multiply = jax.jit(lambda x, y: jnp.matmul(x, y, preferred_element_type=jnp.float32))
+    return lambda: multiply(a, b).block_until_ready()
+
+
+def timed(call, times):
+    call()
+    cpu, wall = time.process_time(), time.perf_counter()
+    for _ in range(times):
+        call()
+    return f"{time.process_time() - cpu:.9g} {time.perf_counter() - wall:.9g}"
+
+
+def answer(library, cases, words):
+    if words[0] == "set":
+        case = globals().get(f"{words[2]}_{library}")
+        if case is None:
+            return f"no {words[2]} in {library}"
+        cases[words[1]] = case(words[2:])
+        cases[words[1]]()
+        return "ok"
+    if words[0] == "run":
+        return timed(cases[words[1]], int(words[2]))
+    if words[0] == "clear":
+        cases.clear()
+        return "ok"
+    return f"no such request: {words[0]}"
+
+
+def main():
+    cases = {}
+    for line in sys.stdin:
+        try:
+            reply = answer(sys.argv[1], cases, line.split())
+        except Exception as problem:  # whatever a library does not like is told, not fatal
+            reply = f"no {type(problem).__name__}: {problem}"
+        print(reply.replace("\n", " "), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "torch":
+        # CUDA libraries are stand-ins (peers.py); what they lack is never called.
+        sys.setdlopenflags(os.RTLD_LAZY)
+        import torch
+
+        torch.set_num_threads(THREADS)
+        torch.set_grad_enabled(False)
+    else:
+        import jax
+        import jax.numpy as jnp
+    main()

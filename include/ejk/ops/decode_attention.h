@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of one query per sequence against a long cache of keys and values, plain or in pages.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include <ejk/argument.h>
+#include <ejk/invocation.h>
+#include <ejk/space.h>
+#include <ejk/tensor.h>
+
+namespace ejk::ops {
+
+// The query stands at the end of its sequence: at position length - 1.
+struct DecodeOptions {
+  std::optional<int64_t> window_left = {};  // it sees that many keys before its position
+  std::optional<float> softcap = {};        // logits become softcap * tanh(logits / softcap)
+  std::optional<float> scale = {};          // of q . k; default: 1 / sqrt(dim)
+};
+void ejk_key(KeySink& key, const DecodeOptions& options);
+
+struct DecodeConfig {
+  int splits = 1;     // parts of each sequence that are worked on apart and then put together
+  int k_block = 128;  // keys that are worked on at a time
+  int threads = 1;    // of sequences times splits
+};
+
+// softmax(scale q k^T) v for q [batch, heads, dim] and k, v [batch, positions, kv_heads, dim], all
+// float32 or all bfloat16, of any strides (the last is best 1: else a copy is made); heads is a
+// multiple of kv_heads, and heads / kv_heads neighbours share one. lengths: how many positions of
+// each sequence are filled; empty: all. Sums are float32. The result is packed, of the shape and
+// type of q.
+//
+// - A sequence of length 0 gives zeros. What lies beyond a length or a window is never read.
+// - NaN, infinity and huge logits do what they do in FlashAttention.
+// - Results depend on splits and k_block (by rounding) and not on the number of threads.
+struct DecodeAttention {
+  static constexpr std::string_view op_id = "decode_attention", version = "1";
+  using Config = DecodeConfig;
+
+  Tensor run(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
+             std::span<const int32_t> lengths, const DecodeOptions& options) const;
+  // The same into memory of the caller, which must have the shape and type of q, be packed and not
+  // overlap the others.
+  void write(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
+             std::span<const int32_t> lengths, const AnyView& out,
+             const DecodeOptions& options) const;
+  Tensor reference(const Tensor& q, const Tensor& k, const Tensor& v,
+                   std::span<const int32_t> lengths, const DecodeOptions& options) const;
+
+  Config heuristic_cfg(const Invocation& inv) const;
+  Space<Config> candidate_cfgs(const Invocation& inv) const;
+  bool is_valid(const Config& config, const Invocation& inv) const;
+};
+
+// The same where position p of sequence b is row p % page_size of page block_table[b, p / page_size]
+// of k_pages and v_pages [pages, page_size, kv_heads, dim]. block_table is int32
+// [batch, pages of the longest sequence]; entries beyond a length may be anything, one within it
+// that names no page is refused. There must be a length for each sequence.
+struct PagedDecodeAttention {
+  static constexpr std::string_view op_id = "paged_decode_attention", version = "1";
+  using Config = DecodeConfig;
+
+  Tensor run(const Config& config, const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,
+             const Tensor& block_table, std::span<const int32_t> lengths,
+             const DecodeOptions& options) const;
+  void write(const Config& config, const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,
+             const Tensor& block_table, std::span<const int32_t> lengths, const AnyView& out,
+             const DecodeOptions& options) const;
+  Tensor reference(const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,
+                   const Tensor& block_table, std::span<const int32_t> lengths,
+                   const DecodeOptions& options) const;
+
+  Config heuristic_cfg(const Invocation& inv) const;
+  Space<Config> candidate_cfgs(const Invocation& inv) const;
+  bool is_valid(const Config& config, const Invocation& inv) const;
+};
+
+// Through the default executor. Throw Error(invalid_argument) for what the kernels do not take.
+Tensor decode_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                        std::span<const int32_t> lengths = {}, const DecodeOptions& options = {});
+Tensor decode_attention_paged(const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,
+                              const Tensor& block_table, std::span<const int32_t> lengths,
+                              const DecodeOptions& options = {});
+
+}  // namespace ejk::ops

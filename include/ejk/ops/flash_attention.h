@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over whole sequences, in blocks, without ever holding all weights; and its gradient.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ejk/argument.h>
+#include <ejk/config.h>
+#include <ejk/invocation.h>
+#include <ejk/space.h>
+#include <ejk/tensor.h>
+
+namespace ejk::ops {
+
+// Which keys a query sees, and how logits are made of q . k. Positions count from the start of both
+// sequences, also where their lengths differ, as in jax.nn.dot_product_attention.
+struct AttentionOptions {
+  bool causal = false;  // query i sees keys 0 .. i
+  // Query i sees keys i - window_left .. i + window_right. Unset: no limit on that side.
+  std::optional<int64_t> window_left = {}, window_right = {};
+  std::optional<float> softcap = {};  // logits become softcap * tanh(logits / softcap)
+  std::optional<float> scale = {};    // of q . k; default: 1 / sqrt(dim)
+  // One length per batch element, or empty. Keys from there on are seen by nobody; queries from
+  // there on see nothing.
+  std::vector<int32_t> query_seq_lengths = {}, key_value_seq_lengths = {};
+};
+void ejk_key(KeySink& key, const AttentionOptions& options);
+
+// softmax(scale q k^T) v for q [batch, queries, heads, dim] and k, v [batch, keys, kv_heads, dim],
+// all float32 or all bfloat16, of any strides; heads is a multiple of kv_heads, and heads / kv_heads
+// neighbours share one. Sums are float32. The result is packed, of the shape and type of q.
+//
+// - A query that sees no key gives zeros (and passes no gradient).
+// - What a query does not see does not reach its output, whatever it is, NaN and infinity included.
+// - A NaN that it sees in q or k, a logit of +inf, or only logits of -inf make its output NaN; a NaN
+//   or infinity in v reaches the elements it is added to. Gradients of such inputs are not defined.
+// - Softmax does not overflow for logits between -2e38 and 2e38.
+// - Results depend on the block sizes (by rounding) and not on the number of threads.
+struct FlashAttention {
+  static constexpr std::string_view op_id = "flash_attention", version = "1";
+  struct Config {
+    FwdParams fwd = {};  // q_blocksize, kv_blocksize: queries and keys that are worked on at a time
+    BwdParams bwd = {};  // the same for the gradient
+    int threads = 1;     // forward: of blocks of queries; gradient: of heads
+  };
+  struct Residuals {
+    Tensor lse;  // log2 of the sum of exponentials, float32 [batch, heads, queries]
+  };
+
+  Tensor run(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
+             const AttentionOptions& options) const;
+  // The same into memory of the caller, which must have the shape and type of q, may have any
+  // strides and must not overlap the others.
+  void write(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
+             const AnyView& out, const AttentionOptions& options) const;
+  Tensor reference(const Tensor& q, const Tensor& k, const Tensor& v,
+                   const AttentionOptions& options) const;
+
+  std::pair<Tensor, Residuals> fwd_with_residuals(const Config& config, const Tensor& q,
+                                                  const Tensor& k, const Tensor& v,
+                                                  const AttentionOptions& options) const;
+  // {dq, dk, dv}, packed, of the types of q, k and v.
+  std::tuple<Tensor, Tensor, Tensor> vjp(const Config& config, const Residuals& residuals,
+                                         const Tensor& out, const Tensor& dout, const Tensor& q,
+                                         const Tensor& k, const Tensor& v,
+                                         const AttentionOptions& options) const;
+
+  Config heuristic_cfg(const Invocation& inv) const;
+  Space<Config> candidate_cfgs(const Invocation& inv) const;
+  bool is_valid(const Config& config, const Invocation& inv) const;
+};
+
+// Through the default executor. Throws Error(invalid_argument) for what FlashAttention does not take.
+Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                       const AttentionOptions& options = {});
+// The output, and a function from its cotangent to {dq, dk, dv}. The function shares the elements of
+// q, k and v: they must not change until it is called.
+using AttentionGradient = std::function<std::tuple<Tensor, Tensor, Tensor>(const Tensor& dout)>;
+std::pair<Tensor, AttentionGradient> flash_attention_vjp(const Tensor& q, const Tensor& k,
+                                                         const Tensor& v,
+                                                         const AttentionOptions& options = {});
+
+}  // namespace ejk::ops

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products on the CPU: c = a b + bias, batched, with any strides.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include <ejk/argument.h>
+#include <ejk/executor.h>
+#include <ejk/invocation.h>
+#include <ejk/space.h>
+#include <ejk/tensor.h>
+
+namespace ejk::ops {
+
+// How one product is cut into pieces. Sums over k are made in stretches of about kc, each from its
+// first element to its last, and added in order: kc can change the last bits of a result; the other
+// fields cannot, except for `pack` where a and b both lie along k.
+struct MatmulBlocking {
+  enum class Pack {
+    none,     // both are read as they lie; few rows, or b in the cache
+    b,        // b is copied in the order in which it is read; a is used a few times only
+    a_and_b,
+  };
+  Pack pack = Pack::a_and_b;
+  int kc = 256;     // depth of a block: rows of b, columns of a
+  int mc = 168;     // rows of a and c
+  int nc = 1024;    // columns of b and c
+  int vectors = 2;  // SIMD vectors of columns in a register tile: 1, 2, 3, 4 or 8
+  int threads = 1;
+  bool operator==(const MatmulBlocking&) const = default;
+};
+
+// c[batch, m, n] = a[batch, m, k] b[batch, k, n] + bias[n]. A batch of 1 in a or b serves all.
+//
+// Elements are float, or BFloat16 that are multiplied and summed as float and rounded once at the end
+// if Result is BFloat16 too. Matmul<float>, Matmul<BFloat16> and Matmul<BFloat16, BFloat16> exist.
+// Strides may be anything; c must share memory neither with an input nor among its own elements, else
+// Error(invalid_argument), as for shapes that do not fit. m, n, k or batch may be 0; with k = 0, c is
+// the bias or zeros.
+//
+// NaN and infinities propagate as in IEEE arithmetic: nothing is skipped because a factor is zero, so
+// 0 * inf gives NaN. The result does not depend on the number of threads.
+template <Element In, Element Result = float>
+struct Matmul {
+  static constexpr std::string_view op_id = "matmul", version = "1";
+  struct Config {
+    MatmulBlocking forward;
+    MatmulBlocking grad_a, grad_b;  // of dc b^T and a^T dc
+    bool operator==(const Config&) const = default;
+  };
+  using Input = StridedView<const In, 3>;
+  using Bias = std::optional<StridedView<const In, 1>>;
+  using Output = Out<StridedView<Result, 3>>;
+  // The gradients of a, b and, if there is one, bias: packed tensors of their shapes and type.
+  using Gradients = std::tuple<Tensor, Tensor, std::optional<Tensor>>;
+  struct Residuals {};
+
+  DType result = dtype_of<Result>;  // counts in the key, which does not see outputs
+
+  void run(const Config& config, const Input& a, const Input& b, const Bias& bias,
+           const Output& c) const;
+  // Sums in double, in the textbook's order.
+  void reference(const Input& a, const Input& b, const Bias& bias, const Output& c) const;
+
+  Config heuristic_cfg(const Invocation& inv) const;
+  Space<Config> candidate_cfgs(const Invocation& inv) const;
+  bool is_valid(const Config& config, const Invocation& inv) const;
+
+  Residuals fwd_with_residuals(const Config& config, const Input& a, const Input& b,
+                               const Bias& bias, const Output& c) const {
+    run(config, a, b, bias, c);
+    return {};
+  }
+  Gradients vjp(const Config& config, const Residuals&, const StridedView<const Result, 3>& dc,
+                const Input& a, const Input& b, const Bias& bias, const Output&) const {
+    return gradients(config, a, b, bias, dc);
+  }
+
+ private:
+  Gradients gradients(const Config& config, const Input& a, const Input& b, const Bias& bias,
+                      const StridedView<const Result, 3>& dc) const;
+};
+
+struct MatmulOptions {
+  bool transpose_a = false, transpose_b = false;  // the last two axes of the argument
+  std::optional<Tensor> bias = {};                // [n], of the type of a and b
+  DType result = DType::float32;                  // or bfloat16, for bfloat16 arguments
+};
+
+// Through the default executor, or another. a and b are of rank 2 or 3, both float32 or both bfloat16,
+// strided or not; the result is of rank 3 if one of them is. Throws Error(invalid_argument) that says
+// what was given and what is needed.
+Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
+Tensor matmul(const Executor& executor, const Tensor& a, const Tensor& b,
+              const MatmulOptions& options = {});
+// The same into a tensor that exists. Its type is the result's.
+void matmul_into(const Executor& executor, const Tensor& c, const Tensor& a, const Tensor& b,
+                 const MatmulOptions& options = {});
+
+struct MatmulGradients {
+  Tensor a, b;  // of the shapes of the arguments
+  std::optional<Tensor> bias;
+};
+// The result, and a function from the gradient of the result to those of the arguments, which it
+// shares: they must not change in between.
+std::pair<Tensor, std::function<MatmulGradients(const Tensor&)>> matmul_vjp(
+    const Executor& executor, const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
+
+}  // namespace ejk::ops

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels decode_attention and paged_decode_attention: their arguments and their configs.
+#include <ejk/ops/decode_attention.h>
+
+#include <ejk/executor.h>
+#include <ejk/parallel.h>
+
+#include "ops/decode_attention/problem.h"
+#include "ops/flash_attention/arguments.h"
+
+namespace ejk::ops {
+namespace {
+
+void check_options(std::string_view op, const DecodeOptions& options) {
+  check_window(op, "window_left", options.window_left);
+  if (options.softcap) check_number(op, "softcap", *options.softcap, true);
+  if (options.scale) check_number(op, "scale", *options.scale, false);
+}
+
+void check_config(std::string_view op, const DecodeConfig& config) {
+  check_positive(op, "splits", config.splits);
+  check_positive(op, "k_block", config.k_block);
+  check_positive(op, "threads", config.threads);
+}
+
+// What the plain and the paged cache have in common. `where` names the first two axes of k and v.
+void check_arrays(std::string_view op, std::string_view where, const Tensor& q, const Tensor& k,
+                  const Tensor& v, const DecodeOptions& options) {
+  const auto refuse_these = [&](std::string_view needed) {
+    refuse(op, fmt::format("{}, {}, {}", described("q", q), described("k", k), described("v", v)),
+           needed);
+  };
+  check_attention_dtype(op, q, k, v);
+  if (q.rank() != 3 || k.rank() != 4 || v.rank() != 4)
+    refuse_these(fmt::format("q[batch, heads, dim], k and v[{}, kv_heads, dim]", where));
+  if (k.shape() != v.shape()) refuse_these("k and v of one shape");
+  if (q.shape()[2] != k.shape()[3]) refuse_these("one dim for q, k and v");
+  const int64_t heads = q.shape()[1], kv_heads = k.shape()[2];
+  if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
+    refuse_these("heads of q that are a multiple of those of k and v");
+  check_options(op, options);
+}
+
+void check_plain(std::string_view op, const Tensor& q, const Tensor& k, const Tensor& v,
+                 std::span<const int32_t> lengths, const DecodeOptions& options) {
+  check_arrays(op, "batch, positions", q, k, v, options);
+  if (q.shape()[0] != k.shape()[0])
+    refuse(op, fmt::format("{}, {}", described("q", q), described("k", k)),
+           "one number of batch elements");
+  if (!lengths.empty()) check_lengths(op, "lengths", lengths, q.shape()[0], k.shape()[1]);
+}
+
+void check_pages(std::string_view op, const Tensor& q, const Tensor& k, const Tensor& v,
+                 const Tensor& table, std::span<const int32_t> lengths,
+                 const DecodeOptions& options) {
+  check_arrays(op, "pages, page_size", q, k, v, options);
+  if (table.dtype() != DType::int32 || table.rank() != 2 || table.shape()[0] != q.shape()[0])
+    refuse(op, fmt::format("{}, {}", described("q", q), described("block_table", table)),
+           "block_table int32[batch, pages of the longest sequence]");
+  const int64_t pages = k.shape()[0], page_size = k.shape()[1];
+  check_lengths(op, "lengths", lengths, q.shape()[0], table.shape()[1] * page_size);
+  const auto entries = table.strided<int32_t, 2>();
+  for (int64_t b = 0; b < q.shape()[0]; ++b) {
+    const int64_t length = lengths[static_cast<size_t>(b)];
+    for (int64_t i = 0; i * page_size < length; ++i)
+      if (entries(b, i) < 0 || entries(b, i) >= pages)
+        refuse(op, fmt::format("block_table[{}, {}] = {} within a length of {}", b, i,
+                               entries(b, i), length),
+               fmt::format("a page from 0 to {}", pages - 1));
+  }
+}
+
+// A checked call, with copies of arrays whose rows are not packed.
+struct Call {
+  Tensor q, k, v, table;
+  DecodeProblem problem;
+
+  Call(const Tensor& q_given, const Tensor& k_given, const Tensor& v_given,
+       std::span<const int32_t> lengths, const DecodeOptions& options)
+      : q(with_packed_rows(q_given)), k(with_packed_rows(k_given)), v(with_packed_rows(v_given)) {
+    problem.q = {q.any().data, q.strides()[0], 0, q.strides()[1], q.dtype() == DType::bfloat16};
+    problem.k = rows_of(k), problem.v = rows_of(v);
+    problem.batch = q.shape()[0], problem.heads = q.shape()[1], problem.dim = q.shape()[2];
+    problem.kv_heads = k.shape()[2], problem.positions = k.shape()[1];
+    if (!lengths.empty()) problem.lengths = lengths.data();
+    problem.scale = options.scale.value_or(1.f / std::sqrt(static_cast<float>(problem.dim)));
+    problem.softcap = options.softcap.value_or(0.f);
+    problem.left = options.window_left.value_or(std::numeric_limits<int64_t>::max() / 2);
+  }
+  void set_pages(const Tensor& table_given) {
+    table = with_packed_rows(table_given);
+    problem.block_table = table.data<int32_t>();
+    problem.table_stride = table.strides()[0];
+    problem.page_size = k.shape()[1];
+    problem.positions = table.shape()[1] * problem.page_size;
+  }
+};
+
+Rows rows_of_output(const AnyView& out) {
+  return {out.data, out.shape[1] * out.shape[2], 0, out.shape[2], out.dtype == DType::bfloat16};
+}
+
+void check_output(std::string_view op, const AnyView& out, const Tensor& q, const Tensor& k,
+                  const Tensor& v) {
+  if (out.dtype != q.dtype() || !std::ranges::equal(out.shape, q.shape()))
+    refuse(op, fmt::format("{}, {}", described("q", q), described("out", out)),
+           "out of the shape and type of q");
+  if (out.platform != Platform::cpu || !out.writable || !out.packed())
+    refuse(op, "an output that is read-only, on a device or not packed",
+           "packed memory of the CPU that can be written");
+  check_apart(op, out, "q", q.any());
+  check_apart(op, out, "k", k.any());
+  check_apart(op, out, "v", v.any());
+}
+
+// Threads that the work is worth, for so many keys and values of all heads.
+DecodeConfig heuristic(int64_t batch, double elements) {
+  constexpr double worth_a_thread = 1e6;  // of elements: reading them takes longer than starting it
+  DecodeConfig config;
+  config.threads =
+      static_cast<int>(std::clamp(elements / worth_a_thread, 1.0, double(visible_cores())));
+  while (config.splits * batch < config.threads) ++config.splits;
+  return config;
+}
+
+Space<DecodeConfig> candidates() {
+  return ejk::space<DecodeConfig>()
+      .param(&DecodeConfig::threads, thread_counts())
+      .param(&DecodeConfig::splits,
+             [](const DecodeConfig& so_far) {
+               return so_far.threads == 1 ? std::vector<int>{1}
+                                          : std::vector<int>{1, so_far.threads, 4 * so_far.threads};
+             })
+      .param(&DecodeConfig::k_block, {32, 64, 128, 256, 512});
+}
+
+bool valid(const DecodeConfig& config) {
+  return config.splits > 0 && config.k_block > 0 && config.threads > 0;
+}
+
+}  // namespace
+
+void ejk_key(KeySink& key, const DecodeOptions& o) {
+  key("window_left", o.window_left)("softcap", o.softcap.has_value());
+}
+
+// ---- plain ------------------------------------------------------------------------------------
+
+Tensor DecodeAttention::run(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
+                            std::span<const int32_t> lengths, const DecodeOptions& options) const {
+  check_plain(op_id, q, k, v, lengths, options);
+  check_config(op_id, config);
+  Tensor out(q.dtype(), q.shape());
+  decode_forward(Call(q, k, v, lengths, options).problem, config, rows_of_output(out.any()));
+  return out;
+}
+
+void DecodeAttention::write(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
+                            std::span<const int32_t> lengths, const AnyView& out,
+                            const DecodeOptions& options) const {
+  check_plain(op_id, q, k, v, lengths, options);
+  check_config(op_id, config);
+  check_output(op_id, out, q, k, v);
+  const Call call(q, k, v, lengths, options);
+  decode_forward(call.problem, config, rows_of_output(out));
+}
+
+Tensor DecodeAttention::reference(const Tensor& q, const Tensor& k, const Tensor& v,
+                                  std::span<const int32_t> lengths,
+                                  const DecodeOptions& options) const {
+  check_plain(op_id, q, k, v, lengths, options);
+  Tensor out(q.dtype(), q.shape());
+  const Call call(q, k, v, lengths, options);
+  decode_reference(call.problem, rows_of_output(out.any()));
+  return out;
+}
+
+DecodeConfig DecodeAttention::heuristic_cfg(const Invocation& inv) const {
+  const auto &q = inv.args[0].shape, &k = inv.args[1].shape;
+  if (q.size() != 3 || k.size() != 4) return {};
+  return heuristic(q[0], 2 * static_cast<double>(inv.args[1].size()));
+}
+Space<DecodeConfig> DecodeAttention::candidate_cfgs(const Invocation&) const { return candidates(); }
+bool DecodeAttention::is_valid(const Config& config, const Invocation&) const {
+  return valid(config);
+}
+
+Tensor decode_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                        std::span<const int32_t> lengths, const DecodeOptions& options) {
+  check_plain(DecodeAttention::op_id, q, k, v, lengths, options);  // or the first call would tune it
+  return default_executor()(DecodeAttention{}, q, k, v, lengths, options);
+}
+
+// ---- paged ------------------------------------------------------------------------------------
+
+Tensor PagedDecodeAttention::run(const Config& config, const Tensor& q, const Tensor& k_pages,
+                                 const Tensor& v_pages, const Tensor& block_table,
+                                 std::span<const int32_t> lengths,
+                                 const DecodeOptions& options) const {
+  Tensor out(q.dtype(), q.shape());
+  write(config, q, k_pages, v_pages, block_table, lengths, out.any(), options);
+  return out;
+}
+
+void PagedDecodeAttention::write(const Config& config, const Tensor& q, const Tensor& k_pages,
+                                 const Tensor& v_pages, const Tensor& block_table,
+                                 std::span<const int32_t> lengths, const AnyView& out,
+                                 const DecodeOptions& options) const {
+  check_pages(op_id, q, k_pages, v_pages, block_table, lengths, options);
+  check_config(op_id, config);
+  check_output(op_id, out, q, k_pages, v_pages);
+  Call call(q, k_pages, v_pages, lengths, options);
+  call.set_pages(block_table);
+  decode_forward(call.problem, config, rows_of_output(out));
+}
+
+Tensor PagedDecodeAttention::reference(const Tensor& q, const Tensor& k_pages,
+                                       const Tensor& v_pages, const Tensor& block_table,
+                                       std::span<const int32_t> lengths,
+                                       const DecodeOptions& options) const {
+  check_pages(op_id, q, k_pages, v_pages, block_table, lengths, options);
+  Tensor out(q.dtype(), q.shape());
+  Call call(q, k_pages, v_pages, lengths, options);
+  call.set_pages(block_table);
+  decode_reference(call.problem, rows_of_output(out.any()));
+  return out;
+}
+
+DecodeConfig PagedDecodeAttention::heuristic_cfg(const Invocation& inv) const {
+  const auto &q = inv.args[0].shape, &k = inv.args[1].shape, &table = inv.args[3].shape;
+  if (q.size() != 3 || k.size() != 4 || table.size() != 2) return {};
+  const auto positions = static_cast<double>(table[0]) * static_cast<double>(table[1] * k[1]);
+  return heuristic(q[0], 2 * positions * static_cast<double>(k[2] * k[3]));
+}
+Space<DecodeConfig> PagedDecodeAttention::candidate_cfgs(const Invocation&) const {
+  return candidates();
+}
+bool PagedDecodeAttention::is_valid(const Config& config, const Invocation&) const {
+  return valid(config);
+}
+
+Tensor decode_attention_paged(const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,
+                              const Tensor& block_table, std::span<const int32_t> lengths,
+                              const DecodeOptions& options) {
+  check_pages(PagedDecodeAttention::op_id, q, k_pages, v_pages, block_table, lengths, options);
+  return default_executor()(PagedDecodeAttention{}, q, k_pages, v_pages, block_table, lengths,
+                            options);
+}
+
+}  // namespace ejk::ops

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of small matrices in registers, for attention. Included once per instruction set.
+#if defined(EJK_OPS_FLASH_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef EJK_OPS_FLASH_TILE_INL_H
+#undef EJK_OPS_FLASH_TILE_INL_H
+#else
+#define EJK_OPS_FLASH_TILE_INL_H
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+
+#include "ops/common/attention-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::ops {
+namespace HWY_NAMESPACE {
+
+// Columns of a tile are vectors: max_vectors of them. Rows are values that are broadcast. Together
+// they fill the registers: 6 x 2 of 16, 8 x 3 of 32.
+inline constexpr bool many_registers = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL;
+inline constexpr int max_vectors = many_registers ? 3 : 2;
+template <int Vectors>
+inline constexpr int tile_rows = many_registers || Vectors == 1 ? 8 : 6;
+
+// How the left matrix lies in memory: element (row, k) at row * step + k or at row + k * step.
+enum class Left { rows, columns };
+enum class Into { set, add, scale_and_add };
+
+// into = left x right, or into += it, or into = into * factors + it, for `R` rows.
+template <int R, int Vectors, Left L, Into I>
+HWY_INLINE void multiply_tile(const float* HWY_RESTRICT left, int64_t left_step,
+                              const float* HWY_RESTRICT right, int64_t right_step, int64_t depth,
+                              float* HWY_RESTRICT into, int64_t into_step, const float* factors) {
+  const F32 d;
+  V32 sum[R][Vectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < Vectors; ++j) sum[r][j] = hn::Zero(d);
+  for (int64_t k = 0; k < depth; ++k) {
+    V32 column[Vectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < Vectors; ++j)
+      column[j] = hn::LoadU(d, right + k * right_step + j * static_cast<int>(lanes));
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const V32 value =
+          hn::Set(d, L == Left::rows ? left[r * left_step + k] : left[k * left_step + r]);
+#pragma GCC unroll 4
+      for (int j = 0; j < Vectors; ++j) sum[r][j] = hn::MulAdd(value, column[j], sum[r][j]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < Vectors; ++j) {
+      float* to = into + r * into_step + j * static_cast<int>(lanes);
+      V32 result = sum[r][j];
+      if constexpr (I == Into::add) result = hn::Add(hn::LoadU(d, to), result);
+      if constexpr (I == Into::scale_and_add)
+        result = hn::MulAdd(hn::LoadU(d, to),
+                            hn::LoadU(d, factors + j * static_cast<int>(lanes)), result);
+      hn::StoreU(result, d, to);
+    }
+}
+
+// The same for any number of rows.
+template <int Vectors, Left L, Into I>
+HWY_NOINLINE void multiply(const float* left, int64_t left_step, const float* right,
+                           int64_t right_step, int64_t depth, float* into, int64_t into_step,
+                           int64_t rows, const float* factors = nullptr) {
+  constexpr int full = tile_rows<Vectors>;
+  const int64_t row_step = L == Left::rows ? left_step : 1;
+  int64_t r = 0;
+  const auto go = [&]<int R>() {
+    multiply_tile<R, Vectors, L, I>(left + r * row_step, left_step, right, right_step, depth,
+                                    into + r * into_step, into_step, factors);
+    r += R;
+  };
+  while (r + full <= rows) go.template operator()<full>();
+  if (r + 4 <= rows) go.template operator()<4>();
+  if (r + 2 <= rows) go.template operator()<2>();
+  if (r < rows) go.template operator()<1>();
+}
+
+// The same for any number of columns, whole vectors of them.
+template <Left L, Into I>
+HWY_INLINE void multiply_wide(const float* left, int64_t left_step, const float* right,
+                              int64_t right_step, int64_t depth, float* into, int64_t into_step,
+                              int64_t rows, int64_t columns) {
+  const auto wide = static_cast<int64_t>(max_vectors * lanes);
+  int64_t c = 0;
+  for (; c + wide <= columns; c += wide)
+    multiply<max_vectors, L, I>(left, left_step, right + c, right_step, depth, into + c, into_step,
+                                rows);
+  const int64_t vectors = (columns - c) / static_cast<int64_t>(lanes);
+  if (max_vectors > 2 && vectors == 2)
+    multiply<2, L, I>(left, left_step, right + c, right_step, depth, into + c, into_step, rows);
+  else if (vectors == 1)
+    multiply<1, L, I>(left, left_step, right + c, right_step, depth, into + c, into_step, rows);
+}
+
+// to[c][r] = from[r][c].
+HWY_INLINE void transpose(const float* from, int64_t from_step, int64_t rows, int64_t columns,
+                          float* to, int64_t to_step) {
+  int64_t r = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::FixedTag<float, 4> d;
+  const hn::RepartitionToWide<decltype(d)> dw;
+  for (; r + 4 <= rows; r += 4) {
+    int64_t c = 0;
+    for (; c + 4 <= columns; c += 4) {
+      const float* at = from + r * from_step + c;
+      const auto a = hn::LoadU(d, at), b = hn::LoadU(d, at + from_step);
+      const auto e = hn::LoadU(d, at + 2 * from_step), f = hn::LoadU(d, at + 3 * from_step);
+      const auto ab_low = hn::BitCast(dw, hn::InterleaveLower(d, a, b));
+      const auto ab_high = hn::BitCast(dw, hn::InterleaveUpper(d, a, b));
+      const auto ef_low = hn::BitCast(dw, hn::InterleaveLower(d, e, f));
+      const auto ef_high = hn::BitCast(dw, hn::InterleaveUpper(d, e, f));
+      float* out = to + c * to_step + r;
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab_low, ef_low)), d, out);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab_low, ef_low)), d, out + to_step);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab_high, ef_high)), d, out + 2 * to_step);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab_high, ef_high)), d, out + 3 * to_step);
+    }
+    for (; c < columns; ++c)
+      for (int64_t i = r; i < r + 4; ++i) to[c * to_step + i] = from[i * from_step + c];
+  }
+#endif
+  for (; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c) to[c * to_step + r] = from[r * from_step + c];
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ejk::ops
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of few rows with a b whose columns are contiguous (a transposed one): vectors along k, b is
+// read as it lies. Included once per instruction set by gemm.cpp.
+#if defined(EJK_OPS_MATMUL_DOT_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef EJK_OPS_MATMUL_DOT_INL_H
+#undef EJK_OPS_MATMUL_DOT_INL_H
+#else
+#define EJK_OPS_MATMUL_DOT_INL_H
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include <hwy/highway.h>
+
+#include "ops/matmul/gemm.h"
+#include "ops/matmul/pack_inl.h"
+#include "ops/matmul/tile_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::ops::HWY_NAMESPACE {
+
+// The last elements of a row, which do not fill a vector, and zeros behind them.
+template <class T>
+HWY_INLINE V load_first(F d, const T* from, int64_t count) {
+  HWY_ALIGN float buffer[hn::MaxLanes(d)] = {};
+  for (int64_t i = 0; i < count; ++i) buffer[i] = to_float(from[i]);
+  return hn::Load(d, buffer);
+}
+
+// Every element has one sum of its own, so that it does not matter which others it is computed with.
+template <size_t rows, size_t columns, class A, class B, size_t... at, size_t... row,
+          size_t... column>
+HWY_INLINE void dot_tile(int64_t depth, const A* a, int64_t a_row, const B* b, int64_t b_column,
+                         float* out, std::index_sequence<at...>, std::index_sequence<row...>,
+                         std::index_sequence<column...>) {
+  const F d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  V sum[rows * columns] = {(static_cast<void>(at), hn::Zero(d))...};
+  int64_t k = 0;
+  for (; k + lanes <= depth; k += lanes) {
+    const V as[rows] = {load_floats(d, a + int64_t{row} * a_row + k)...};
+    const V bs[columns] = {load_floats(d, b + int64_t{column} * b_column + k)...};
+    ((sum[at] = hn::MulAdd(as[at / columns], bs[at % columns], sum[at])), ...);
+  }
+  if (k < depth) {
+    const V as[rows] = {load_first(d, a + int64_t{row} * a_row + k, depth - k)...};
+    const V bs[columns] = {load_first(d, b + int64_t{column} * b_column + k, depth - k)...};
+    ((sum[at] = hn::MulAdd(as[at / columns], bs[at % columns], sum[at])), ...);
+  }
+  ((out[at] = hn::GetLane(hn::SumOfLanes(d, sum[at]))), ...);
+}
+
+template <size_t rows, size_t columns, class A, class B>
+HWY_NOINLINE void dot_tile(int64_t depth, const A* a, int64_t a_row, const B* b, int64_t b_column,
+                           float* out) {
+  dot_tile<rows, columns>(depth, a, a_row, b, b_column, out,
+                          std::make_index_sequence<rows * columns>(),
+                          std::make_index_sequence<rows>(), std::make_index_sequence<columns>());
+}
+
+// c must be float32; its strides may be anything.
+template <class A, class B>
+void dot_products(const Gemm& p) {
+  float* c = static_cast<float*>(const_cast<void*>(p.c.data));
+  const auto* a = static_cast<const A*>(p.a.data);
+  const auto* b = static_cast<const B*>(p.b.data);
+  const auto block = [&]<size_t rows, size_t columns>(int64_t i, int64_t j) {
+    float out[rows * columns];
+    dot_tile<rows, columns>(p.k, a + i * p.a.row_stride, p.a.row_stride,
+                            b + j * p.b.column_stride, p.b.column_stride, out);
+    for (size_t at = 0; at < rows * columns; ++at) {
+      const int64_t row = i + static_cast<int64_t>(at / columns);
+      const int64_t column = j + static_cast<int64_t>(at % columns);
+      c[row * p.c.row_stride + column * p.c.column_stride] =
+          p.bias != nullptr ? out[at] + p.bias[column] : out[at];
+    }
+  };
+  const auto columns_at = [&]<size_t columns>(int64_t j) {
+    int64_t i = 0;
+    for (; i + 2 <= p.m; i += 2) block.template operator()<2, columns>(i, j);
+    if (i < p.m) block.template operator()<1, columns>(i, j);
+  };
+  int64_t j = 0;
+  if (p.m == 1)
+    for (; j + 8 <= p.n; j += 8) block.template operator()<1, 8>(0, j);
+  for (; j + 4 <= p.n; j += 4) columns_at.template operator()<4>(j);
+  for (; j < p.n; ++j) columns_at.template operator()<1>(j);
+}
+
+}  // namespace ejk::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products in blocks that stay in the caches, compiled once per instruction set.
+#include "ops/matmul/gemm.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <new>
+#include <type_traits>
+
+#include <ejk/parallel.h>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/matmul/gemm.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "ops/matmul/dot_inl.h"
+#include "ops/matmul/pack_inl.h"
+#include "ops/matmul/tile_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::ops::HWY_NAMESPACE {
+
+// `parts` parts of `count` whose sizes differ by at most one.
+struct Even {
+  int64_t count, parts;
+  int64_t begin(int64_t part) const {
+    return part * (count / parts) + std::min(part, count % parts);
+  }
+};
+HWY_INLINE Even evenly(int64_t count, int64_t most) {
+  return {count, std::max<int64_t>(1, (count + most - 1) / most)};
+}
+
+// A problem whose c is float32 with columns side by side.
+template <class A, class B>
+class Blocks {
+ public:
+  Blocks(const Gemm& problem, const MatmulBlocking& blocking, float* scratch)
+      : p_(problem),
+        a_(static_cast<const A*>(problem.a.data)),
+        b_(static_cast<const B*>(problem.b.data)),
+        c_(static_cast<float*>(const_cast<void*>(problem.c.data))),
+        vectors_(static_cast<size_t>(blocking.vectors)),
+        strip_(blocking.vectors * static_cast<int64_t>(hn::Lanes(F()))),
+        most_rows_(static_cast<int64_t>(most_rows(vectors_))),
+        pack_a_(packs_a(problem, blocking)),
+        pack_b_(packs_b(problem, blocking)),
+        depths_(evenly(p_.k, blocking.kc)),
+        row_blocks_(evenly(p_.m, blocking.mc)),
+        strips_per_block_(std::max<int64_t>(1, blocking.nc / strip_)),
+        packed_b_(scratch),
+        packed_a_(scratch + floats_for_b(problem, blocking)) {}
+
+  // Elements of a that are not packed are read one by one, as float32.
+  static constexpr bool both_are_floats = std::is_same_v<A, float> && std::is_same_v<B, float>;
+  static bool packs_a(const Gemm&, const MatmulBlocking& blocking) {
+    return blocking.pack == MatmulBlocking::Pack::a_and_b || !both_are_floats;
+  }
+  static bool packs_b(const Gemm& problem, const MatmulBlocking& blocking) {
+    return blocking.pack != MatmulBlocking::Pack::none || problem.b.column_stride != 1;
+  }
+  static int64_t floats_for_b(const Gemm& problem, const MatmulBlocking& blocking) {
+    const int64_t strip = blocking.vectors * static_cast<int64_t>(hn::Lanes(F()));
+    const int64_t columns =
+        packs_b(problem, blocking) ? std::min<int64_t>(std::max<int64_t>(blocking.nc, strip),
+                                                       (problem.n + strip - 1) / strip * strip)
+                                   : strip;  // the last columns only
+    return (std::min<int64_t>(blocking.kc, problem.k) * columns + 15) / 16 * 16;
+  }
+  static int64_t floats_for_a(const Gemm& problem, const MatmulBlocking& blocking) {
+    return packs_a(problem, blocking)
+               ? std::min<int64_t>(blocking.kc, problem.k) * std::min<int64_t>(blocking.mc, problem.m)
+               : 0;
+  }
+
+  void run() {
+    const Even column_blocks = evenly((p_.n + strip_ - 1) / strip_, strips_per_block_);
+    for (int64_t j = 0; j < column_blocks.parts; ++j) {
+      first_column_ = column_blocks.begin(j) * strip_;
+      last_column_ = std::min(p_.n, column_blocks.begin(j + 1) * strip_);
+      for (int64_t k = 0; k < depths_.parts; ++k) {
+        first_k_ = depths_.begin(k);
+        depth_ = depths_.begin(k + 1) - first_k_;
+        add_ = k > 0;
+        bias_ = k + 1 == depths_.parts ? p_.bias : nullptr;
+        pack_b();
+        for (int64_t i = 0; i < row_blocks_.parts; ++i)
+          rows(row_blocks_.begin(i), row_blocks_.begin(i + 1));
+      }
+    }
+  }
+
+ private:
+  const B* b_at(int64_t column) const {
+    return b_ + first_k_ * p_.b.row_stride + column * p_.b.column_stride;
+  }
+
+  void pack_b() {
+    // Without packing only columns that do not fill a strip are copied.
+    const int64_t from = pack_b_ ? first_column_ : last_column_ - (last_column_ % strip_);
+    if (from < last_column_)
+      pack_columns(b_at(from), p_.b.row_stride, p_.b.column_stride, last_column_ - from, strip_,
+                   depth_, packed_b_);
+  }
+
+  void rows(int64_t first, int64_t last) {
+    const Even strips = evenly(last - first, most_rows_);
+    if (pack_a_)
+      for (int64_t s = 0; s < strips.parts; ++s) {
+        const int64_t row = strips.begin(s), count = strips.begin(s + 1) - row;
+        pack_strip(a_ + (first + row) * p_.a.row_stride + first_k_ * p_.a.column_stride,
+                   p_.a.row_stride, p_.a.column_stride, count, count, depth_,
+                   packed_a_ + row * depth_);
+      }
+    for (int64_t column = first_column_; column < last_column_; column += strip_) {
+      const bool whole = column + strip_ <= last_column_;
+      if (pack_b_ || !whole) {
+        const float* b = packed_b_ + (pack_b_ ? column - first_column_ : 0) * depth_;
+        strip(b, strip_, first, strips, column, whole);
+      } else {
+        strip(b_at(column), p_.b.row_stride, first, strips, column, whole);
+      }
+    }
+  }
+
+  template <class FromB>
+  void strip(const FromB* b, int64_t b_step, int64_t first, const Even& strips, int64_t column,
+             bool whole) {
+    for (int64_t s = 0; s < strips.parts; ++s) {
+      const int64_t row = strips.begin(s), count = strips.begin(s + 1) - row;
+      TileWork<FromB> work{.depth = depth_,
+                           .a = nullptr,
+                           .a_row = p_.a.row_stride,
+                           .a_step = p_.a.column_stride,
+                           .b = b,
+                           .b_step = b_step,
+                           .c = c_ + (first + row) * p_.c.row_stride + column,
+                           .c_row = p_.c.row_stride,
+                           .bias = bias_ != nullptr ? bias_ + column : nullptr,
+                           .add = add_};
+      if (pack_a_) {
+        work.a = packed_a_ + row * depth_;
+        compute(work, tile_for<true, FromB>(static_cast<size_t>(count), vectors_), count, column,
+                whole);
+      } else if constexpr (both_are_floats) {
+        work.a = a_ + (first + row) * p_.a.row_stride + first_k_ * p_.a.column_stride;
+        compute(work, tile_for<false, FromB>(static_cast<size_t>(count), vectors_), count, column,
+                whole);
+      }
+    }
+  }
+
+  template <class FromB>
+  void compute(TileWork<FromB>& work, Tile<FromB> tile, int64_t rows, int64_t column, bool whole) {
+    if (whole) return tile(work);
+    // All columns of the tile go to a buffer; those that c has are taken from it.
+    HWY_ALIGN float buffer[14 * 8 * hn::MaxLanes(F())];
+    float* c = work.c;
+    const float* bias = work.bias;
+    const bool add = work.add;
+    work.c = buffer;
+    work.c_row = strip_;
+    work.bias = nullptr;
+    work.add = false;
+    tile(work);
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < last_column_ - column; ++j) {
+        float value = buffer[i * strip_ + j];
+        if (add) value = c[i * p_.c.row_stride + j] + value;
+        if (bias != nullptr) value += bias[j];
+        c[i * p_.c.row_stride + j] = value;
+      }
+  }
+
+  const Gemm& p_;
+  const A* a_;
+  const B* b_;
+  float* c_;
+  const size_t vectors_;
+  const int64_t strip_, most_rows_;  // columns and rows of a tile
+  const bool pack_a_, pack_b_;
+  const Even depths_, row_blocks_;
+  const int64_t strips_per_block_;
+  float* const packed_b_;
+  float* const packed_a_;
+  // the block at work
+  int64_t first_column_ = 0, last_column_ = 0, first_k_ = 0, depth_ = 0;
+  bool add_ = false;
+  const float* bias_ = nullptr;
+};
+
+// Calls work with the element types of a and b.
+template <class Work>
+decltype(auto) with_types(const Gemm& problem, const Work& work) {
+  using Wide = float;
+  using Short = hwy::bfloat16_t;
+  const bool short_b = problem.b.dtype == DType::bfloat16;
+  if (problem.a.dtype == DType::bfloat16) {
+    if (short_b) return work.template operator()<Short, Short>();
+    return work.template operator()<Short, Wide>();
+  }
+  if (short_b) return work.template operator()<Wide, Short>();
+  return work.template operator()<Wide, Wide>();
+}
+
+void multiply_blocks(const Gemm& problem, const MatmulBlocking& blocking, float* scratch) {
+  with_types(problem,
+             [&]<class A, class B>() { Blocks<A, B>(problem, blocking, scratch).run(); });
+}
+
+void multiply_by_dots(const Gemm& problem) {
+  with_types(problem, [&]<class A, class B>() { dot_products<A, B>(problem); });
+}
+
+int64_t floats_for_packing(const Gemm& problem, const MatmulBlocking& blocking) {
+  return with_types(problem, [&]<class A, class B>() {
+    return Blocks<A, B>::floats_for_a(problem, blocking) +
+           Blocks<A, B>::floats_for_b(problem, blocking);
+  });
+}
+
+int64_t floats_in_a_vector() { return static_cast<int64_t>(hn::Lanes(F())); }
+
+}  // namespace ejk::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ejk::ops {
+namespace {
+
+HWY_EXPORT(multiply_blocks);
+HWY_EXPORT(multiply_by_dots);
+HWY_EXPORT(floats_for_packing);
+HWY_EXPORT(floats_in_a_vector);
+
+using Pack = MatmulBlocking::Pack;
+
+void store(float value, const Matrix& c, int64_t row, int64_t column) {
+  void* to = const_cast<void*>(c.at(row, column).data);
+  if (c.dtype == DType::float32) *static_cast<float*>(to) = value;
+  else *static_cast<BFloat16*>(to) = BFloat16(value);
+}
+
+// A stride that leads nowhere must not decide which way is taken.
+Gemm without_idle_strides(Gemm p) {
+  if (p.m == 1) p.c.row_stride = p.n;
+  if (p.n == 1) p.b.column_stride = 0, p.c.column_stride = 1;
+  if (p.k == 1) p.a.column_stride = 1;
+  return p;
+}
+
+// Both lie along k: b is read as it lies, unless it is to be packed.
+bool by_dots(const Gemm& p, const MatmulBlocking& blocking) {
+  return blocking.pack == Pack::none && p.a.column_stride == 1 && p.b.row_stride == 1 &&
+         p.b.column_stride != 1;
+}
+
+// Where c cannot be written by tiles, blocks of it are computed aside and copied.
+constexpr int64_t aside_rows = 256, aside_columns = 1024;
+
+bool needs_aside(const Matrix& c) { return c.dtype != DType::float32 || c.column_stride != 1; }
+
+int64_t floats_for(const Gemm& p, const MatmulBlocking& blocking) {
+  const int64_t aside =
+      needs_aside(p.c) ? std::min(aside_rows, p.m) * std::min(aside_columns, p.n) : 0;
+  const int64_t packing = HWY_DYNAMIC_DISPATCH(floats_for_packing)(p, blocking);
+  return (aside + packing + 31) / 16 * 16;
+}
+
+void multiply(const Gemm& p, const MatmulBlocking& blocking, float* scratch) {
+  if (by_dots(p, blocking)) HWY_DYNAMIC_DISPATCH(multiply_by_dots)(p);
+  else HWY_DYNAMIC_DISPATCH(multiply_blocks)(p, blocking, scratch);
+}
+
+void multiply_aside(const Gemm& p, const MatmulBlocking& blocking, float* scratch) {
+  float* const packing = scratch + std::min(aside_rows, p.m) * std::min(aside_columns, p.n);
+  for (int64_t i = 0; i < p.m; i += aside_rows)
+    for (int64_t j = 0; j < p.n; j += aside_columns) {
+      const int64_t rows = std::min(aside_rows, p.m - i), columns = std::min(aside_columns, p.n - j);
+      Gemm part = p.part(i, rows, j, columns);
+      part.c = {scratch, DType::float32, columns, 1};
+      multiply(part, blocking, packing);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c) store(scratch[r * columns + c], p.c, i + r, j + c);
+    }
+}
+
+void multiply_any(const Gemm& p, const MatmulBlocking& blocking, float* scratch) {
+  if (p.m == 0 || p.n == 0) return;
+  if (p.k == 0) {
+    for (int64_t i = 0; i < p.m; ++i)
+      for (int64_t j = 0; j < p.n; ++j) store(p.bias != nullptr ? p.bias[j] : 0.f, p.c, i, j);
+  } else if (needs_aside(p.c)) {
+    multiply_aside(p, blocking, scratch);
+  } else {
+    multiply(p, blocking, scratch);
+  }
+}
+
+class Scratch {
+ public:
+  float* floats(int64_t count) {
+    if (count > size_) grow(static_cast<size_t>(count) * sizeof(float));
+    return memory_.get();
+  }
+
+ private:
+  void grow(size_t bytes) {
+    constexpr size_t huge_page = size_t{2} << 20;
+    const size_t alignment = bytes >= huge_page ? huge_page : 64;
+    bytes = (bytes + alignment - 1) / alignment * alignment;
+    memory_.reset();
+    size_ = 0;
+    memory_.reset(static_cast<float*>(std::aligned_alloc(alignment, bytes)));
+    if (!memory_) throw std::bad_alloc();
+    if (alignment == huge_page) madvise(memory_.get(), bytes, MADV_HUGEPAGE);
+    size_ = static_cast<int64_t>(bytes / sizeof(float));
+  }
+  struct Free {
+    void operator()(float* p) const { std::free(p); }
+  };
+  std::unique_ptr<float, Free> memory_;
+  int64_t size_ = 0;
+};
+
+// How many threads divide the rows; the others divide the columns. Little is read twice if the parts
+// are square.
+int row_parts_for(int threads, int64_t rows, int64_t columns) {
+  int best = 1;
+  double least = std::numeric_limits<double>::infinity();
+  for (int parts = 1; parts <= threads; ++parts) {
+    if (threads % parts != 0) continue;
+    const int64_t height = (rows + parts - 1) / parts;
+    const int64_t width = (columns + threads / parts - 1) / (threads / parts);
+    const double work = static_cast<double>(height) * static_cast<double>(width);
+    const double cost = work + 16 * static_cast<double>(height + width);
+    if (cost < least) least = cost, best = parts;
+  }
+  return best;
+}
+
+}  // namespace
+
+int64_t simd_floats() { return HWY_DYNAMIC_DISPATCH(floats_in_a_vector)(); }
+
+bool gemm_can_run(const MatmulBlocking& b) {
+  const bool known_tile = (b.vectors >= 1 && b.vectors <= 4) || b.vectors == 8;
+  const bool known_pack = b.pack == Pack::none || b.pack == Pack::b || b.pack == Pack::a_and_b;
+  constexpr int64_t most = int64_t{1} << 24;  // floats that a thread packs
+  return known_tile && known_pack && b.kc > 0 && b.mc > 0 && b.nc > 0 && b.threads > 0 &&
+         b.kc * (int64_t{b.mc} + std::max(b.nc, 128)) <= most;
+}
+
+void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking) {
+  int64_t rows = 0, scratch_floats = 0;
+  for (const Gemm& p : problems) {
+    rows += p.m;
+    scratch_floats = std::max(scratch_floats, floats_for(p, blocking));
+  }
+  if (rows == 0 || problems[0].n == 0) return;
+  const int64_t columns = problems[0].n;
+  const int threads =
+      static_cast<int>(std::min<int64_t>(blocking.threads, std::max(rows, columns)));
+  const int row_parts = row_parts_for(threads, rows, columns);
+  const int column_parts = threads / row_parts;
+
+  // What is worth keeping for the next call is kept.
+  constexpr int64_t most_kept = int64_t{1} << 25;
+  thread_local Scratch kept;
+  Scratch own;
+  float* const scratch =
+      (threads * scratch_floats <= most_kept ? kept : own).floats(threads * scratch_floats);
+
+  in_parts(threads, threads, [&](int64_t first, int64_t last) {
+    for (int64_t part = first; part < last; ++part) {
+      const int64_t row_part = part / column_parts, column_part = part % column_parts;
+      const int64_t top = rows * row_part / row_parts, bottom = rows * (row_part + 1) / row_parts;
+      // Whole cache lines of c.
+      const int64_t lines = (columns + 15) / 16;
+      const int64_t left = std::min(columns, lines * column_part / column_parts * 16);
+      const int64_t right = std::min(columns, lines * (column_part + 1) / column_parts * 16);
+      int64_t begin = 0;  // of a problem, in rows of all of them
+      for (const Gemm& p : problems) {
+        const int64_t from = std::max(top, begin) - begin;
+        const int64_t to = std::min(bottom, begin + p.m) - begin;
+        begin += p.m;
+        if (from < to && left < right)
+          multiply_any(without_idle_strides(p).part(from, to - from, left, right - left), blocking,
+                       scratch + part * scratch_floats);
+      }
+    }
+  });
+}
+
+}  // namespace ejk::ops
+#endif  // HWY_ONCE

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operation: what it accepts, which configs it knows, its reference and its gradient.
+#include <ejk/ops/matmul.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ejk/parallel.h>
+
+#include "ops/common/overlap.h"
+#include "ops/common/refuse.h"
+#include "ops/matmul/gemm.h"
+#include "ops/matmul/heuristic.h"
+
+namespace ejk::ops {
+namespace {
+
+constexpr std::string_view op = "matmul";
+
+template <class View>
+Matrix matrix(const View& v, int64_t batch) {
+  const int64_t at = v.shape[0] == 1 ? 0 : batch * v.strides[0];
+  return {v.data + at, dtype_of<typename View::element_type>, v.strides[1], v.strides[2]};
+}
+
+template <class View>
+View transposed(const View& v) {
+  return {v.data, {v.shape[0], v.shape[2], v.shape[1]}, {v.strides[0], v.strides[2], v.strides[1]}};
+}
+
+template <class T>
+std::string text(std::string_view name, const T& view) {
+  return fmt::format("{}{}", name, shape_text(view.shape));
+}
+
+template <class A, class B, class C, class Bias>
+void check_shapes(const A& a, const B& b, const Bias& bias, const C& c) {
+  const int64_t batch = c.shape[0], m = c.shape[1], n = c.shape[2], k = a.shape[2];
+  const auto serves = [&](const auto& x) { return x.shape[0] == batch || x.shape[0] == 1; };
+  if (serves(a) && serves(b) && a.shape[1] == m && b.shape[1] == k && b.shape[2] == n &&
+      (!bias || bias->shape[0] == n))
+    return;
+  refuse(op,
+         fmt::format("{}, {}{}, {}", text("a", a), text("b", b),
+                     bias ? ", " + text("bias", *bias) : "", text("c", c)),
+         "a[batch or 1, m, k], b[batch or 1, k, n], bias[n] or none, c[batch, m, n]");
+}
+
+template <class A, class B, class C, class Bias>
+void check_memory(const A& a, const B& b, const Bias& bias, const C& c) {
+  constexpr std::string_view needed = "a c that shares memory with nothing else";
+  if (overlaps_itself(c))
+    refuse(op, fmt::format("c with strides {}, whose elements overlap", shape_text(c.strides)),
+           needed);
+  if (overlap(c, a)) refuse(op, "a c that overlaps a", needed);
+  if (overlap(c, b)) refuse(op, "a c that overlaps b", needed);
+  if (bias && overlap(c, *bias)) refuse(op, "a c that overlaps the bias", needed);
+}
+
+void check_blocking(std::string_view which, const MatmulBlocking& blocking) {
+  if (!gemm_can_run(blocking))
+    refuse(op, fmt::format("config.{} = {}", which, to_json(blocking)),
+           "positive numbers, vectors of 1, 2, 3, 4 or 8, and kc (mc + nc) of at most 2^24");
+}
+
+// One product per element of the batch, or a single one where a shared b lets rows follow each other.
+template <class A, class B, class C>
+std::vector<Gemm> problems_of(const A& a, const B& b, const float* bias, const C& c) {
+  const int64_t batch = c.shape[0], m = c.shape[1], n = c.shape[2], k = a.shape[2];
+  const auto rows_follow = [&](const auto& x) {
+    return x.shape[0] == batch && x.strides[0] == m * x.strides[1];
+  };
+  if (batch > 1 && b.shape[0] == 1 && rows_follow(a) && rows_follow(c))
+    return {{batch * m, n, k, matrix(a, 0), matrix(b, 0), matrix(c, 0), bias}};
+  std::vector<Gemm> problems;
+  for (int64_t i = 0; i < batch; ++i)
+    problems.push_back({m, n, k, matrix(a, i), matrix(b, i), matrix(c, i), bias});
+  return problems;
+}
+
+// A c whose columns are contiguous is the row-major c of the transposed product.
+template <class A, class B, class C>
+void multiply(const MatmulBlocking& blocking, const A& a, const B& b, const float* bias,
+              const C& c) {
+  if (c.shape[2] != 1 && c.strides[2] != 1 && c.strides[1] == 1 && bias == nullptr)
+    gemm(problems_of(transposed(b), transposed(a), nullptr, transposed(c)), blocking);
+  else gemm(problems_of(a, b, bias, c), blocking);
+}
+
+template <class Bias>
+const float* packed_bias(const Bias& bias, std::vector<float>& copy) {
+  if (!bias || bias->shape[0] == 0) return nullptr;
+  using T = std::remove_const_t<typename Bias::value_type::element_type>;
+  if constexpr (std::is_same_v<T, float>)
+    if (bias->strides[0] == 1) return bias->data;
+  for (int64_t i = 0; i < bias->shape[0]; ++i) copy.push_back(static_cast<float>((*bias)(i)));
+  return copy.data();
+}
+
+// ---- the shape of a call ------------------------------------------------------------------------
+
+struct Sizes {
+  int64_t batch, m, n, k;
+  Matrix a, b;  // for their strides
+};
+
+std::vector<int64_t> strides_of(const Arg& arg) {
+  if (!arg.strides.empty()) return arg.strides;
+  return {arg.shape[1] * arg.shape[2], arg.shape[2], 1};
+}
+
+Sizes sizes_of(const Invocation& inv) {
+  const Arg &a = inv.args[0], &b = inv.args[1];
+  const auto as = strides_of(a), bs = strides_of(b);
+  return {std::max(a.shape[0], b.shape[0]),     a.shape[1], b.shape[2], a.shape[2],
+          {nullptr, a.dtype, as[1], as[2]}, {nullptr, b.dtype, bs[1], bs[2]}};
+}
+
+}  // namespace
+
+template <Element In, Element Result>
+void Matmul<In, Result>::run(const Config& config, const Input& a, const Input& b,
+                             const Bias& bias, const Output& c) const {
+  check_shapes(a, b, bias, *c);
+  check_memory(a, b, bias, *c);
+  check_blocking("forward", config.forward);
+  std::vector<float> bias_copy;
+  multiply(config.forward, a, b, packed_bias(bias, bias_copy), *c);
+}
+
+template <Element In, Element Result>
+void Matmul<In, Result>::reference(const Input& a, const Input& b, const Bias& bias,
+                                   const Output& out) const {
+  const StridedView<Result, 3>& c = *out;
+  check_shapes(a, b, bias, c);
+  check_memory(a, b, bias, c);
+  std::vector<double> sums(static_cast<size_t>(c.shape[2]));
+  for (int64_t batch = 0; batch < c.shape[0]; ++batch)
+    for (int64_t i = 0; i < c.shape[1]; ++i) {
+      std::ranges::fill(sums, 0.0);
+      for (int64_t k = 0; k < a.shape[2]; ++k) {
+        const double factor = static_cast<float>(a(a.shape[0] == 1 ? 0 : batch, i, k));
+        for (int64_t j = 0; j < c.shape[2]; ++j)
+          sums[static_cast<size_t>(j)] +=
+              factor * double{static_cast<float>(b(b.shape[0] == 1 ? 0 : batch, k, j))};
+      }
+      for (int64_t j = 0; j < c.shape[2]; ++j) {
+        const double sum = sums[static_cast<size_t>(j)];
+        c(batch, i, j) = static_cast<Result>(
+            static_cast<float>(bias ? sum + double{static_cast<float>((*bias)(j))} : sum));
+      }
+    }
+}
+
+// ---- configs ------------------------------------------------------------------------------------
+
+template <Element In, Element Result>
+auto Matmul<In, Result>::heuristic_cfg(const Invocation& inv) const -> Config {
+  const Sizes s = sizes_of(inv);
+  return {gemm_heuristic(s.batch, s.m, s.n, s.k, s.a, s.b),
+          gemm_heuristic(s.batch, s.m, s.k, s.n, {nullptr, DType::float32, s.n, 1},
+                         s.b.transposed()),
+          gemm_heuristic(s.batch, s.k, s.n, s.m, s.a.transposed(),
+                         {nullptr, DType::float32, s.n, 1})};
+}
+
+template <Element In, Element Result>
+auto Matmul<In, Result>::candidate_cfgs(const Invocation& inv) const -> Space<Config> {
+  const Sizes s = sizes_of(inv);
+  const Config guess = heuristic_cfg(inv);
+  const int64_t m = s.m * (inv.args[1].shape[0] == 1 ? s.batch : 1);
+  Space<Config> space = blocking_space(&Config::forward, m, s.n, s.k);
+  if (inv.backward)
+    space.param(&Config::grad_a, variations(guess.grad_a))
+        .param(&Config::grad_b, variations(guess.grad_b));
+  else space.param(&Config::grad_a, {guess.grad_a}).param(&Config::grad_b, {guess.grad_b});
+  return space;
+}
+
+template <Element In, Element Result>
+bool Matmul<In, Result>::is_valid(const Config& config, const Invocation&) const {
+  return gemm_can_run(config.forward) && gemm_can_run(config.grad_a) &&
+         gemm_can_run(config.grad_b);
+}
+
+// ---- gradients ----------------------------------------------------------------------------------
+
+namespace {
+
+template <class T>
+StridedView<T, 3> packed_view(T* data, std::array<int64_t, 3> shape) {
+  return View<T, 3>{data, shape};
+}
+
+// The products of a batch of x and y in a tensor of T. Where that is for a single matrix that served
+// the whole batch, they are added up, in order.
+template <class T, class X, class Y>
+Tensor product(const MatmulBlocking& blocking, int64_t batch, const X& x, const Y& y,
+               int64_t batch_of_result) {
+  const int64_t m = x.shape[1], n = y.shape[2];
+  Tensor out = Tensor::of<T>({batch_of_result, m, n});
+  if (batch_of_result == batch) {
+    multiply(blocking, x, y, nullptr, packed_view(out.data<T>(), {batch, m, n}));
+    return out;
+  }
+  std::vector<float> sum(static_cast<size_t>(m * n)), one(sum.size());
+  for (int64_t i = 0; i < batch; ++i) {
+    const std::vector<Gemm> problem{{m, n, x.shape[2], matrix(x, i), matrix(y, i),
+                                     {one.data(), DType::float32, n, 1}, nullptr}};
+    gemm(problem, blocking);
+    for (size_t at = 0; at < sum.size(); ++at) sum[at] += one[at];
+  }
+  for (size_t at = 0; at < sum.size(); ++at) out.data<T>()[at] = static_cast<T>(sum[at]);
+  return out;
+}
+
+// Rows of all of the batch as one matrix.
+template <class View>
+std::optional<View> rows_in_one(const View& v) {
+  if (v.strides[0] != v.shape[1] * v.strides[1]) return std::nullopt;
+  return View(v.data, {1, v.shape[0] * v.shape[1], v.shape[2]}, {0, v.strides[1], v.strides[2]});
+}
+
+template <class T, class D>
+Tensor column_sums(const D& dc) {
+  std::vector<double> sums(static_cast<size_t>(dc.shape[2]));
+  for (int64_t batch = 0; batch < dc.shape[0]; ++batch)
+    for (int64_t i = 0; i < dc.shape[1]; ++i)
+      for (int64_t j = 0; j < dc.shape[2]; ++j)
+        sums[static_cast<size_t>(j)] += double{static_cast<float>(dc(batch, i, j))};
+  Tensor out = Tensor::of<T>({dc.shape[2]});
+  for (size_t j = 0; j < sums.size(); ++j)
+    out.data<T>()[j] = static_cast<T>(static_cast<float>(sums[j]));
+  return out;
+}
+
+}  // namespace
+
+template <Element In, Element Result>
+auto Matmul<In, Result>::gradients(const Config& config, const Input& a, const Input& b,
+                                   const Bias& bias, const StridedView<const Result, 3>& dc) const
+    -> Gradients {
+  check_shapes(a, b, bias, dc);
+  check_blocking("grad_a", config.grad_a);
+  check_blocking("grad_b", config.grad_b);
+  const int64_t batch = dc.shape[0];
+  Gradients out;
+  std::get<0>(out) = product<In>(config.grad_a, batch, dc, transposed(b), a.shape[0]);
+  const auto all_a = rows_in_one(a), all_dc = rows_in_one(dc);
+  // A b that serves the whole batch gets its gradient from all rows at once.
+  if (b.shape[0] == 1 && a.shape[0] == batch && all_a && all_dc)
+    std::get<1>(out) = product<In>(config.grad_b, 1, transposed(*all_a), *all_dc, 1);
+  else std::get<1>(out) = product<In>(config.grad_b, batch, transposed(a), dc, b.shape[0]);
+  if (bias) std::get<2>(out) = column_sums<In>(dc);
+  return out;
+}
+
+template struct Matmul<float>;
+template struct Matmul<BFloat16>;
+template struct Matmul<BFloat16, BFloat16>;
+
+}  // namespace ejk::ops

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies of parts of matrices in the order in which tiles read them, as float32.
+// Included once per instruction set by gemm.cpp.
+#if defined(EJK_OPS_MATMUL_PACK_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef EJK_OPS_MATMUL_PACK_INL_H
+#undef EJK_OPS_MATMUL_PACK_INL_H
+#else
+#define EJK_OPS_MATMUL_PACK_INL_H
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include <hwy/highway.h>
+
+#include "ops/matmul/tile_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::ops::HWY_NAMESPACE {
+
+HWY_INLINE float to_float(float value) { return value; }
+HWY_INLINE float to_float(hwy::bfloat16_t value) { return hwy::F32FromBF16(value); }
+
+template <class T>
+HWY_INLINE void copy_floats(const T* from, int64_t count, float* to) {
+  const F d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(load_floats(d, from + i), d, to + i);
+  for (; i < count; ++i) to[i] = to_float(from[i]);
+}
+
+#if HWY_TARGET != HWY_SCALAR
+using F4 = hn::FixedTag<float, 4>;
+HWY_INLINE hn::Vec<F4> load_four(const float* from) { return hn::LoadU(F4(), from); }
+HWY_INLINE hn::Vec<F4> load_four(const hwy::bfloat16_t* from) {
+  return hn::PromoteTo(F4(), hn::LoadU(hn::Rebind<hwy::bfloat16_t, F4>(), from));
+}
+
+// Four rows of four become four columns of four.
+template <class T>
+HWY_INLINE void transpose_four(const T* from, int64_t row, float* to, int64_t to_row) {
+  const F4 d;
+  const auto r0 = load_four(from), r1 = load_four(from + row);
+  const auto r2 = load_four(from + 2 * row), r3 = load_four(from + 3 * row);
+  const auto low02 = hn::InterleaveLower(d, r0, r2), low13 = hn::InterleaveLower(d, r1, r3);
+  const auto high02 = hn::InterleaveUpper(d, r0, r2), high13 = hn::InterleaveUpper(d, r1, r3);
+  hn::StoreU(hn::InterleaveLower(d, low02, low13), d, to);
+  hn::StoreU(hn::InterleaveUpper(d, low02, low13), d, to + to_row);
+  hn::StoreU(hn::InterleaveLower(d, high02, high13), d, to + 2 * to_row);
+  hn::StoreU(hn::InterleaveUpper(d, high02, high13), d, to + 3 * to_row);
+}
+#endif
+
+// to[k][i] = from[i * across + k * along] for i < width; zeros up to padded.
+template <class T>
+void pack_strip(const T* from, int64_t across, int64_t along, int64_t width, int64_t padded,
+                int64_t depth, float* to) {
+  int64_t i = 0;
+  if (across == 1) {
+    for (int64_t k = 0; k < depth; ++k) copy_floats(from + k * along, width, to + k * padded);
+    i = width;
+  }
+#if HWY_TARGET != HWY_SCALAR
+  if (along == 1)
+    for (; i + 4 <= width; i += 4) {
+      const T* rows = from + i * across;
+      int64_t k = 0;
+      for (; k + 4 <= depth; k += 4) transpose_four(rows + k, across, to + k * padded + i, padded);
+      for (; k < depth; ++k)
+        for (int64_t row = 0; row < 4; ++row)
+          to[k * padded + i + row] = to_float(rows[row * across + k]);
+    }
+#endif
+  for (; i < width; ++i)
+    for (int64_t k = 0; k < depth; ++k)
+      to[k * padded + i] = to_float(from[i * across + k * along]);
+  if (width < padded)
+    for (int64_t k = 0; k < depth; ++k) std::fill(to + k * padded + width, to + (k + 1) * padded, 0.f);
+}
+
+// Strips of `strip` columns, one behind the other. Rows of b that lie one behind the other are read
+// a few at a time over all strips: read strip by strip, every row would be another page.
+template <class T>
+void pack_columns(const T* from, int64_t row_stride, int64_t column_stride, int64_t columns,
+                  int64_t strip, int64_t depth, float* to) {
+  const int64_t at_a_time = column_stride == 1 ? 8 : depth;
+  for (int64_t k = 0; k < depth; k += at_a_time) {
+    const int64_t rows = std::min(at_a_time, depth - k);
+    for (int64_t j = 0; j < columns; j += strip)
+      pack_strip(from + k * row_stride + j * column_stride, column_stride, row_stride,
+                 std::min(strip, columns - j), strip, rows, to + j * depth + k * strip);
+  }
+}
+
+}  // namespace ejk::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

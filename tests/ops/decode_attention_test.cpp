@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// decode_attention, plain and paged: known answers, lengths, pages, and what they refuse.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <random>
+
+#include <ejk/ejk.h>
+#include <ejk/ops/decode_attention.h>
+#include <ejk/ops/flash_attention.h>
+
+namespace {
+
+using ejk::Tensor;
+using ejk::ops::DecodeAttention;
+using ejk::ops::DecodeOptions;
+using ejk::ops::PagedDecodeAttention;
+using testing::HasSubstr;
+
+Tensor random(std::vector<int64_t> shape, unsigned seed) {
+  Tensor t = Tensor::of<float>(std::move(shape));
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal;
+  for (int64_t i = 0; i < t.size(); ++i) t.data<float>()[i] = normal(engine);
+  return t;
+}
+
+void expect_near(const Tensor& found, const Tensor& expected, float tolerance = 2e-6f) {
+  ASSERT_EQ(found.shape(), expected.shape());
+  for (int64_t i = 0; i < found.size(); ++i)
+    ASSERT_NEAR(found.data<float>()[i], expected.data<float>()[i], tolerance) << "element " << i;
+}
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const ejk::Error& e) {
+    EXPECT_EQ(e.kind(), ejk::ErrorKind::invalid_argument);
+    return e.what();
+  }
+  return "no error";
+}
+
+// A cache, and the same cache cut into pages of 4 that lie in another order.
+struct Cache {
+  Tensor q = random({2, 4, 5}, 1);
+  Tensor k = random({2, 10, 2, 5}, 2), v = random({2, 10, 2, 5}, 3);
+  Tensor k_pages = Tensor::of<float>({7, 4, 2, 5}), v_pages = Tensor::of<float>({7, 4, 2, 5});
+  Tensor table = Tensor::of<int32_t>({2, 3}, std::vector<int32_t>{6, 1, 3, 0, 5, 2});
+  std::vector<int32_t> lengths{10, 7};
+
+  Cache() {
+    for (int64_t b = 0; b < 2; ++b)
+      for (int64_t s = 0; s < 10; ++s) {
+        const int64_t page = table.data<int32_t>()[b * 3 + s / 4];
+        for (int64_t i = 0; i < 10; ++i) {
+          k_pages.data<float>()[(page * 4 + s % 4) * 10 + i] = k.data<float>()[(b * 10 + s) * 10 + i];
+          v_pages.data<float>()[(page * 4 + s % 4) * 10 + i] = v.data<float>()[(b * 10 + s) * 10 + i];
+        }
+      }
+  }
+};
+
+TEST(DecodeAttention, IsTheLastRowOfCausalAttention) {
+  const Cache c;
+  const Tensor q4 = c.q.reshaped({2, 1, 4, 5});
+  const Tensor flash = ejk::ops::FlashAttention{}.reference(q4, c.k, c.v, {});
+  expect_near(DecodeAttention{}.run({}, c.q, c.k, c.v, {}, {}), flash.reshaped({2, 4, 5}));
+}
+
+TEST(DecodeAttention, PagesGiveWhatThePlainCacheGives) {
+  const Cache c;
+  const auto scope = ejk::policy_override({.allow_autotune = false});
+  for (const DecodeOptions& options :
+       {DecodeOptions{}, DecodeOptions{.window_left = 3}, DecodeOptions{.softcap = 2.f, .scale = 1.f}}) {
+    const Tensor plain = ejk::ops::decode_attention(c.q, c.k, c.v, c.lengths, options);
+    expect_near(plain, DecodeAttention{}.reference(c.q, c.k, c.v, c.lengths, options));
+    expect_near(ejk::ops::decode_attention_paged(c.q, c.k_pages, c.v_pages, c.table, c.lengths,
+                                                 options),
+                plain);
+  }
+}
+
+TEST(DecodeAttention, IsTunedOverItsCandidates) {
+  const Cache c;
+  const ejk::Executor executor(ejk::SelectorOptions{});
+  executor.tune(DecodeAttention{}, c.q, c.k, c.v, c.lengths, DecodeOptions{});
+  executor.tune(PagedDecodeAttention{}, c.q, c.k_pages, c.v_pages, c.table, c.lengths,
+                DecodeOptions{});
+  const ejk::Invocation inv =
+      executor.describe(DecodeAttention{}, c.q, c.k, c.v, c.lengths, DecodeOptions{});
+  const Tensor expected = DecodeAttention{}.reference(c.q, c.k, c.v, c.lengths, {});
+  for (const auto& config : DecodeAttention{}.candidate_cfgs(inv).configs()) {
+    EXPECT_TRUE(DecodeAttention{}.is_valid(config, inv));
+    expect_near(DecodeAttention{}.run(config, c.q, c.k, c.v, c.lengths, {}), expected);
+  }
+}
+
+TEST(DecodeAttention, WindowOfNothingIsTheLastValue) {
+  const Cache c;
+  const Tensor out =
+      DecodeAttention{}.run({}, c.q, c.k, c.v, c.lengths, {.window_left = 0});
+  for (int64_t head = 0; head < 4; ++head)
+    for (int64_t d = 0; d < 5; ++d)
+      EXPECT_NEAR(out.data<float>()[20 + head * 5 + d],
+                  c.v.data<float>()[((10 + 6) * 2 + head / 2) * 5 + d], 1e-6f);
+}
+
+TEST(DecodeAttention, SequencesOfLengthZeroGiveZeros) {
+  const Cache c;
+  const std::vector<int32_t> lengths{0, 3};
+  for (const int splits : {1, 3}) {
+    const Tensor out = DecodeAttention{}.run({.splits = splits}, c.q, c.k, c.v, lengths, {});
+    for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(out.data<float>()[i] == 0, i < 20) << i;
+  }
+}
+
+TEST(DecodeAttention, EmptyInputsGiveEmptyOrZeroOutputs) {
+  const auto size = [](std::vector<int64_t> q, std::vector<int64_t> k) {
+    return DecodeAttention{}.run({}, random(q, 1), random(k, 2), random(k, 3), {}, {}).size();
+  };
+  EXPECT_EQ(size({0, 2, 3}, {0, 4, 2, 3}), 0);
+  EXPECT_EQ(size({1, 0, 3}, {1, 4, 0, 3}), 0);
+  EXPECT_EQ(size({1, 2, 0}, {1, 4, 2, 0}), 0);
+  const Tensor none = random({1, 0, 1, 3}, 1);
+  const Tensor out = DecodeAttention{}.run({}, random({1, 2, 3}, 1), none, none, {}, {});
+  for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(out.data<float>()[i], 0);
+}
+
+TEST(DecodeAttention, WhatLiesBeyondALengthIsNotRead) {
+  Cache c;
+  const Tensor clean = DecodeAttention{}.run({}, c.q, c.k, c.v, c.lengths, {});
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (int64_t s = 7; s < 10; ++s)
+    for (int64_t i = 0; i < 10; ++i)
+      c.k.data<float>()[(10 + s) * 10 + i] = c.v.data<float>()[(10 + s) * 10 + i] = nan;
+  expect_near(DecodeAttention{}.run({}, c.q, c.k, c.v, c.lengths, {}), clean, 0);
+  c.table.data<int32_t>()[3 + 2] = -17;  // sequence 1 has 7 positions: two pages
+  expect_near(PagedDecodeAttention{}.run({}, c.q, c.k_pages, c.v_pages, c.table, c.lengths, {}),
+              clean);
+}
+
+TEST(DecodeAttention, InfiniteLogitsGiveWhatSoftmaxGives) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const auto one = [](float logit_0, float logit_1) {
+    const Tensor q = Tensor::of<float>({1, 1, 1}, std::vector<float>{1});
+    const Tensor k = Tensor::of<float>({1, 2, 1, 1}, std::vector<float>{logit_0, logit_1});
+    const Tensor v = Tensor::of<float>({1, 2, 1, 1}, std::vector<float>{4, 8});
+    const float whole = DecodeAttention{}.run({}, q, k, v, {}, {}).data<float>()[0];
+    const float split = DecodeAttention{}.run({.splits = 2}, q, k, v, {}, {}).data<float>()[0];
+    EXPECT_TRUE(whole == split || (std::isnan(whole) && std::isnan(split)));
+    return whole;
+  };
+  EXPECT_EQ(one(-infinity, 0), 8);
+  EXPECT_EQ(one(0, -infinity), 4);
+  EXPECT_TRUE(std::isnan(one(infinity, 0)));
+  EXPECT_TRUE(std::isnan(one(-infinity, -infinity)));
+  EXPECT_TRUE(std::isnan(one(0, std::numeric_limits<float>::quiet_NaN())));
+  EXPECT_NEAR(one(2e38f, 2e38f), 6, 1e-6f);
+}
+
+TEST(DecodeAttention, RefusesWhatItCannotWorkWith) {
+  const Cache c;
+  const auto plain = [&](const Tensor& q, const Tensor& k, const Tensor& v,
+                         std::vector<int32_t> lengths = {}, DecodeOptions options = {}) {
+    return message_of([&] { ejk::ops::decode_attention(q, k, v, lengths, options); });
+  };
+  EXPECT_EQ(plain(random({2, 1, 4, 5}, 1), c.k, c.v),
+            "[decode_attention] given q float32[2, 1, 4, 5], k float32[2, 10, 2, 5], v float32[2, "
+            "10, 2, 5]; needed: q[batch, heads, dim], k and v[batch, positions, kv_heads, dim]");
+  EXPECT_THAT(plain(random({3, 4, 5}, 1), c.k, c.v), HasSubstr("one number of batch elements"));
+  EXPECT_THAT(plain(random({2, 3, 5}, 1), c.k, c.v), HasSubstr("a multiple of those of k and v"));
+  EXPECT_THAT(plain(c.q, c.k, random({2, 9, 2, 5}, 1)), HasSubstr("k and v of one shape"));
+  EXPECT_THAT(plain(random({2, 4, 6}, 1), c.k, c.v), HasSubstr("one dim for q, k and v"));
+  EXPECT_THAT(plain(Tensor::of<int32_t>({2, 4, 5}), c.k, c.v), HasSubstr("all three float32"));
+  EXPECT_THAT(plain(c.q, c.k, c.v, {1}), HasSubstr("1 lengths in lengths"));
+  EXPECT_THAT(plain(c.q, c.k, c.v, {1, 11}), HasSubstr("a length of 11 in lengths"));
+  EXPECT_THAT(plain(c.q, c.k, c.v, {}, {.window_left = -2}), HasSubstr("window_left = -2"));
+  EXPECT_THAT(plain(c.q, c.k, c.v, {}, {.softcap = -1.f}), HasSubstr("softcap = -1"));
+  EXPECT_THAT(message_of([&] { DecodeAttention{}.run({.splits = 0}, c.q, c.k, c.v, {}, {}); }),
+              HasSubstr("config.splits = 0"));
+  EXPECT_THAT(message_of([&] { DecodeAttention{}.write({}, c.q, c.k, c.v, {}, c.q.any(), {}); }),
+              HasSubstr("an output that overlaps q"));
+
+  const auto paged = [&](const Tensor& table, std::vector<int32_t> lengths) {
+    return message_of(
+        [&] { ejk::ops::decode_attention_paged(c.q, c.k_pages, c.v_pages, table, lengths); });
+  };
+  EXPECT_EQ(paged(c.table, {10, 13}),
+            "[paged_decode_attention] given a length of 13 in lengths; needed: lengths from 0 to 12");
+  EXPECT_THAT(paged(c.table, {}), HasSubstr("0 lengths in lengths; needed: one per batch element"));
+  EXPECT_THAT(paged(Tensor::of<float>({2, 3}), {1, 1}), HasSubstr("block_table int32[batch"));
+  for (const int32_t entry : {-1, 7, std::numeric_limits<int32_t>::max()}) {
+    const Tensor table = c.table.clone();
+    table.data<int32_t>()[1] = entry;
+    EXPECT_EQ(paged(table, {5, 4}),
+              "[paged_decode_attention] given block_table[0, 1] = " + std::to_string(entry) +
+                  " within a length of 5; needed: a page from 0 to 6");
+  }
+}
+
+}  // namespace
