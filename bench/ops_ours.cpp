@@ -18,6 +18,7 @@
 
 #include "ops/case.h"
 #include "ops/matmul.h"
+#include "ops/norms.h"
 
 namespace {
 
@@ -25,6 +26,10 @@ namespace {
 const std::map<std::string, bench::Case (*)(const bench::Words&)> families = {
     {"matmul", bench::make_matmul},
     {"sgemm", bench::make_sgemm},
+    {"rms_norm", bench::make_norm},
+    {"layer_norm", bench::make_norm},
+    {"softmax", bench::make_norm},
+    {"memcpy", bench::make_memcpy},
 };
 
 double clock_seconds(clockid_t clock) {
