@@ -19,7 +19,8 @@ double seconds() {
 
 // ---- the calls ----------------------------------------------------------------------------------
 
-constexpr int64_t model = 512, heads = 8, head = 64, inner = 2048, vocabulary = 8192, context = 1024;
+constexpr int64_t model = 512, heads = 8, head = 64, inner = 2048;
+constexpr int64_t vocabulary = 8192, context = 1024;
 
 ejk::Tensor random_tensor(std::vector<int64_t> shape) {
   ejk::Tensor t = ejk::Tensor::of<float>(std::move(shape));
@@ -118,8 +119,8 @@ class Tour {
   bool run() {
     std::printf(
         "%s\n%d of its cores can be used here.\n\n"
-        "A transformer of %d wide layers with %d heads of %d, %d inside, %d words: a prompt of 128\n"
-        "tokens, then one token after %d others. Each call is tuned within 3 s.\n\n",
+        "A layer of a transformer, %d wide, with %d heads of %d, %d inside, %d words: a prompt of\n"
+        "128 tokens, then one token after %d others. Each call is tuned within 3 s.\n\n",
         ejk::device_fingerprint().c_str(), ejk::visible_cores(), static_cast<int>(model),
         static_cast<int>(heads), static_cast<int>(head), static_cast<int>(inner),
         static_cast<int>(vocabulary), static_cast<int>(context));
@@ -154,8 +155,9 @@ class Tour {
       if (stored) ++stored_;
     });
     std::printf(
-        "\nTuning made %d of %d calls faster than the heuristic's choice by more than the noise;\n"
-        "for the other %d it gained nothing that could be told from noise.\n",
+        "\nTuning made %d of %d calls faster than the heuristic's choice by more than the noise,\n"
+        "by which a config seemed to differ from itself. For the other %d it gained nothing that\n"
+        "could be told.\n",
         gained_, calls_, calls_ - gained_);
   }
 
@@ -182,7 +184,9 @@ class Tour {
             const ejk::Entry& entry, const std::string& how) {
     const ejk::Evidence& e = entry.evidence;
     const std::string changes = differences(heuristic, entry.config);
-    const bool gained = e.speedup_low > 1 && !changes.empty();
+    // The same config gains nothing, one sample says nothing, and neither does less than the noise.
+    const bool gained =
+        !changes.empty() && e.samples >= 5 && e.speedup_low > 1 && e.speedup > 1 + e.noise;
     char speedup[64], noise[32];
     std::snprintf(speedup, sizeof speedup, "%.2f [%.2f, %.2f]", e.speedup, e.speedup_low,
                   e.speedup_high);
@@ -191,7 +195,7 @@ class Tour {
               readable_time(e.heuristic_seconds).c_str(), readable_time(e.seconds).c_str(), speedup,
               noise,
               (changes.empty() ? "the heuristic's choice" : changes) +
-                  (gained ? "" : ", no gain") + "; " + how +
+                  (changes.empty() || gained ? "" : ", no clear gain") + "; " + how +
                   (e.complete ? "" : ", cut by the budget") +
                   (entry.outcome == ejk::Outcome::unresolved ? ", too noisy to tell" : ""));
     if (gained) ++gained_;

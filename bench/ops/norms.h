@@ -12,11 +12,12 @@
 
 namespace bench {
 
-// Calls f(config, x, out) with what it then shall be timed with, and keeps the arrays.
+// A kernel that takes x, then `between`, then out. The arrays live as long as the case.
 template <class T, class Kernel, class... Between>
 Case row_case(const Words& words, const Kernel& kernel, const Between&... between) {
   const int64_t rows = number(words, 2), columns = number(words, 3);
-  const ejk::Tensor x = random_tensor<T>({rows, columns}), out = ejk::Tensor::of<T>({rows, columns});
+  const ejk::Tensor x = random_tensor<T>({rows, columns});
+  const ejk::Tensor out = ejk::Tensor::of<T>({rows, columns});
   const ejk::StridedView<const T, 2> in = x.strided<T, 2>();
   const ejk::StridedView<T, 2> to = out.strided<T, 2>();
   const auto config = config_for(word(words, 4), kernel, in, between..., to);

@@ -96,7 +96,8 @@ TEST(LayerNorm, NanInfinityAndEqualElementsWithoutEpsMakeNanOfTheirRow) {
     Matrix<float> x(5, columns), out(5, columns);
     x.fill([&](int64_t r, int64_t c) {
       if (r == 4) return 7.f;
-      return c != 1 || r == 0 ? static_cast<float>(c) : r == 1 ? nan : r == 2 ? infinity : -infinity;
+      if (c != 1 || r == 0) return static_cast<float>(c);
+      return r == 1 ? nan : r == 2 ? infinity : -infinity;
     });
     LayerNorm<float>{}.run({}, x.in(), {}, {}, 0, out.view());
     for (int64_t c = 0; c < columns; ++c) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrices for the tests of operations over rows: random, of any strides, compared with a reference.
+// Matrices for the tests of operations over rows: random, of any strides, compared with others.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,8 @@ class Matrix {
     const int64_t size =
         rows * columns == 0 ? 0 : std::abs(row_reach) + std::abs(column_reach) + 1;
     void* memory = nullptr;
-    if (posix_memalign(&memory, 64, static_cast<size_t>(offset + size) * sizeof(T)) != 0) std::abort();
+    const auto bytes = static_cast<size_t>(offset + size) * sizeof(T);
+    if (posix_memalign(&memory, 64, bytes) != 0) std::abort();
     memory_.reset(static_cast<T*>(memory));
     std::fill_n(memory_.get(), offset + size, T(0.f));
     view_ = {memory_.get() + offset - low, {rows, columns}, {row_stride, column_stride}};

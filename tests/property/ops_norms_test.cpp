@@ -24,7 +24,8 @@ constexpr int cases = 300;
 #endif
 
 int64_t any_of(Random& random, std::initializer_list<int64_t> most) {
-  return static_cast<int64_t>(random() % static_cast<uint64_t>(most.begin()[random() % most.size()]));
+  const int64_t limit = most.begin()[random() % most.size()];
+  return static_cast<int64_t>(random() % static_cast<uint64_t>(limit));
 }
 RowConfig random_config(Random& random) {
   const auto flip = [&] { return random() % 2 == 0; };
@@ -146,7 +147,8 @@ TYPED_TEST(NormsOf, GradientsAreThoseOfDifferences) {
       const RowConfig config = random_config(random);
       const auto w = perhaps(random, weight), b = perhaps(random, bias);
       Numbers xs = numbers(x.in()), dys = numbers(dy.in());
-      Numbers ws = w ? numbers(weight.in()) : Numbers(n, 1), bs = b ? numbers(bias.in()) : Numbers(n);
+      Numbers ws = w ? numbers(weight.in()) : Numbers(n, 1);
+      Numbers bs = b ? numbers(bias.in()) : Numbers(n);
       const auto loss_of = [&](const std::function<void(double*)>& normalise) {
         return [&, normalise] {
           double loss = 0;

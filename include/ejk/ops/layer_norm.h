@@ -68,8 +68,8 @@ struct LayerNorm {
 extern template struct LayerNorm<float>;
 extern template struct LayerNorm<BFloat16>;
 
-// The same over the last axis of a tensor of any rank from 1 on, by the default executor. Weight and
-// bias have x's element type and the length of its last axis. The result is packed.
+// The same over the last axis of a tensor of any rank from 1 on, by the default executor. Weight
+// and bias have x's element type and the length of its last axis. The result is packed.
 Tensor layer_norm(const Tensor& x, const std::optional<Tensor>& weight = {},
                   const std::optional<Tensor>& bias = {}, float eps = 1e-5f);
 

@@ -24,8 +24,8 @@ HWY_INLINE V exp_up_to_88(D d, V given) {
 #else
   const V x = hn::IfThenElse(hn::Lt(given, c(-88.f)), c(-88.f), given);
 #endif
-  // x = n ln 2 + r with |r| <= ln 2 / 2. At 1.5 * 2^23 an ulp is 1: adding that rounds x / ln 2 to n
-  // and leaves n, with the bias of an exponent, in the lowest bits.
+  // x = n ln 2 + r with |r| <= ln 2 / 2. At 1.5 * 2^23 an ulp is 1: adding that rounds x / ln 2 to
+  // n and leaves n, with the bias of an exponent, in the lowest bits.
   const V rounder = c(0x1.8p23f + 127);
   const V shifted = hn::MulAdd(x, c(0x1.715476p0f), rounder);  // 1 / ln 2
   const V n = hn::Sub(shifted, rounder);

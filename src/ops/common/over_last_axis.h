@@ -60,8 +60,8 @@ class ColumnTensor {
     if (!given) return;
     if (given->dtype() != x.dtype() || given->rank() != 1 || given->shape()[0] != x.shape().back())
       refuse(op,
-             fmt::format("x{} of {}, {}{} of {}", shape_text(x.shape()), dtype_name(x.dtype()), name,
-                         shape_text(given->shape()), dtype_name(given->dtype())),
+             fmt::format("x{} of {}, {}{} of {}", shape_text(x.shape()), dtype_name(x.dtype()),
+                         name, shape_text(given->shape()), dtype_name(given->dtype())),
              fmt::format("{}[{}] of {}", name, x.shape().back(), dtype_name(x.dtype())));
     packed_ = given->packed() ? *given : given->clone();
   }

@@ -212,7 +212,8 @@ void RmsNorm<T>::reference(const In& x, const Weight& weight, float eps, const R
     for (int64_t c = 0; c < x.shape[1]; ++c) sum += as_double(x(row, c)) * as_double(x(row, c));
     const double scale = 1 / std::sqrt(sum / static_cast<double>(x.shape[1]) + double{eps});
     for (int64_t c = 0; c < x.shape[1]; ++c)
-      (*out)(row, c) = T(static_cast<float>(as_double(x(row, c)) * scale * element_or(1, weight, c)));
+      (*out)(row, c) =
+          T(static_cast<float>(as_double(x(row, c)) * scale * element_or(1, weight, c)));
   }
 }
 

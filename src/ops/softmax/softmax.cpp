@@ -58,8 +58,8 @@ HWY_INLINE float largest(const T* row, int64_t columns) {
   return hn::GetLane(hn::MaxOfLanes(Floats(), found.a));
 }
 
-// Puts exp(scale (x - most)) of a row into `exps` and gives their sum. In the same walk, also(at) is
-// called for each vector, which At says how to put.
+// Puts exp(scale (x - most)) of a row into `exps` and gives their sum. In the same walk, also(at)
+// is called for each vector, which At says how to put.
 template <class At, class T, class Also>
 HWY_INLINE float exponentials(const T* x, float scale_of_x, int64_t columns, float* exps,
                               Also also) {
