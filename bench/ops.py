@@ -10,7 +10,7 @@ Families of rows are the modules of bench/ops that FAMILIES names: each has case
 figures(results). The last line is one JSON object with the figures of all of them.
 
   --quick               few cases, few rounds
-  --only FAMILY         one family: matmul, attention, ...
+  --only FAMILY         one family: matmul, attention, norms
   --shape FAMILY:SIZES  these sizes only, e.g. matmul:512,512,512; may be given several times
   --target avx2         no better instruction set than that, for all sides
   --rounds N            samples of each entry
@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT / "bench/ops"))
 import peers  # noqa: E402
 import race  # noqa: E402
 
-FAMILIES = ["matmul", "attention"]
+FAMILIES = ["matmul", "attention", "norms"]
 
 
 def arguments():

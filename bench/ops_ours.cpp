@@ -19,6 +19,7 @@
 #include "ops/attention.h"
 #include "ops/case.h"
 #include "ops/matmul.h"
+#include "ops/norms.h"
 
 namespace {
 
@@ -27,6 +28,10 @@ const std::map<std::string, bench::Case (*)(const bench::Words&)> families = {
     {"attention", bench::make_attention},
     {"matmul", bench::make_matmul},
     {"sgemm", bench::make_sgemm},
+    {"rms_norm", bench::make_norm},
+    {"layer_norm", bench::make_norm},
+    {"softmax", bench::make_norm},
+    {"memcpy", bench::make_memcpy},
 };
 
 double clock_seconds(clockid_t clock) {

@@ -29,7 +29,7 @@ inline void check_positive(std::string_view op, std::string_view field, int valu
 
 // y += alpha x. The scalar does not change what is fastest, so it is not part of the key.
 struct Saxpy {
-  static constexpr std::string_view op_id = "saxpy", version = "1";
+  static constexpr std::string_view op_id = "example_saxpy", version = "1";
   struct Config {
     int block = 1024;  // elements a thread takes at a time
     int threads = 1;
@@ -72,7 +72,7 @@ struct Saxpy {
 
 // c = a b, row-major, in tiles of b.
 struct Matmul {
-  static constexpr std::string_view op_id = "matmul", version = "1";
+  static constexpr std::string_view op_id = "example_matmul", version = "1";
   enum class Order {
     dot,    // for each row of a and column of b: their product, as it stands in the textbook
     broad,  // for each element of a: its multiple of a row of b is added to a row of c
@@ -154,7 +154,7 @@ struct Matmul {
 
 // out = weight x / sqrt(mean(x^2) + eps), row by row.
 struct RmsNorm {
-  static constexpr std::string_view op_id = "rms_norm", version = "1";
+  static constexpr std::string_view op_id = "example_rms_norm", version = "1";
   struct Config {
     int lanes = 4;  // sums that are built side by side: one would wait for itself at every element
     int threads = 1;
@@ -243,7 +243,7 @@ struct RmsNorm {
 
 // out = the transposed matrix, in tiles that stay in the cache.
 struct Transpose {
-  static constexpr std::string_view op_id = "transpose", version = "1";
+  static constexpr std::string_view op_id = "example_transpose", version = "1";
   struct Config {
     int rows = 32, columns = 32;  // of a tile of the input
   };

@@ -72,6 +72,47 @@ def attention_jax(words):
     return lambda: jax.block_until_ready(forward_and_backward(*arrays, dout))
 
 
+def rms_norm_torch(words):
+    """rms_norm | layer_norm | softmax ROWS COLUMNS"""
+    rows, columns = map(int, words[1:3])
+    x, w = torch.rand(rows, columns), torch.rand(columns)
+    return lambda: torch.nn.functional.rms_norm(x, (columns,), w, 1e-6)
+
+
+def layer_norm_torch(words):
+    rows, columns = map(int, words[1:3])
+    x, w = torch.rand(rows, columns), torch.rand(columns)
+    return lambda: torch.nn.functional.layer_norm(x, (columns,), w, w, 1e-5)
+
+
+def softmax_torch(words):
+    x = torch.rand(*map(int, words[1:3]))
+    return lambda: torch.softmax(x, -1)
+
+
+def jax_rows(words, function):
+    rows, columns = map(int, words[1:3])
+    x, w = jax.random.uniform(jax.random.key(0), (rows, columns)), jnp.ones(columns)
+    call = jax.jit(function)
+    return lambda: call(x, w).block_until_ready()
+
+
+def rms_norm_jax(words):
+    return jax_rows(words, lambda x, w: x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6) * w)
+
+
+def layer_norm_jax(words):
+    def layer_norm(x, w):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred * jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + 1e-5) * w + w
+
+    return jax_rows(words, layer_norm)
+
+
+def softmax_jax(words):
+    return jax_rows(words, lambda x, w: jax.nn.softmax(x, -1))
+
+
 def timed(call, times):
     call()
     cpu, wall = time.process_time(), time.perf_counter()

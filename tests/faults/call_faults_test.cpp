@@ -140,11 +140,11 @@ TEST_F(CallFaults, WrongShapesNameTheOpWhatWasGivenAndWhatIsNeeded) {
   const ejk::Executor executor(options);
   std::vector<float> three(3), four(4);
   EXPECT_THAT(message_of([&] { executor(examples::Saxpy{}, 1.f, three, four); }),
-              AllOf(HasSubstr("[saxpy] given"), HasSubstr("needed")));
+              AllOf(HasSubstr("[example_saxpy] given"), HasSubstr("needed")));
   const auto a = ejk::Tensor::of<float>({2, 3}), b = ejk::Tensor::of<float>({4, 5});
   auto c = ejk::Tensor::of<float>({2, 5});
   EXPECT_THAT(message_of([&] { executor(examples::Matmul{}, a, b, c); }),
-              AllOf(HasSubstr("[matmul] given"), HasSubstr("needed")));
+              AllOf(HasSubstr("[example_matmul] given"), HasSubstr("needed")));
   auto same = ejk::Tensor::of<float>({2, 3});
   EXPECT_THAT(message_of([&] { executor(examples::Transpose{}, a, same); }),
               AllOf(HasSubstr("[transpose] given"), HasSubstr("needed")));
@@ -162,7 +162,7 @@ TEST_F(CallFaults, WrongTypesRanksAndStridesAreNamedBeforeTheKernelRuns) {
   auto c = ejk::Tensor::of<float>({2, 2});
   EXPECT_THAT(
       message_of([&] { executor(examples::Matmul{}, ints, a, c); }),
-      AllOf(HasSubstr("[matmul] argument 0: given int32[2, 3]"), HasSubstr("needed float32")));
+      AllOf(HasSubstr("[example_matmul] argument 0: given int32[2, 3]"), HasSubstr("needed float32")));
   EXPECT_THAT(message_of([&] { executor(examples::Matmul{}, flat, a, c); }),
               HasSubstr("its rank differs"));
   EXPECT_THAT(message_of([&] {
@@ -175,7 +175,7 @@ TEST_F(CallFaults, AConfigThatCannotBeIsNamed) {
   const ejk::Executor executor(setup.options());
   std::vector<float> x(3), y(3);
   EXPECT_THAT(message_of([&] { executor(examples::Saxpy{}, {.block = 0}, 1.f, x, y); }),
-              HasSubstr("[saxpy] given config.block = 0"));
+              HasSubstr("[example_saxpy] given config.block = 0"));
 }
 
 }  // namespace

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Root-mean-square normalisation over the last axis, with its gradient.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ejk/argument.h>
+#include <ejk/invocation.h>
+#include <ejk/ops/row_config.h>
+#include <ejk/space.h>
+#include <ejk/tensor.h>
+
+namespace ejk::ops {
+
+// out = x / sqrt(mean(x^2) + eps) * weight for each row; without a weight it is left out.
+//
+// T is float or BFloat16 (computed in float, rounded once). Strides are free; rows whose elements
+// are not adjacent cost a copy of each row. `out` may be x itself, of the same strides; any other
+// overlap of outputs with inputs is refused: Error(invalid_argument), as are shapes that do not
+// fit.
+//
+// A row with a NaN becomes NaN. In a row with infinities these become NaN and the rest zero. Finite
+// rows are right also where x^2 leaves the range of float. With eps = 0, a row of zeros is NaN.
+// Results do not depend on the config.
+template <class T>
+struct RmsNorm {
+  static constexpr std::string_view op_id = "rms_norm", version = "1";
+  using Config = RowConfig;
+  using In = StridedView<const T, 2>;  // [rows, columns]
+  using Weight = std::optional<std::span<const T>>;
+  using Result = Out<StridedView<T, 2>>;
+
+  void run(const Config& config, const In& x, const Weight& weight, float eps,
+           const Result& out) const;
+  // The same in double precision, element by element.
+  void reference(const In& x, const Weight& weight, float eps, const Result& out) const;
+
+  // The pull-back gives dx and, if there is a weight, its gradient, both packed. Sums over rows are
+  // made in an order that depends on the number of rows alone.
+  struct Residuals {
+    std::vector<float> scales;  // 1 / sqrt(mean(x^2) + eps) of each row
+  };
+  std::pair<In, Residuals> fwd_with_residuals(const Config& config, const In& x,
+                                              const Weight& weight, float eps,
+                                              const Result& out) const;
+  std::tuple<Tensor, std::optional<Tensor>> vjp(const Config& config, const Residuals& residuals,
+                                                const In& dy, const In& x, const Weight& weight,
+                                                float eps, const Result& out) const;
+
+  Config heuristic_cfg(const Invocation& inv) const;
+  Space<Config> candidate_cfgs(const Invocation& inv) const;
+  bool is_valid(const Config& config, const Invocation& inv) const;
+};
+
+extern template struct RmsNorm<float>;
+extern template struct RmsNorm<BFloat16>;
+
+// The same over the last axis of a tensor of any rank from 1 on, by the default executor. The
+// weight has x's element type and the length of its last axis. The result is packed.
+Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight = {}, float eps = 1e-6f);
+
+}  // namespace ejk::ops

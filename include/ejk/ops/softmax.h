@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax over the last axis, with its gradient.
+#pragma once
+
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include <ejk/argument.h>
+#include <ejk/invocation.h>
+#include <ejk/ops/row_config.h>
+#include <ejk/space.h>
+#include <ejk/tensor.h>
+
+namespace ejk::ops {
+
+// out = exp(scale x) / sum(exp(scale x)) for each row; scale is the inverse of a temperature.
+//
+// T is float or BFloat16 (computed in float, rounded once). The largest element of a row is
+// subtracted first, so nothing overflows; what is more than 87.3 below it, scaled, becomes exactly
+// 0. Strides are free; rows whose elements are not adjacent cost a copy of each row. `out` may be x
+// itself, of the same strides; any other overlap is refused: Error(invalid_argument), as are shapes
+// that do not fit and a scale that is not positive and finite.
+//
+// -inf becomes 0. A row with a NaN or +inf, and a row of nothing but -inf, becomes NaN.
+// Results do not depend on the config.
+template <class T>
+struct Softmax {
+  static constexpr std::string_view op_id = "softmax", version = "1";
+  using Config = RowConfig;
+  using In = StridedView<const T, 2>;  // [rows, columns]
+  using Result = Out<StridedView<T, 2>>;
+
+  void run(const Config& config, const In& x, float scale, const Result& out) const;
+  // The same in double precision, element by element.
+  void reference(const In& x, float scale, const Result& out) const;
+
+  // The pull-back gives dx, packed. It reads the output again, which must be as it was.
+  struct Residuals {};
+  std::pair<In, Residuals> fwd_with_residuals(const Config& config, const In& x, float scale,
+                                              const Result& out) const;
+  std::tuple<Tensor> vjp(const Config& config, const Residuals& residuals, const In& y,
+                         const In& dy, const In& x, float scale, const Result& out) const;
+
+  Config heuristic_cfg(const Invocation& inv) const;
+  Space<Config> candidate_cfgs(const Invocation& inv) const;
+  bool is_valid(const Config& config, const Invocation& inv) const;
+};
+
+extern template struct Softmax<float>;
+extern template struct Softmax<BFloat16>;
+
+// The same over the last axis of a tensor of any rank from 1 on, by the default executor. The
+// result is packed.
+Tensor softmax(const Tensor& x, float scale = 1);
+
+}  // namespace ejk::ops

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Walks along a row of float or bfloat16 elements in vectors of float: for operations over the last
+// axis. Included once per instruction set.
+#if defined(EJK_OPS_ROW_VECTORS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef EJK_OPS_ROW_VECTORS_INL_H
+#undef EJK_OPS_ROW_VECTORS_INL_H
+#else
+#define EJK_OPS_ROW_VECTORS_INL_H
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include <ejk/tensor.h>
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::ops {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::ScalableTag<float>;
+using Vector = hn::Vec<Floats>;
+using Bits16 = hn::Rebind<uint16_t, Floats>;
+using Bits32 = hn::RebindToUnsigned<Floats>;
+
+HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(Floats())); }
+HWY_INLINE Vector all(float value) { return hn::Set(Floats(), value); }
+HWY_INLINE float sum_of_lanes(Vector v) { return hn::GetLane(hn::SumOfLanes(Floats(), v)); }
+
+HWY_INLINE Vector load(const float* from) { return hn::LoadU(Floats(), from); }
+HWY_INLINE Vector load(const BFloat16* from) {
+  const auto bits = hn::PromoteTo(Bits32(), hn::LoadU(Bits16(), &from->bits));
+  return hn::BitCast(Floats(), hn::ShiftLeft<16>(bits));
+}
+
+// To the nearest, ties to even, as BFloat16(float) does; a NaN stays one.
+HWY_INLINE hn::Vec<Bits16> to_bfloat16(Vector v) {
+  const Bits32 d;
+  const auto bits = hn::BitCast(d, v);
+  const auto last_kept = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(last_kept, hn::Set(d, 0x7fffu)));
+  const auto quiet = hn::Or(bits, hn::Set(d, 0x400000u));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(v)), quiet, rounded);
+  return hn::TruncateTo(Bits16(), hn::ShiftRight<16>(chosen));
+}
+HWY_INLINE void store(Vector v, float* to) { hn::StoreU(v, Floats(), to); }
+HWY_INLINE void store(Vector v, BFloat16* to) { hn::StoreU(to_bfloat16(v), Bits16(), &to->bits); }
+// Past the caches; `to` is aligned to a whole vector of its type.
+HWY_INLINE void stream(Vector v, float* to) { hn::Stream(v, Floats(), to); }
+HWY_INLINE void stream(Vector v, BFloat16* to) {
+  // A vector shorter than what a stream writes at least would run over what is behind it.
+  if constexpr (HWY_MAX_BYTES / 2 < HWY_STREAM_MULTIPLE) store(v, to);
+  else hn::Stream(to_bfloat16(v), Bits16(), &to->bits);
+}
+
+// Where a walk is: a whole vector of columns ...
+struct Whole {
+  int64_t column;
+  template <class T>
+  HWY_INLINE Vector operator()(const T* row) const {
+    return load(row + column);
+  }
+  template <class T>
+  HWY_INLINE void put(Vector v, T* row) const {
+    store(v, row + column);
+  }
+  HWY_INLINE Vector or_else(Vector v, Vector) const { return v; }
+  HWY_INLINE Whole as_usual() const { return *this; }  // written into the caches
+};
+// ... the same, written past the caches ...
+struct WholeStreamed : Whole {
+  template <class T>
+  HWY_INLINE void put(Vector v, T* row) const {
+    stream(v, row + column);
+  }
+};
+// ... or fewer columns than a vector has. The lanes behind them are zero, or what or_else says.
+struct Some {
+  int64_t column;
+  size_t count;
+  template <class T>
+  HWY_INLINE Vector operator()(const T* row) const {
+    T lanes_of_it[HWY_MAX_BYTES / sizeof(float)] = {};
+    std::memcpy(lanes_of_it, row + column, count * sizeof(T));
+    return load(lanes_of_it);
+  }
+  template <class T>
+  HWY_INLINE void put(Vector v, T* row) const {
+    T lanes_of_it[HWY_MAX_BYTES / sizeof(float)];
+    store(v, lanes_of_it);
+    std::memcpy(row + column, lanes_of_it, count * sizeof(T));
+  }
+  HWY_INLINE Vector or_else(Vector v, Vector other) const {
+    return hn::IfThenElse(hn::FirstN(Floats(), count), v, other);
+  }
+  HWY_INLINE Some as_usual() const { return *this; }
+};
+
+template <class At>
+HWY_INLINE At at_column(int64_t column) {
+  At at;
+  at.column = column;
+  return at;
+}
+
+// step(at) for all columns from `column` on.
+template <class At = Whole, class Step>
+HWY_INLINE void walk(int64_t columns, Step step, int64_t column = 0) {
+  const int64_t n = lanes();
+  for (; column + n <= columns; column += n) step(at_column<At>(column));
+  if (column < columns) step(Some{column, static_cast<size_t>(columns - column)});
+}
+
+// The same, where all that is put goes to `out`, past the caches.
+template <class T, class Step>
+HWY_INLINE void walk_streamed(const T* out, int64_t columns, Step step) {
+  const int64_t n = lanes();
+  const size_t bytes = static_cast<size_t>(n) * sizeof(T);
+  const size_t over = reinterpret_cast<uintptr_t>(out) % bytes;
+  if (over % sizeof(T) != 0) return walk(columns, step);
+  int64_t column = over == 0 ? 0 : static_cast<int64_t>((bytes - over) / sizeof(T));
+  if (column > columns) column = columns;
+  if (column > 0) step(Some{0, static_cast<size_t>(column)});
+  walk<WholeStreamed>(columns, step, column);
+}
+
+// Four accumulators side by side, so that none waits for itself at every vector: step(at, sum)
+// updates one, join(sum, other) puts two together. The order depends on the columns alone.
+template <class Sum, class Step, class Join>
+HWY_INLINE Sum fold(int64_t columns, const Sum& start, Step step, Join join) {
+  const int64_t n = lanes();
+  Sum a = start, b = start, c = start, d = start;
+  int64_t column = 0;
+  for (; column + 4 * n <= columns; column += 4 * n) {
+    step(Whole{column}, a);
+    step(Whole{column + n}, b);
+    step(Whole{column + 2 * n}, c);
+    step(Whole{column + 3 * n}, d);
+  }
+  walk(columns, [&](auto at) HWY_ATTR { step(at, a); }, column);
+  join(a, b);
+  join(c, d);
+  join(a, c);
+  return a;
+}
+
+struct OneSum {
+  Vector a;
+};
+struct TwoSums {
+  Vector a, b;
+};
+
+// The sum of term(at) over all columns; a term of zeros is zero.
+template <class Term>
+HWY_INLINE float sum(int64_t columns, Term term) {
+  const OneSum total = fold(
+      columns, OneSum{hn::Zero(Floats())},
+      [&](auto at, OneSum& s) HWY_ATTR { s.a = term(at, s.a); },
+      [](OneSum& s, const OneSum& o) HWY_ATTR { s.a = hn::Add(s.a, o.a); });
+  return sum_of_lanes(total.a);
+}
+
+// Asks for a part of a row that is needed soon. Into the second level: in the first it would take
+// the few places for pending lines from the loads and streamed stores that are under way.
+template <class T>
+HWY_INLINE void fetch(const T* row, int64_t column) {
+  __builtin_prefetch(row + column, 0, 2);
+}
+
+// Whether a vector of columns can be streamed to the beginning of each row.
+template <class T>
+HWY_INLINE bool can_stream(const T* first, int64_t row_stride) {
+  const auto bytes = static_cast<uintptr_t>(lanes()) * sizeof(T);
+  return reinterpret_cast<uintptr_t>(first) % bytes == 0 &&
+         static_cast<uintptr_t>(row_stride) * sizeof(T) % bytes == 0;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ejk::ops
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer normalisation of rows, forward and backward.
+#include <ejk/ops/layer_norm.h>
+
+#include <cmath>
+
+#include "ops/common/rows.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/layer_norm/layer_norm.cpp"
+#include <hwy/foreach_target.h>
+// After it, as it is included again for each instruction set.
+#include "ops/common/row_vectors-inl.h"
+
+#ifndef EJK_OPS_LAYER_NORM_ONCE
+#define EJK_OPS_LAYER_NORM_ONCE
+namespace ejk::ops {
+namespace {
+
+RowMoments moments_of(double mean, double variance, float eps) {
+  const auto rounded = static_cast<float>(mean);
+  return {rounded, static_cast<float>(mean - double{rounded}),
+          static_cast<float>(1 / std::sqrt(variance + double{eps}))};
+}
+
+// For rows whose sums leave the range of float.
+template <class T>
+RowMoments moments_in_double(const T* row, int64_t columns, float eps) {
+  const auto n = static_cast<double>(columns);
+  const auto at = [row](int64_t c) { return double{static_cast<float>(row[c])}; };
+  double mean = 0, variance = 0;
+  for (int64_t c = 0; c < columns; ++c) mean += at(c) / n;
+  for (int64_t c = 0; c < columns; ++c) variance += (at(c) - mean) * (at(c) - mean) / n;
+  return moments_of(mean, variance, eps);
+}
+
+template <class T>
+struct LayerNormRows {
+  RowsIn<T> x;
+  const T *weight, *bias;  // nullptr: none
+  float eps;
+  RowsOut<T> out;
+  RowMoments* moments;  // of all rows; nullptr: not asked for
+  int64_t columns;
+  bool streamed, ahead;
+};
+
+template <class T>
+struct LayerNormGradientRows {
+  RowsIn<T> dy, x;
+  const T* weight;
+  const RowMoments* moments;  // of all rows
+  RowsOut<T> dx;
+  float *dweight, *dbias;  // of these rows, zeros before; nullptr: not asked for
+  int64_t columns;
+  bool streamed;
+};
+
+}  // namespace
+}  // namespace ejk::ops
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::ops {
+namespace HWY_NAMESPACE {
+
+// The mean first, then the moments about it: their sums correct its rounding.
+template <class T>
+HWY_INLINE RowMoments moments_of_row(const T* row, int64_t columns, float eps) {
+  const auto n = static_cast<double>(columns);
+  const float near_mean =
+      sum(columns, [&](auto at, Vector s) HWY_ATTR { return hn::Add(s, at(row)); }) /
+      static_cast<float>(columns);
+  const Vector centre = all(near_mean);
+  const TwoSums about = fold(
+      columns, TwoSums{hn::Zero(Floats()), hn::Zero(Floats())},
+      [&](auto at, TwoSums& s) HWY_ATTR {
+        const Vector d = hn::Sub(at.or_else(at(row), centre), centre);
+        s.a = hn::Add(s.a, d);
+        s.b = hn::MulAdd(d, d, s.b);
+      },
+      [](TwoSums& s, const TwoSums& o) HWY_ATTR {
+        s.a = hn::Add(s.a, o.a);
+        s.b = hn::Add(s.b, o.b);
+      });
+  const double shift = double{sum_of_lanes(about.a)} / n;
+  const double variance = double{sum_of_lanes(about.b)} / n - shift * shift;
+  if (!std::isfinite(variance) || variance + double{eps} < 1e-30)
+    return moments_in_double(row, columns, eps);
+  return moments_of(double{near_mean} + shift, variance, eps);
+}
+
+struct Normalised {
+  Vector mean, rest, scale;
+  explicit Normalised(const RowMoments& m)
+      : mean(all(m.mean)), rest(all(m.rest_of_mean)), scale(all(m.scale)) {}
+  HWY_INLINE Vector operator()(Vector x) const {
+    return hn::Mul(hn::Sub(hn::Sub(x, mean), rest), scale);
+  }
+};
+
+template <class T>
+HWY_INLINE void layer_norm_rows(const LayerNormRows<T>& rows, int64_t first, int64_t last) {
+  const T *weight = rows.weight, *bias = rows.bias;
+  for (int64_t row = first; row < last; ++row) {
+    const T* x = rows.x[row];
+    T* out = rows.out[row];
+    const RowMoments moments = moments_of_row(x, rows.columns, rows.eps);
+    if (rows.moments != nullptr) rows.moments[row] = moments;
+    const Normalised normalised(moments);
+    const T* soon = rows.ahead ? rows.x.next(row) : x;  // to ask for x again costs nothing
+    const auto write = [&](auto at) HWY_ATTR {
+      fetch(soon, at.column);
+      Vector v = normalised(at(x));
+      if (weight != nullptr) v = hn::Mul(v, at(weight));
+      if (bias != nullptr) v = hn::Add(v, at(bias));
+      at.put(v, out);
+    };
+    if (rows.streamed) walk_streamed(out, rows.columns, write);
+    else walk(rows.columns, write);
+    rows.out.done(row);
+  }
+  if (rows.streamed) hwy::FlushStream();
+}
+
+// With g = dy weight and x^ = (x - mean) scale: dx = scale (g - mean(g) - x^ mean(g x^)),
+// dweight = sum of dy x^, dbias = sum of dy.
+template <class T>
+HWY_INLINE void layer_norm_gradient_rows(const LayerNormGradientRows<T>& rows, int64_t first,
+                                         int64_t last) {
+  const T* weight = rows.weight;
+  const auto n = static_cast<float>(rows.columns);
+  for (int64_t row = first; row < last; ++row) {
+    const T *dy = rows.dy[row], *x = rows.x[row];
+    T* dx = rows.dx[row];
+    const Normalised normalised(rows.moments[row]);
+    const auto g = [&](auto at) HWY_ATTR {
+      return weight == nullptr ? at(dy) : hn::Mul(at(dy), at(weight));
+    };
+    const TwoSums sums = fold(
+        rows.columns, TwoSums{hn::Zero(Floats()), hn::Zero(Floats())},
+        [&](auto at, TwoSums& s) HWY_ATTR {
+          const Vector of_at = g(at);  // zero behind the last column
+          s.a = hn::Add(s.a, of_at);
+          s.b = hn::MulAdd(of_at, normalised(at(x)), s.b);
+        },
+        [](TwoSums& s, const TwoSums& o) HWY_ATTR {
+          s.a = hn::Add(s.a, o.a);
+          s.b = hn::Add(s.b, o.b);
+        });
+    const Vector mean_g = all(sum_of_lanes(sums.a) / n), mean_gx = all(sum_of_lanes(sums.b) / n);
+    if (rows.dweight != nullptr)
+      walk(rows.columns, [&](auto at) HWY_ATTR {
+        at.put(hn::MulAdd(at(dy), normalised(at(x)), at(rows.dweight)), rows.dweight);
+      });
+    if (rows.dbias != nullptr)
+      walk(rows.columns, [&](auto at) HWY_ATTR {
+        at.put(hn::Add(at(dy), at(rows.dbias)), rows.dbias);
+      });
+    const auto write = [&](auto at) HWY_ATTR {
+      const Vector centred = hn::Sub(g(at), mean_g);
+      at.put(hn::Mul(normalised.scale, hn::NegMulAdd(normalised(at(x)), mean_gx, centred)), dx);
+    };
+    if (rows.streamed) walk_streamed(dx, rows.columns, write);
+    else walk(rows.columns, write);
+    rows.dx.done(row);
+  }
+  if (rows.streamed) hwy::FlushStream();
+}
+
+void layer_norm_f32(const LayerNormRows<float>& rows, int64_t first, int64_t last) {
+  layer_norm_rows(rows, first, last);
+}
+void layer_norm_bf16(const LayerNormRows<BFloat16>& rows, int64_t first, int64_t last) {
+  layer_norm_rows(rows, first, last);
+}
+void layer_norm_gradient_f32(const LayerNormGradientRows<float>& rows, int64_t first,
+                             int64_t last) {
+  layer_norm_gradient_rows(rows, first, last);
+}
+void layer_norm_gradient_bf16(const LayerNormGradientRows<BFloat16>& rows, int64_t first,
+                              int64_t last) {
+  layer_norm_gradient_rows(rows, first, last);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ejk::ops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <ejk/executor.h>
+
+#include "ops/common/over_last_axis.h"
+#include "ops/common/row_checks.h"
+#include "ops/common/row_config.h"
+
+namespace ejk::ops {
+
+HWY_EXPORT(layer_norm_f32);
+HWY_EXPORT(layer_norm_bf16);
+HWY_EXPORT(layer_norm_gradient_f32);
+HWY_EXPORT(layer_norm_gradient_bf16);
+
+namespace {
+
+constexpr std::string_view op = "layer_norm";
+
+void run_rows(const LayerNormRows<float>& rows, int64_t first, int64_t last) {
+  HWY_DYNAMIC_DISPATCH(layer_norm_f32)(rows, first, last);
+}
+void run_rows(const LayerNormRows<BFloat16>& rows, int64_t first, int64_t last) {
+  HWY_DYNAMIC_DISPATCH(layer_norm_bf16)(rows, first, last);
+}
+void run_rows(const LayerNormGradientRows<float>& rows, int64_t first, int64_t last) {
+  HWY_DYNAMIC_DISPATCH(layer_norm_gradient_f32)(rows, first, last);
+}
+void run_rows(const LayerNormGradientRows<BFloat16>& rows, int64_t first, int64_t last) {
+  HWY_DYNAMIC_DISPATCH(layer_norm_gradient_bf16)(rows, first, last);
+}
+
+template <class T>
+const T* data_or_null(const std::optional<std::span<const T>>& line) {
+  return line ? line->data() : nullptr;
+}
+
+template <class T>
+void forward(const RowConfig& config, const StridedView<const T, 2>& x,
+             const std::optional<std::span<const T>>& weight,
+             const std::optional<std::span<const T>>& bias, float eps, const StridedView<T, 2>& out,
+             RowMoments* moments) {
+  check_row_config(op, config);
+  check_rows<T>(op, x, {{"weight", weight}, {"bias", bias}}, out);
+  const int64_t rows = x.shape[0], columns = x.shape[1];
+  const int64_t parts = parts_for(rows, config.threads);
+  const RowBuffers<T> x_copies(!adjacent(x), parts, columns);
+  const RowBuffers<T> out_copies(!adjacent(out), parts, columns);
+  in_numbered_parts(rows, parts, [&](int64_t part, int64_t first, int64_t last) {
+    run_rows(LayerNormRows<T>{{x, x_copies[part]},
+                              data_or_null(weight),
+                              data_or_null(bias),
+                              eps,
+                              {out, out_copies[part]},
+                              moments,
+                              columns,
+                              config.streamed && adjacent(out),
+                              config.ahead && adjacent(x)},
+             first, last);
+  });
+}
+
+}  // namespace
+
+template <class T>
+void LayerNorm<T>::run(const Config& config, const In& x, const PerColumn& weight,
+                       const PerColumn& bias, float eps, const Result& out) const {
+  forward(config, x, weight, bias, eps, *out, nullptr);
+}
+
+template <class T>
+void LayerNorm<T>::reference(const In& x, const PerColumn& weight, const PerColumn& bias, float eps,
+                             const Result& out) const {
+  check_rows<T>(op, x, {{"weight", weight}, {"bias", bias}}, *out);
+  const int64_t columns = x.shape[1];
+  const auto n = static_cast<double>(columns);
+  for (int64_t row = 0; row < x.shape[0]; ++row) {
+    double mean = 0, variance = 0;
+    for (int64_t c = 0; c < columns; ++c) mean += as_double(x(row, c)) / n;
+    for (int64_t c = 0; c < columns; ++c)
+      variance += (as_double(x(row, c)) - mean) * (as_double(x(row, c)) - mean) / n;
+    const double scale = 1 / std::sqrt(variance + double{eps});
+    for (int64_t c = 0; c < columns; ++c)
+      (*out)(row, c) =
+          T(static_cast<float>((as_double(x(row, c)) - mean) * scale * element_or(1, weight, c) +
+                               element_or(0, bias, c)));
+  }
+}
+
+template <class T>
+auto LayerNorm<T>::fwd_with_residuals(const Config& config, const In& x, const PerColumn& weight,
+                                      const PerColumn& bias, float eps, const Result& out) const
+    -> std::pair<In, Residuals> {
+  Residuals residuals{
+      std::vector<RowMoments>(static_cast<size_t>(std::max<int64_t>(x.shape[0], 0)))};
+  forward(config, x, weight, bias, eps, *out, residuals.moments.data());
+  return {In(*out), std::move(residuals)};
+}
+
+template <class T>
+std::tuple<Tensor, std::optional<Tensor>, std::optional<Tensor>> LayerNorm<T>::vjp(
+    const Config& config, const Residuals& residuals, const In& dy, const In& x,
+    const PerColumn& weight, const PerColumn& bias, float, const Result&) const {
+  check_row_config(op, config);
+  check_cotangent(op, x, dy);
+  const int64_t rows = x.shape[0], columns = x.shape[1];
+  Tensor dx = Tensor::of<T>({rows, columns});
+  const auto dx_view = dx.strided<T, 2>();
+  const int64_t group = rows_per_group(rows), groups = (rows + group - 1) / group;
+  Tensor weight_sums = Tensor::of<float>({weight ? groups : 0, columns});
+  Tensor bias_sums = Tensor::of<float>({bias ? groups : 0, columns});
+  const int64_t parts = parts_for(groups, config.backward.threads);
+  const RowBuffers<T> dy_copies(!adjacent(dy), parts, columns);
+  const RowBuffers<T> x_copies(!adjacent(x), parts, columns);
+  in_numbered_parts(groups, parts, [&](int64_t part, int64_t first, int64_t last) {
+    for (int64_t g = first; g < last; ++g)
+      run_rows(LayerNormGradientRows<T>{{dy, dy_copies[part]},
+                                        {x, x_copies[part]},
+                                        data_or_null(weight),
+                                        residuals.moments.data(),
+                                        {dx_view, nullptr},
+                                        weight ? weight_sums.data<float>() + g * columns : nullptr,
+                                        bias ? bias_sums.data<float>() + g * columns : nullptr,
+                                        columns,
+                                        config.backward.streamed},
+               g * group, std::min(rows, (g + 1) * group));
+  });
+  std::optional<Tensor> dweight, dbias;
+  if (weight) dweight = column_sums<T>(weight_sums);
+  if (bias) dbias = column_sums<T>(bias_sums);
+  return {std::move(dx), std::move(dweight), std::move(dbias)};
+}
+
+template <class T>
+RowConfig LayerNorm<T>::heuristic_cfg(const Invocation& inv) const {
+  return heuristic_row_config(inv);
+}
+template <class T>
+Space<RowConfig> LayerNorm<T>::candidate_cfgs(const Invocation& inv) const {
+  return row_config_space(inv);
+}
+template <class T>
+bool LayerNorm<T>::is_valid(const Config& config, const Invocation&) const {
+  return row_config_is_valid(config);
+}
+
+template struct LayerNorm<float>;
+template struct LayerNorm<BFloat16>;
+
+Tensor layer_norm(const Tensor& x, const std::optional<Tensor>& weight,
+                  const std::optional<Tensor>& bias, float eps) {
+  return over_last_axis(
+      op, x, [&]<class T>(const StridedView<const T, 2>& rows, const StridedView<T, 2>& out) {
+        const ColumnTensor<T> weights(op, "weight", x, weight), biases(op, "bias", x, bias);
+        default_executor()(LayerNorm<T>{}, rows, weights.line(), biases.line(), eps, out);
+      });
+}
+
+}  // namespace ejk::ops
+#endif

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax of rows, forward and backward.
+#include <ejk/ops/softmax.h>
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "ops/common/rows.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/softmax/softmax.cpp"
+#include <hwy/foreach_target.h>
+// After it, as it is included again for each instruction set.
+#include "ops/common/exp-inl.h"
+#include "ops/common/row_vectors-inl.h"
+
+#ifndef EJK_OPS_SOFTMAX_ONCE
+#define EJK_OPS_SOFTMAX_ONCE
+namespace ejk::ops {
+namespace {
+
+template <class T>
+struct SoftmaxRows {
+  RowsIn<T> x;
+  float scale;
+  RowsOut<T> out;
+  float* exps;  // room for two rows; nullptr: they are kept where the output goes
+  int64_t columns;
+  bool streamed, ahead;
+};
+
+template <class T>
+struct SoftmaxGradientRows {
+  RowsIn<T> y, dy;
+  float scale;
+  RowsOut<T> dx;
+  int64_t columns;
+  bool streamed;
+};
+
+}  // namespace
+}  // namespace ejk::ops
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::ops {
+namespace HWY_NAMESPACE {
+
+// A NaN may or may not be seen: it is in the exponentials in any case.
+template <class T>
+HWY_INLINE float largest(const T* row, int64_t columns) {
+  const Vector least = all(-std::numeric_limits<float>::infinity());
+  const OneSum found = fold(
+      columns, OneSum{least},
+      [&](auto at, OneSum& s) HWY_ATTR { s.a = hn::Max(s.a, at.or_else(at(row), least)); },
+      [](OneSum& s, const OneSum& o) HWY_ATTR { s.a = hn::Max(s.a, o.a); });
+  return hn::GetLane(hn::MaxOfLanes(Floats(), found.a));
+}
+
+// Puts exp(scale (x - most)) of a row into `exps` and gives their sum. In the same walk, also(at)
+// is called for each vector, which At says how to put.
+template <class At, class T, class Also>
+HWY_INLINE float exponentials(const T* x, float scale_of_x, int64_t columns, float* exps,
+                              Also also) {
+  const Vector most = all(largest(x, columns)), scale = all(scale_of_x);
+  Vector total = hn::Zero(Floats());  // one is enough: it waits less than the exponentials take
+  const auto step = [&](auto at, Vector exponent) HWY_ATTR {
+    also(at);
+    const Vector e = exp_up_to_88(Floats(), exponent);
+    at.as_usual().put(e, exps);
+    total = hn::Add(total, at.or_else(e, hn::Zero(Floats())));
+  };
+  if (scale_of_x == 1)  // usual, and one multiplication less
+    walk<At>(columns, [&](auto at) HWY_ATTR { step(at, hn::Sub(at(x), most)); });
+  else
+    walk<At>(columns,
+             [&](auto at) HWY_ATTR { step(at, hn::Mul(hn::Sub(at(x), most), scale)); });
+  return sum_of_lanes(total);
+}
+
+// One row after the other.
+template <class T>
+HWY_INLINE void softmax_rows_in_turn(const SoftmaxRows<T>& rows, int64_t first, int64_t last) {
+  const int64_t columns = rows.columns;
+  for (int64_t row = first; row < last; ++row) {
+    const T* x = rows.x[row];
+    T* out = rows.out[row];
+    float* exps = rows.exps;
+    if constexpr (std::is_same_v<T, float>) exps = exps == nullptr ? out : exps;
+    const T* soon = rows.ahead ? rows.x.next(row) : x;  // to ask for x again costs nothing
+    const float total = exponentials<Whole>(
+        x, rows.scale, columns, exps, [&](auto at) HWY_ATTR { fetch(soon, at.column); });
+    const Vector factor = all(1 / total);
+    const auto write = [&](auto at) HWY_ATTR { at.put(hn::Mul(at(exps), factor), out); };
+    if (rows.streamed) walk_streamed(out, columns, write);
+    else walk(columns, write);
+    rows.out.done(row);
+  }
+}
+
+// The exponentials of a row are computed while the row before is written and the row behind is
+// fetched, so that neither waits for the other. The sums are the same to the bit.
+template <class T>
+HWY_INLINE void softmax_rows_ahead(const SoftmaxRows<T>& rows, int64_t first, int64_t last) {
+  const int64_t columns = rows.columns;
+  float *exps = rows.exps, *next_exps = rows.exps + columns;
+  const auto nothing = [](auto) HWY_ATTR {};
+  float total = exponentials<Whole>(rows.x[first], rows.scale, columns, exps, nothing);
+  for (int64_t row = first; row < last; ++row) {
+    T* out = rows.out[row];
+    const Vector factor = all(1 / total);
+    const auto write = [&](auto at) HWY_ATTR { at.put(hn::Mul(at(exps), factor), out); };
+    if (row + 1 == last) {
+      walk_streamed(out, columns, write);
+      break;
+    }
+    const T *next = rows.x.next(row), *soon = rows.x.next(row + 1);
+    total = exponentials<WholeStreamed>(next, rows.scale, columns, next_exps,
+                                        [&](auto at) HWY_ATTR {
+                                          fetch(soon, at.column);
+                                          write(at);
+                                        });
+    std::swap(exps, next_exps);
+  }
+}
+
+template <class T>
+HWY_INLINE void softmax_rows(const SoftmaxRows<T>& rows, int64_t first, int64_t last) {
+  if (first == last || rows.columns == 0) return;
+  if (rows.streamed && rows.ahead && can_stream(rows.out[0], rows.out[1] - rows.out[0]))
+    softmax_rows_ahead(rows, first, last);
+  else softmax_rows_in_turn(rows, first, last);
+  if (rows.streamed) hwy::FlushStream();
+}
+
+// dx = scale y (dy - sum(dy y)).
+template <class T>
+HWY_INLINE void softmax_gradient_rows(const SoftmaxGradientRows<T>& rows, int64_t first,
+                                      int64_t last) {
+  const Vector scale = all(rows.scale);
+  for (int64_t row = first; row < last; ++row) {
+    const T *y = rows.y[row], *dy = rows.dy[row];
+    T* dx = rows.dx[row];
+    const Vector total = all(sum(rows.columns, [&](auto at, Vector s) HWY_ATTR {
+      return hn::MulAdd(at(dy), at(y), s);
+    }));
+    const auto write = [&](auto at) HWY_ATTR {
+      at.put(hn::Mul(hn::Mul(scale, at(y)), hn::Sub(at(dy), total)), dx);
+    };
+    if (rows.streamed) walk_streamed(dx, rows.columns, write);
+    else walk(rows.columns, write);
+    rows.dx.done(row);
+  }
+  if (rows.streamed) hwy::FlushStream();
+}
+
+void softmax_f32(const SoftmaxRows<float>& rows, int64_t first, int64_t last) {
+  softmax_rows(rows, first, last);
+}
+void softmax_bf16(const SoftmaxRows<BFloat16>& rows, int64_t first, int64_t last) {
+  softmax_rows(rows, first, last);
+}
+void softmax_gradient_f32(const SoftmaxGradientRows<float>& rows, int64_t first, int64_t last) {
+  softmax_gradient_rows(rows, first, last);
+}
+void softmax_gradient_bf16(const SoftmaxGradientRows<BFloat16>& rows, int64_t first,
+                           int64_t last) {
+  softmax_gradient_rows(rows, first, last);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ejk::ops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <ejk/executor.h>
+
+#include "ops/common/over_last_axis.h"
+#include "ops/common/row_checks.h"
+#include "ops/common/row_config.h"
+
+namespace ejk::ops {
+
+HWY_EXPORT(softmax_f32);
+HWY_EXPORT(softmax_bf16);
+HWY_EXPORT(softmax_gradient_f32);
+HWY_EXPORT(softmax_gradient_bf16);
+
+namespace {
+
+constexpr std::string_view op = "softmax";
+
+void run_rows(const SoftmaxRows<float>& rows, int64_t first, int64_t last) {
+  HWY_DYNAMIC_DISPATCH(softmax_f32)(rows, first, last);
+}
+void run_rows(const SoftmaxRows<BFloat16>& rows, int64_t first, int64_t last) {
+  HWY_DYNAMIC_DISPATCH(softmax_bf16)(rows, first, last);
+}
+void run_rows(const SoftmaxGradientRows<float>& rows, int64_t first, int64_t last) {
+  HWY_DYNAMIC_DISPATCH(softmax_gradient_f32)(rows, first, last);
+}
+void run_rows(const SoftmaxGradientRows<BFloat16>& rows, int64_t first, int64_t last) {
+  HWY_DYNAMIC_DISPATCH(softmax_gradient_bf16)(rows, first, last);
+}
+
+void check_scale(float scale) {
+  if (!(scale > 0) || !std::isfinite(scale))
+    refuse(op, fmt::format("scale = {}", scale), "a positive finite scale");
+}
+
+}  // namespace
+
+template <class T>
+void Softmax<T>::run(const Config& config, const In& x, float scale, const Result& result) const {
+  const StridedView<T, 2>& out = *result;
+  check_row_config(op, config);
+  check_rows<T>(op, x, {}, out);
+  check_scale(scale);
+  const int64_t rows = x.shape[0], columns = x.shape[1];
+  const int64_t parts = parts_for(rows, config.threads);
+  const bool streamed = config.streamed && adjacent(out);
+  const RowBuffers<T> x_copies(!adjacent(x), parts, columns);
+  const RowBuffers<T> out_copies(!adjacent(out), parts, columns);
+  const bool apart = streamed || !std::is_same_v<T, float>;
+  const RowBuffers<float> exps(apart, parts, 2 * columns);
+  in_numbered_parts(rows, parts, [&](int64_t part, int64_t first, int64_t last) {
+    run_rows(SoftmaxRows<T>{{x, x_copies[part]},
+                            scale,
+                            {out, out_copies[part]},
+                            apart ? exps[part] : nullptr,
+                            columns,
+                            streamed,
+                            config.ahead && adjacent(x)},
+             first, last);
+  });
+}
+
+template <class T>
+void Softmax<T>::reference(const In& x, float scale, const Result& out) const {
+  check_rows<T>(op, x, {}, *out);
+  check_scale(scale);
+  const int64_t columns = x.shape[1];
+  std::vector<double> exps(static_cast<size_t>(columns));
+  for (int64_t row = 0; row < x.shape[0]; ++row) {
+    double most = -std::numeric_limits<double>::infinity(), total = 0;
+    for (int64_t c = 0; c < columns; ++c) most = std::max(most, as_double(x(row, c)));
+    for (int64_t c = 0; c < columns; ++c)
+      total += exps[static_cast<size_t>(c)] =
+          std::exp((as_double(x(row, c)) - most) * double{scale});
+    for (int64_t c = 0; c < columns; ++c)
+      (*out)(row, c) = T(static_cast<float>(exps[static_cast<size_t>(c)] / total));
+  }
+}
+
+template <class T>
+auto Softmax<T>::fwd_with_residuals(const Config& config, const In& x, float scale,
+                                    const Result& out) const -> std::pair<In, Residuals> {
+  run(config, x, scale, out);
+  return {In(*out), Residuals{}};
+}
+
+template <class T>
+std::tuple<Tensor> Softmax<T>::vjp(const Config& config, const Residuals&, const In& y,
+                                   const In& dy, const In& x, float scale, const Result&) const {
+  check_row_config(op, config);
+  check_cotangent(op, x, dy);
+  const int64_t rows = x.shape[0], columns = x.shape[1];
+  Tensor dx = Tensor::of<T>({rows, columns});
+  const auto dx_view = dx.strided<T, 2>();
+  const int64_t parts = parts_for(rows, config.backward.threads);
+  const RowBuffers<T> y_copies(!adjacent(y), parts, columns);
+  const RowBuffers<T> dy_copies(!adjacent(dy), parts, columns);
+  in_numbered_parts(rows, parts, [&](int64_t part, int64_t first, int64_t last) {
+    run_rows(SoftmaxGradientRows<T>{{y, y_copies[part]},
+                                    {dy, dy_copies[part]},
+                                    scale,
+                                    {dx_view, nullptr},
+                                    columns,
+                                    config.backward.streamed},
+             first, last);
+  });
+  return {std::move(dx)};
+}
+
+template <class T>
+RowConfig Softmax<T>::heuristic_cfg(const Invocation& inv) const {
+  return heuristic_row_config(inv);
+}
+template <class T>
+Space<RowConfig> Softmax<T>::candidate_cfgs(const Invocation& inv) const {
+  return row_config_space(inv);
+}
+template <class T>
+bool Softmax<T>::is_valid(const Config& config, const Invocation&) const {
+  return row_config_is_valid(config);
+}
+
+template struct Softmax<float>;
+template struct Softmax<BFloat16>;
+
+Tensor softmax(const Tensor& x, float scale) {
+  return over_last_axis(
+      op, x, [&]<class T>(const StridedView<const T, 2>& rows, const StridedView<T, 2>& out) {
+        default_executor()(Softmax<T>{}, rows, scale, out);
+      });
+}
+
+}  // namespace ejk::ops
+#endif
