@@ -75,24 +75,24 @@ inline Rows rows_of(const AnyView& v) {
 }
 inline Rows rows_of(const Tensor& t) { return rows_of(t.any()); }
 
-// An array with strides, of any rank, for overlap.h.
+// An array with strides, of up to four axes, for overlap.h. Axes that it does not have are of size 1.
 template <class T>
 struct Elements {
   using element_type = T;
+  static constexpr int rank = 4;
   const void* data;
-  std::vector<int64_t> shape, strides;
+  std::array<int64_t, rank> shape, strides;
 
-  explicit Elements(const AnyView& v)
-      : data(v.data),
-        shape(v.shape.begin(), v.shape.end()),
-        strides(v.strides.begin(), v.strides.end()) {
-    if (!strides.empty()) return;
-    strides.assign(shape.size(), 1);
-    for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  explicit Elements(const AnyView& v) : data(v.data) {
+    shape.fill(1), strides.fill(1);
+    int64_t packed = 1;
+    for (size_t d = v.shape.size(), to = rank; d-- > 0;) {
+      shape[--to] = v.shape[d];
+      strides[to] = v.strides.empty() ? packed : v.strides[d];
+      packed *= v.shape[d];
+    }
   }
-  int64_t size() const {
-    return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-  }
+  int64_t size() const { return shape[0] * shape[1] * shape[2] * shape[3]; }
 };
 
 // For two arrays of one type, float32 or bfloat16.

@@ -11,7 +11,7 @@
 #define HWY_TARGET_INCLUDE "ops/rms_norm/rms_norm.cpp"
 #include <hwy/foreach_target.h>
 // After it, as it is included again for each instruction set.
-#include "ops/common/row_vectors-inl.h"
+#include "ops/common/row_vectors_inl.h"
 
 #ifndef EJK_OPS_RMS_NORM_ONCE
 #define EJK_OPS_RMS_NORM_ONCE
