@@ -15,7 +15,7 @@
 
 #include <hwy/highway.h>
 
-#include "ops/flash_attention/rows-inl.h"
+#include "ops/flash_attention/rows_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::ops {

@@ -16,8 +16,8 @@
 
 #include <hwy/highway.h>
 
-#include "ops/flash_attention/rows-inl.h"
-#include "ops/flash_attention/tile-inl.h"
+#include "ops/flash_attention/rows_inl.h"
+#include "ops/flash_attention/tile_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::ops {

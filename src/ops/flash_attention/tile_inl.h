@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "ops/common/attention-inl.h"
+#include "ops/common/attention_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::ops {

@@ -11,7 +11,7 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
-#include "ops/common/attention-inl.h"
+#include "ops/common/attention_inl.h"
 #include "ops/flash_attention/problem.h"
 
 HWY_BEFORE_NAMESPACE();
