@@ -23,7 +23,10 @@ Case matmul_case(const Words& words) {
   const typename Kernel::Config config =
       how[0] == '{' ? typename Kernel::Config{ejk::from_json<ejk::ops::MatmulBlocking>(how), {}, {}}
                     : config_for(how, Kernel{}, va, vb, typename Kernel::Bias{}, vc);
-  return {[=] { static_cast<void>(a), static_cast<void>(b), static_cast<void>(c), Kernel{}.run(config, va, vb, {}, vc); },
+  return {[=] {
+            static_cast<void>(a), static_cast<void>(b), static_cast<void>(c),
+                Kernel{}.run(config, va, vb, {}, vc);
+          },
           ejk::to_json(config.forward)};
 }
 
@@ -50,8 +53,8 @@ inline Case make_sgemm(const Words& words) {
     using Sgemm = int (*)(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t,
                           const float*, int64_t, float, float*, int64_t);
     return {[=] {
-      const int status = reinterpret_cast<Sgemm>(function)('N', 'N', m, n, k, 1, a.data<float>(), k,
-                                                           b.data<float>(), n, 0, c.data<float>(), n);
+      const int status = reinterpret_cast<Sgemm>(function)(
+          'N', 'N', m, n, k, 1, a.data<float>(), k, b.data<float>(), n, 0, c.data<float>(), n);
       if (status != 0) throw std::runtime_error("dnnl_sgemm failed");
     }};
   }

@@ -39,11 +39,10 @@ Tensor floats(std::vector<int64_t> shape, std::vector<float> values) {
   return Tensor::of<float>(std::move(shape), std::span<const float>(values));
 }
 Tensor sizes(std::vector<int32_t> values) {
-  return Tensor::of<int32_t>({static_cast<int64_t>(values.size())}, std::span<const int32_t>(values));
+  return Tensor::of<int32_t>({static_cast<int64_t>(values.size())},
+                             std::span<const int32_t>(values));
 }
-std::vector<float> values(const Tensor& t) {
-  return {t.data<float>(), t.data<float>() + t.size()};
-}
+std::vector<float> values(const Tensor& t) { return {t.data<float>(), t.data<float>() + t.size()}; }
 template <class F>
 std::string refusal(const F& f) {
   try {
@@ -70,22 +69,28 @@ TEST(GroupedMatmul, GoesThroughTheDefaultExecutor) {
 }
 
 TEST(GroupedMatmul, NothingToDoIsDone) {
-  EXPECT_EQ(grouped_matmul(executor(), Tensor::of<float>({0, 2}), Tensor::of<float>({1, 2, 3}), sizes({0})).shape(),
+  EXPECT_EQ(grouped_matmul(executor(), Tensor::of<float>({0, 2}), Tensor::of<float>({1, 2, 3}),
+                           sizes({0}))
+                .shape(),
             (std::vector<int64_t>{0, 3}));
-  EXPECT_THAT(values(grouped_matmul(executor(), floats({1, 1}, {2}), Tensor::of<float>({0, 1, 2}), sizes({}))),
+  EXPECT_THAT(values(grouped_matmul(executor(), floats({1, 1}, {2}), Tensor::of<float>({0, 1, 2}),
+                                    sizes({}))),
               ElementsAre(0, 0));
-  EXPECT_THAT(values(grouped_matmul(executor(), Tensor::of<float>({2, 0}), Tensor::of<float>({1, 0, 1}), sizes({2}))),
+  EXPECT_THAT(values(grouped_matmul(executor(), Tensor::of<float>({2, 0}),
+                                    Tensor::of<float>({1, 0, 1}), sizes({2}))),
               ElementsAre(0, 0));
 }
 
 TEST(GroupedMatmul, RefusesWhatDoesNotFitAndSaysWhatIsNeeded) {
   const Tensor a = Tensor::of<float>({4, 2}), b = Tensor::of<float>({2, 2, 3});
-  const auto with = [&](const Tensor& x, const Tensor& y, const Tensor& s, DType result = DType::float32) {
+  const auto with = [&](const Tensor& x, const Tensor& y, const Tensor& s,
+                        DType result = DType::float32) {
     return refusal([&] { grouped_matmul(executor(), x, y, s, result); });
   };
-  EXPECT_THAT(with(a, b, sizes({1, 2, 1})),
-              AllOf(HasSubstr("[grouped_matmul] given a[4, 2], b[2, 2, 3], group_sizes[3], c[4, 3]"),
-                    HasSubstr("needed: a[rows, k], b[groups, k, n], group_sizes[groups]")));
+  EXPECT_THAT(
+      with(a, b, sizes({1, 2, 1})),
+      AllOf(HasSubstr("[grouped_matmul] given a[4, 2], b[2, 2, 3], group_sizes[3], c[4, 3]"),
+            HasSubstr("needed: a[rows, k], b[groups, k, n], group_sizes[groups]")));
   EXPECT_THAT(with(a, b, sizes({3, 2})), HasSubstr("group_sizes that add up to 5, a[4, 2]"));
   EXPECT_THAT(with(a, b, sizes({3, -1})), HasSubstr("group_sizes[1] = -1; needed: no negative"));
   EXPECT_THAT(with(a, b, sizes({2147483647, 2147483647})), HasSubstr("add up to 4294967294"));
@@ -94,7 +99,8 @@ TEST(GroupedMatmul, RefusesWhatDoesNotFitAndSaysWhatIsNeeded) {
   EXPECT_THAT(with(a, b, sizes({1, 1}), DType::bfloat16), HasSubstr("result bfloat16"));
   EXPECT_THAT(refusal([&] {
                 GroupedMatmul<float>{}.run({}, a.strided<float, 2>(), b.strided<float, 3>(),
-                                           std::vector<int32_t>{1, 1}, a.sliced(1, 0, 2).strided<float, 2>());
+                                           std::vector<int32_t>{1, 1},
+                                           a.sliced(1, 0, 2).strided<float, 2>());
               }),
               HasSubstr("[grouped_matmul] given"));
 }
@@ -161,7 +167,8 @@ void check_forward_and_gradient(std::mt19937& random) {
     for (int64_t j = 0; j < n; ++j) ASSERT_EQ(number(c.view(row, j)), 0);
     for (int64_t i = 0; i < k; ++i) ASSERT_EQ(number(da.template data<In>()[row * k + i]), 0);
   }
-  for (size_t i = 0; i < expected_db.size(); ++i) near(db.template data<In>()[i], expected_db[i], 20);
+  for (size_t i = 0; i < expected_db.size(); ++i)
+    near(db.template data<In>()[i], expected_db[i], 20);
 }
 
 TEST(GroupedMatmul, AnyShapeLayoutAndConfigGivesTheProductsAndTheirGradients) {
@@ -198,7 +205,9 @@ TEST(GroupedMatmul, GradientsOfTensorsHaveTheirShapes) {
   const auto [da, db] = pull(floats({2, 2}, {1, 1, 1, 10}));
   EXPECT_THAT(values(da), ElementsAre(3, 43));
   EXPECT_THAT(values(db), ElementsAre(2, 2, 3, 30));
-  EXPECT_THAT(refusal([&, p = pull] { p(floats({1, 2}, {1, 1})); }),
+  EXPECT_THAT(refusal([&, p = pull] {
+                p(floats({1, 2}, {1, 1}));
+              }),
               HasSubstr("[grouped_matmul] given dc float32[1, 2]"));
 }
 

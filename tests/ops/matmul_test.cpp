@@ -75,7 +75,8 @@ std::string refusal(const F& f) {
 }
 
 TEST(Matmul, MultipliesTwoMatrices) {
-  const Tensor c = product(floats({2, 3}, {1, 2, 3, 4, 5, 6}), floats({3, 2}, {1, 0, 0, 1, 10, 20}));
+  const Tensor c =
+      product(floats({2, 3}, {1, 2, 3, 4, 5, 6}), floats({3, 2}, {1, 0, 0, 1, 10, 20}));
   EXPECT_EQ(c.shape(), (std::vector<int64_t>{2, 2}));
   EXPECT_THAT(values(c), ElementsAre(31, 62, 64, 125));
 }
@@ -95,7 +96,8 @@ TEST(Matmul, TransposesAndStridesAreViews) {
   EXPECT_EQ(values(product(at.transposed({1, 0}), bt.transposed({1, 0}))), expected);
   Tensor wide = Tensor::of<float>({10, 21});
   for (int64_t i = 0; i < 5; ++i)
-    for (int64_t k = 0; k < 7; ++k) wide.data<float>()[2 * i * 21 + 3 * k] = a.data<float>()[i * 7 + k];
+    for (int64_t k = 0; k < 7; ++k)
+      wide.data<float>()[2 * i * 21 + 3 * k] = a.data<float>()[i * 7 + k];
   EXPECT_EQ(values(product(wide.sliced(0, 0, 10, 2).sliced(1, 0, 21, 3), b)), expected);
 }
 
@@ -186,28 +188,42 @@ TEST(Matmul, WritesIntoPartOfAnotherTensor) {
 }
 
 TEST(Matmul, RefusesWhatDoesNotFitAndSaysWhatIsNeeded) {
-  EXPECT_THAT(refusal([] { product(counting({2, 3}), counting({4, 5})); }),
+  EXPECT_THAT(refusal([] {
+                product(counting({2, 3}), counting({4, 5}));
+              }),
               AllOf(HasSubstr("[matmul] given a float32[2, 3], b float32[4, 5]"),
                     HasSubstr("needed: a[batch or 1, m, k], b[batch or 1, k, n]")));
   EXPECT_THAT(refusal([] { product(counting({2}), counting({2, 2})); }), HasSubstr("rank 2 or 3"));
-  EXPECT_THAT(refusal([] { product(counting({2, 2, 2}), counting({3, 2, 2})); }),
+  EXPECT_THAT(refusal([] {
+                product(counting({2, 2, 2}), counting({3, 2, 2}));
+              }),
               HasSubstr("[matmul] given a float32[2, 2, 2], b float32[3, 2, 2]"));
-  EXPECT_THAT(refusal([] { product(counting({2, 2}), shortened(counting({2, 2}))); }),
+  EXPECT_THAT(refusal([] {
+                product(counting({2, 2}), shortened(counting({2, 2})));
+              }),
               HasSubstr("needed: all of float32 or all of bfloat16"));
-  EXPECT_THAT(refusal([] { product(Tensor::of<double>({2, 2}), Tensor::of<double>({2, 2})); }),
+  EXPECT_THAT(refusal([] {
+                product(Tensor::of<double>({2, 2}), Tensor::of<double>({2, 2}));
+              }),
               HasSubstr("a float64[2, 2]"));
-  EXPECT_THAT(refusal([] { product(counting({2, 2}), counting({2, 2}), {.result = DType::bfloat16}); }),
+  EXPECT_THAT(refusal([] {
+                product(counting({2, 2}), counting({2, 2}), {.result = DType::bfloat16});
+              }),
               HasSubstr("result bfloat16; needed: a float32 result"));
-  EXPECT_THAT(refusal([] { product(counting({2, 2}), counting({2, 2}), {.bias = counting({3})}); }),
+  EXPECT_THAT(refusal([] {
+                product(counting({2, 2}), counting({2, 2}), {.bias = counting({3})});
+              }),
               HasSubstr("bias[3]"));
-  EXPECT_THAT(refusal([] {
-                ejk::ops::matmul_into(executor(), counting({2}), counting({2, 2}), counting({2, 2}));
-              }),
-              HasSubstr("needed: a c of rank 2"));
-  EXPECT_THAT(refusal([] {
-                ejk::ops::matmul_into(executor(), counting({2, 3}), counting({2, 2}), counting({2, 2}));
-              }),
-              HasSubstr("c[1, 2, 3]"));
+  EXPECT_THAT(
+      refusal([] {
+        ejk::ops::matmul_into(executor(), counting({2}), counting({2, 2}), counting({2, 2}));
+      }),
+      HasSubstr("needed: a c of rank 2"));
+  EXPECT_THAT(
+      refusal([] {
+        ejk::ops::matmul_into(executor(), counting({2, 3}), counting({2, 2}), counting({2, 2}));
+      }),
+      HasSubstr("c[1, 2, 3]"));
 }
 
 TEST(Matmul, RefusesAResultThatSharesMemory) {
@@ -222,7 +238,8 @@ TEST(Matmul, RefusesAResultThatSharesMemory) {
                                                     {0, 0, 0});
   EXPECT_THAT(refusal([&] {
                 Matmul<float>{}.run({}, a.reshaped({1, 4, 4}).strided<float, 3>(),
-                                    b.reshaped({1, 4, 4}).strided<float, 3>(), {}, all_at_one_place);
+                                    b.reshaped({1, 4, 4}).strided<float, 3>(), {},
+                                    all_at_one_place);
               }),
               HasSubstr("whose elements overlap"));
   // Side by side in one larger matrix is no overlap.
@@ -256,9 +273,8 @@ TEST(Matmul, EveryCandidateAndTheHeuristicAreValid) {
                  b = Tensor::of<float>({1, shape[2], shape[1]});
     const Tensor c = Tensor::of<float>({1, shape[0], shape[1]});
     const Matmul<float> kernel;
-    ejk::Invocation inv =
-        executor().describe(kernel, a.strided<float, 3>(), b.strided<float, 3>(), std::nullopt,
-                            c.strided<float, 3>());
+    ejk::Invocation inv = executor().describe(kernel, a.strided<float, 3>(), b.strided<float, 3>(),
+                                              std::nullopt, c.strided<float, 3>());
     EXPECT_TRUE(kernel.is_valid(kernel.heuristic_cfg(inv), inv));
     for (const bool backward : {false, true}) {
       inv.backward = backward;
@@ -272,7 +288,8 @@ TEST(Matmul, EveryCandidateAndTheHeuristicAreValid) {
 
 TEST(Matmul, TuningRunsItsCandidatesBetweenClosedPages) {
   // Sizes that fill no tile: a candidate that read or wrote beside its arrays would be rejected.
-  const Tensor a = counting({1, 13, 37}), b = counting({1, 37, 35}), c = Tensor::of<float>({1, 13, 35});
+  const Tensor a = counting({1, 13, 37}), b = counting({1, 37, 35}),
+               c = Tensor::of<float>({1, 13, 35});
   ejk::SelectorOptions options;
   options.policy = ejk::AutotunePolicy{.budget_seconds = 3};
   const ejk::Executor tuning(options);
@@ -294,8 +311,12 @@ TEST(Matmul, GradientsHaveTheShapesOfTheArguments) {
   EXPECT_EQ(values(g.b), values(product(dc, a, {.transpose_a = true, .transpose_b = true})));
   EXPECT_EQ(g.a.shape(), a.shape());
   EXPECT_EQ(g.b.shape(), b.shape());
-  EXPECT_THAT(values(*g.bias), ElementsAre(1 + 4 + 7 + 10 + 13, 2 + 5 + 8 + 11 + 14, 3 + 6 + 9 + 12 + 15));
-  EXPECT_THAT(refusal([&] { pull(counting({3, 5})); }), HasSubstr("[matmul] given dc float32[3, 5]"));
+  EXPECT_THAT(values(*g.bias),
+              ElementsAre(1 + 4 + 7 + 10 + 13, 2 + 5 + 8 + 11 + 14, 3 + 6 + 9 + 12 + 15));
+  EXPECT_THAT(refusal([&] {
+                pull(counting({3, 5}));
+              }),
+              HasSubstr("[matmul] given dc float32[3, 5]"));
 }
 
 TEST(Matmul, GradientsOfWhatServesABatchAreSums) {
@@ -310,7 +331,8 @@ TEST(Matmul, GradientsOfWhatServesABatchAreSums) {
 }
 
 TEST(Matmul, ForwardAndBackwardCanBeTunedTogether) {
-  const Tensor a = counting({1, 20, 30}), b = counting({1, 30, 10}), c = Tensor::of<float>({1, 20, 10});
+  const Tensor a = counting({1, 20, 30}), b = counting({1, 30, 10}),
+               c = Tensor::of<float>({1, 20, 10});
   ejk::SelectorOptions options;
   options.policy = ejk::AutotunePolicy{.validate_backward = true, .budget_seconds = 1};
   const ejk::Executor tuning(options);

@@ -18,12 +18,13 @@
 
 namespace ejk::ops {
 
-// c[rows, n]: row i is a[rows, k] row i times b[groups, k, n] of its group. The first group_sizes[0]
-// rows are group 0, the next group_sizes[1] rows group 1, and so on; rows behind the last group are
-// zeros. Sizes may be 0; negative ones, or more rows than there are, are Error(invalid_argument).
+// c[rows, n]: row i is a[rows, k] row i times b[groups, k, n] of its group. The first
+// group_sizes[0] rows are group 0, the next group_sizes[1] rows group 1, and so on; rows behind the
+// last group are zeros. Sizes may be 0; negative ones, or more rows than there are, are
+// Error(invalid_argument).
 //
-// Types, strides, NaN and infinities, threads and memory: as in Matmul. The values of group_sizes do
-// not count in the key: a config must do for any division of the rows.
+// Types, strides, NaN and infinities, threads and memory: as in Matmul. The values of group_sizes
+// do not count in the key: a config must do for any division of the rows.
 template <Element In, Element Result = float>
 struct GroupedMatmul {
   static constexpr std::string_view op_id = "grouped_matmul", version = "1";

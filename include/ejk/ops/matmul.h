@@ -22,8 +22,8 @@ namespace ejk::ops {
 // fields cannot, except for `pack` where a and b both lie along k.
 struct MatmulBlocking {
   enum class Pack {
-    none,     // both are read as they lie; few rows, or b in the cache
-    b,        // b is copied in the order in which it is read; a is used a few times only
+    none,  // both are read as they lie; few rows, or b in the cache
+    b,     // b is copied in the order in which it is read; a is used a few times only
     a_and_b,
   };
   Pack pack = Pack::a_and_b;
@@ -37,14 +37,14 @@ struct MatmulBlocking {
 
 // c[batch, m, n] = a[batch, m, k] b[batch, k, n] + bias[n]. A batch of 1 in a or b serves all.
 //
-// Elements are float, or BFloat16 that are multiplied and summed as float and rounded once at the end
-// if Result is BFloat16 too. Matmul<float>, Matmul<BFloat16> and Matmul<BFloat16, BFloat16> exist.
-// Strides may be anything; c must share memory neither with an input nor among its own elements, else
-// Error(invalid_argument), as for shapes that do not fit. m, n, k or batch may be 0; with k = 0, c is
-// the bias or zeros.
+// Elements are float, or BFloat16 that are multiplied and summed as float and rounded once at the
+// end if Result is BFloat16 too. Matmul<float>, Matmul<BFloat16> and Matmul<BFloat16, BFloat16>
+// exist. Strides may be anything; c must share memory neither with an input nor among its own
+// elements, else Error(invalid_argument), as for shapes that do not fit. m, n, k or batch may be 0;
+// with k = 0, c is the bias or zeros.
 //
-// NaN and infinities propagate as in IEEE arithmetic: nothing is skipped because a factor is zero, so
-// 0 * inf gives NaN. The result does not depend on the number of threads.
+// NaN and infinities propagate as in IEEE arithmetic: nothing is skipped because a factor is zero,
+// so 0 * inf gives NaN. The result does not depend on the number of threads.
 template <Element In, Element Result = float>
 struct Matmul {
   static constexpr std::string_view op_id = "matmul", version = "1";
@@ -92,9 +92,9 @@ struct MatmulOptions {
   DType result = DType::float32;                  // or bfloat16, for bfloat16 arguments
 };
 
-// Through the default executor, or another. a and b are of rank 2 or 3, both float32 or both bfloat16,
-// strided or not; the result is of rank 3 if one of them is. Throws Error(invalid_argument) that says
-// what was given and what is needed.
+// Through the default executor, or another. a and b are of rank 2 or 3, both float32 or both
+// bfloat16, strided or not; the result is of rank 3 if one of them is. Throws
+// Error(invalid_argument) that says what was given and what is needed.
 Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
 Tensor matmul(const Executor& executor, const Tensor& a, const Tensor& b,
               const MatmulOptions& options = {});

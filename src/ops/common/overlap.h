@@ -14,8 +14,8 @@ namespace ejk::ops {
 
 namespace detail {
 
-// The bytes from the first to behind the last element, and the axes that have more than one element,
-// the widest step first.
+// The bytes from the first to behind the last element, and the axes that have more than one
+// element, the widest step first.
 template <int rank>
 struct Span {
   struct Axis {

@@ -3,6 +3,7 @@
 #include <ejk/ops/grouped_matmul.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -31,12 +32,12 @@ Matrix matrix(const View& v, int64_t group) {
 
 template <class A, class B, class C>
 void check_shapes(const A& a, const B& b, std::span<const int32_t> sizes, const C& c) {
-  const std::string given =
-      fmt::format("a{}, b{}, group_sizes[{}], c{}", shape_text(a.shape), shape_text(b.shape),
-                  sizes.size(), shape_text(c.shape));
   if (a.shape[1] != b.shape[1] || c.shape[0] != a.shape[0] || c.shape[1] != b.shape[2] ||
       !std::cmp_equal(sizes.size(), b.shape[0]))
-    refuse(op, given, "a[rows, k], b[groups, k, n], group_sizes[groups], c[rows, n]");
+    refuse(op,
+           fmt::format("a{}, b{}, group_sizes[{}], c{}", shape_text(a.shape), shape_text(b.shape),
+                       sizes.size(), shape_text(c.shape)),
+           "a[rows, k], b[groups, k, n], group_sizes[groups], c[rows, n]");
   int64_t sum = 0;
   for (size_t g = 0; g < sizes.size(); ++g) {
     if (sizes[g] < 0)
@@ -61,7 +62,8 @@ void check_memory(const A& a, const B& b, std::span<const int32_t> sizes, const 
   if (overlap(c, numbers)) refuse(op, "a c that overlaps group_sizes", needed);
 }
 
-// Calls f(group, first row, rows) for groups that have rows. Gives the number of rows of all groups.
+// Calls f(group, first row, rows) for groups that have rows. Gives the number of rows of all
+// groups.
 template <class F>
 int64_t for_each_group(std::span<const int32_t> sizes, const F& f) {
   int64_t row = 0;
@@ -133,7 +135,8 @@ void GroupedMatmul<In, Result>::reference(const Rows& a, const Matrices& b, Size
 template <Element In, Element Result>
 auto GroupedMatmul<In, Result>::heuristic_cfg(const Invocation& inv) const -> Config {
   const Shape s = shape_of(inv);
-  const Matrix by_rows{nullptr, inv.args[0].dtype, 2, 1}, by_columns{nullptr, inv.args[0].dtype, 1, 2};
+  const Matrix by_rows{nullptr, inv.args[0].dtype, 2, 1},
+      by_columns{nullptr, inv.args[0].dtype, 1, 2};
   return {gemm_heuristic(s.groups, s.rows, s.n, s.k, by_rows, by_rows),
           gemm_heuristic(s.groups, s.rows, s.k, s.n, by_rows, by_columns),
           gemm_heuristic(s.groups, s.k, s.n, s.rows, by_columns, by_rows)};
@@ -154,8 +157,7 @@ auto GroupedMatmul<In, Result>::candidate_cfgs(const Invocation& inv) const -> S
 
 template <Element In, Element Result>
 bool GroupedMatmul<In, Result>::is_valid(const Config& config, const Invocation&) const {
-  return gemm_can_run(config.forward) && gemm_can_run(config.grad_a) &&
-         gemm_can_run(config.grad_b);
+  return gemm_can_run(config.forward) && gemm_can_run(config.grad_a) && gemm_can_run(config.grad_b);
 }
 
 template <Element In, Element Result>
@@ -194,8 +196,8 @@ std::string text(std::string_view name, const Tensor& t) {
 }
 
 void check(const Tensor& a, const Tensor& b, const Tensor& sizes, DType result) {
-  const std::string given = fmt::format("{}, {}, {}", text("a", a), text("b", b),
-                                        text("group_sizes", sizes));
+  const std::string given =
+      fmt::format("{}, {}, {}", text("a", a), text("b", b), text("group_sizes", sizes));
   if (a.rank() != 2 || b.rank() != 3 || sizes.rank() != 1)
     refuse(op, given, "a[rows, k], b[groups, k, n], group_sizes[groups]");
   const bool known = a.dtype() == DType::float32 || a.dtype() == DType::bfloat16;
@@ -241,8 +243,7 @@ Tensor grouped_matmul(const Tensor& a, const Tensor& b, const Tensor& sizes, DTy
 }
 
 std::pair<Tensor, std::function<std::pair<Tensor, Tensor>(const Tensor&)>> grouped_matmul_vjp(
-    const Executor& executor, const Tensor& a, const Tensor& b, const Tensor& sizes,
-    DType result) {
+    const Executor& executor, const Tensor& a, const Tensor& b, const Tensor& sizes, DType result) {
   check(a, b, sizes, result);
   Tensor c(result, {a.shape()[0], b.shape()[2]});
   return with_types(

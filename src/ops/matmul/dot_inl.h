@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of few rows with a b whose columns are contiguous (a transposed one): vectors along k, b is
-// read as it lies. Included once per instruction set by gemm.cpp.
+// Products of few rows with a b whose columns are contiguous (a transposed one): vectors along k, b
+// is read as it lies. Included once per instruction set by gemm.cpp.
 #if defined(EJK_OPS_MATMUL_DOT_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef EJK_OPS_MATMUL_DOT_INL_H
 #undef EJK_OPS_MATMUL_DOT_INL_H
@@ -29,7 +29,8 @@ HWY_INLINE V load_first(F d, const T* from, int64_t count) {
   return hn::Load(d, buffer);
 }
 
-// Every element has one sum of its own, so that it does not matter which others it is computed with.
+// Every element has one sum of its own, so that it does not matter which others it is computed
+// with.
 template <size_t rows, size_t columns, class A, class B, size_t... at, size_t... row,
           size_t... column>
 HWY_INLINE void dot_tile(int64_t depth, const A* a, int64_t a_row, const B* b, int64_t b_column,
@@ -68,8 +69,8 @@ void dot_products(const Gemm& p) {
   const auto* b = static_cast<const B*>(p.b.data);
   const auto block = [&]<size_t rows, size_t columns>(int64_t i, int64_t j) {
     float out[rows * columns];
-    dot_tile<rows, columns>(p.k, a + i * p.a.row_stride, p.a.row_stride,
-                            b + j * p.b.column_stride, p.b.column_stride, out);
+    dot_tile<rows, columns>(p.k, a + i * p.a.row_stride, p.a.row_stride, b + j * p.b.column_stride,
+                            p.b.column_stride, out);
     for (size_t at = 0; at < rows * columns; ++at) {
       const int64_t row = i + static_cast<int64_t>(at / columns);
       const int64_t column = j + static_cast<int64_t>(at % columns);

@@ -69,16 +69,16 @@ class Blocks {
   }
   static int64_t floats_for_b(const Gemm& problem, const MatmulBlocking& blocking) {
     const int64_t strip = blocking.vectors * static_cast<int64_t>(hn::Lanes(F()));
-    const int64_t columns =
-        packs_b(problem, blocking) ? std::min<int64_t>(std::max<int64_t>(blocking.nc, strip),
-                                                       (problem.n + strip - 1) / strip * strip)
-                                   : strip;  // the last columns only
+    const int64_t columns = packs_b(problem, blocking)
+                                ? std::min<int64_t>(std::max<int64_t>(blocking.nc, strip),
+                                                    (problem.n + strip - 1) / strip * strip)
+                                : strip;  // the last columns only
     return (std::min<int64_t>(blocking.kc, problem.k) * columns + 15) / 16 * 16;
   }
   static int64_t floats_for_a(const Gemm& problem, const MatmulBlocking& blocking) {
-    return packs_a(problem, blocking)
-               ? std::min<int64_t>(blocking.kc, problem.k) * std::min<int64_t>(blocking.mc, problem.m)
-               : 0;
+    return packs_a(problem, blocking) ? std::min<int64_t>(blocking.kc, problem.k) *
+                                            std::min<int64_t>(blocking.mc, problem.m)
+                                      : 0;
   }
 
   void run() {
@@ -107,8 +107,8 @@ class Blocks {
     // Without packing only columns that do not fill a strip are copied.
     const int64_t from = pack_b_ ? first_column_ : last_column_ - (last_column_ % strip_);
     if (from < last_column_)
-      pack_columns(b_at(from), p_.b.row_stride, p_.b.column_stride, last_column_ - from,
-                   vectors_, depth_, packed_b_);
+      pack_columns(b_at(from), p_.b.row_stride, p_.b.column_stride, last_column_ - from, vectors_,
+                   depth_, packed_b_);
   }
 
   void rows(int64_t first, int64_t last) {
@@ -212,8 +212,7 @@ decltype(auto) with_types(const Gemm& problem, const Work& work) {
 }
 
 void multiply_blocks(const Gemm& problem, const MatmulBlocking& blocking, float* scratch) {
-  with_types(problem,
-             [&]<class A, class B>() { Blocks<A, B>(problem, blocking, scratch).run(); });
+  with_types(problem, [&]<class A, class B>() { Blocks<A, B>(problem, blocking, scratch).run(); });
 }
 
 void multiply_by_dots(const Gemm& problem) {
@@ -284,7 +283,8 @@ void multiply_aside(const Gemm& p, const MatmulBlocking& blocking, float* scratc
   float* const packing = scratch + std::min(aside_rows, p.m) * std::min(aside_columns, p.n);
   for (int64_t i = 0; i < p.m; i += aside_rows)
     for (int64_t j = 0; j < p.n; j += aside_columns) {
-      const int64_t rows = std::min(aside_rows, p.m - i), columns = std::min(aside_columns, p.n - j);
+      const int64_t rows = std::min(aside_rows, p.m - i),
+                    columns = std::min(aside_columns, p.n - j);
       Gemm part = p.part(i, rows, j, columns);
       part.c = {scratch, DType::float32, columns, 1};
       multiply(part, blocking, packing);
@@ -331,8 +331,8 @@ class Scratch {
   int64_t size_ = 0;
 };
 
-// How many threads divide the rows; the others divide the columns. Little is read twice if the parts
-// are square.
+// How many threads divide the rows; the others divide the columns. Little is read twice if the
+// parts are square.
 int row_parts_for(int threads, int64_t rows, int64_t columns) {
   int best = 1;
   double least = std::numeric_limits<double>::infinity();

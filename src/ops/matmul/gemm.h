@@ -19,14 +19,15 @@ struct Matrix {
 
   Matrix at(int64_t row, int64_t column) const {
     Matrix moved = *this;
-    moved.data = static_cast<const char*>(data) + (row * row_stride + column * column_stride) *
-                                                      (dtype == DType::bfloat16 ? 2 : 4);
+    moved.data = static_cast<const char*>(data) +
+                 (row * row_stride + column * column_stride) * (dtype == DType::bfloat16 ? 2 : 4);
     return moved;
   }
   Matrix transposed() const { return {data, dtype, column_stride, row_stride}; }
 };
 
-// c[m, n] = a[m, k] b[k, n] + bias[n]. No two elements of c share memory, nor does c with the others.
+// c[m, n] = a[m, k] b[k, n] + bias[n]. No two elements of c share memory, nor does c with the
+// others.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   Matrix a, b;
@@ -35,13 +36,18 @@ struct Gemm {
 
   // The part of c that begins there.
   Gemm part(int64_t row, int64_t rows, int64_t column, int64_t columns) const {
-    return {rows, columns, k, a.at(row, 0), b.at(0, column), c.at(row, column),
+    return {rows,
+            columns,
+            k,
+            a.at(row, 0),
+            b.at(0, column),
+            c.at(row, column),
             bias != nullptr ? bias + column : nullptr};
   }
 };
 
-// Several products with the same n and k, their rows and columns divided among the threads. An element
-// of c does not depend on how they are divided.
+// Several products with the same n and k, their rows and columns divided among the threads. An
+// element of c does not depend on how they are divided.
 void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking);
 
 // Whether gemm knows such tiles and the memory it would need for packing is bounded.

@@ -60,7 +60,8 @@ void check_memory(const A& a, const B& b, const Bias& bias, const C& c) {
   if (bias && overlap(c, *bias)) refuse(op, "a c that overlaps the bias", needed);
 }
 
-// One product per element of the batch, or a single one where a shared b lets rows follow each other.
+// One product per element of the batch, or a single one where a shared b lets rows follow each
+// other.
 template <class A, class B, class C>
 std::vector<Gemm> problems_of(const A& a, const B& b, const float* bias, const C& c) {
   const int64_t batch = c.shape[0], m = c.shape[1], n = c.shape[2], k = a.shape[2];
@@ -109,15 +110,19 @@ std::vector<int64_t> strides_of(const Arg& arg) {
 Sizes sizes_of(const Invocation& inv) {
   const Arg &a = inv.args[0], &b = inv.args[1];
   const auto as = strides_of(a), bs = strides_of(b);
-  return {std::max(a.shape[0], b.shape[0]),     a.shape[1], b.shape[2], a.shape[2],
-          {nullptr, a.dtype, as[1], as[2]}, {nullptr, b.dtype, bs[1], bs[2]}};
+  return {std::max(a.shape[0], b.shape[0]),
+          a.shape[1],
+          b.shape[2],
+          a.shape[2],
+          {nullptr, a.dtype, as[1], as[2]},
+          {nullptr, b.dtype, bs[1], bs[2]}};
 }
 
 }  // namespace
 
 template <Element In, Element Result>
-void Matmul<In, Result>::run(const Config& config, const Input& a, const Input& b,
-                             const Bias& bias, const Output& c) const {
+void Matmul<In, Result>::run(const Config& config, const Input& a, const Input& b, const Bias& bias,
+                             const Output& c) const {
   check_shapes(a, b, bias, *c);
   check_memory(a, b, bias, *c);
   check_blocking(op, "forward", config.forward);
@@ -154,11 +159,10 @@ void Matmul<In, Result>::reference(const Input& a, const Input& b, const Bias& b
 template <Element In, Element Result>
 auto Matmul<In, Result>::heuristic_cfg(const Invocation& inv) const -> Config {
   const Sizes s = sizes_of(inv);
-  return {gemm_heuristic(s.batch, s.m, s.n, s.k, s.a, s.b),
-          gemm_heuristic(s.batch, s.m, s.k, s.n, {nullptr, DType::float32, s.n, 1},
-                         s.b.transposed()),
-          gemm_heuristic(s.batch, s.k, s.n, s.m, s.a.transposed(),
-                         {nullptr, DType::float32, s.n, 1})};
+  return {
+      gemm_heuristic(s.batch, s.m, s.n, s.k, s.a, s.b),
+      gemm_heuristic(s.batch, s.m, s.k, s.n, {nullptr, DType::float32, s.n, 1}, s.b.transposed()),
+      gemm_heuristic(s.batch, s.k, s.n, s.m, s.a.transposed(), {nullptr, DType::float32, s.n, 1})};
 }
 
 template <Element In, Element Result>
@@ -176,8 +180,7 @@ auto Matmul<In, Result>::candidate_cfgs(const Invocation& inv) const -> Space<Co
 
 template <Element In, Element Result>
 bool Matmul<In, Result>::is_valid(const Config& config, const Invocation&) const {
-  return gemm_can_run(config.forward) && gemm_can_run(config.grad_a) &&
-         gemm_can_run(config.grad_b);
+  return gemm_can_run(config.forward) && gemm_can_run(config.grad_a) && gemm_can_run(config.grad_b);
 }
 
 // ---- gradients ----------------------------------------------------------------------------------
@@ -189,8 +192,8 @@ StridedView<T, 3> packed_view(T* data, std::array<int64_t, 3> shape) {
   return View<T, 3>{data, shape};
 }
 
-// The products of a batch of x and y in a tensor of T. Where that is for a single matrix that served
-// the whole batch, they are added up, in order.
+// The products of a batch of x and y in a tensor of T. Where that is for a single matrix that
+// served the whole batch, they are added up, in order.
 template <class T, class X, class Y>
 Tensor product(const MatmulBlocking& blocking, int64_t batch, const X& x, const Y& y,
                int64_t batch_of_result) {
@@ -202,8 +205,13 @@ Tensor product(const MatmulBlocking& blocking, int64_t batch, const X& x, const 
   }
   std::vector<float> sum(static_cast<size_t>(m * n)), one(sum.size());
   for (int64_t i = 0; i < batch; ++i) {
-    const std::vector<Gemm> problem{{m, n, x.shape[2], matrix(x, i), matrix(y, i),
-                                     {one.data(), DType::float32, n, 1}, nullptr}};
+    const std::vector<Gemm> problem{{m,
+                                     n,
+                                     x.shape[2],
+                                     matrix(x, i),
+                                     matrix(y, i),
+                                     {one.data(), DType::float32, n, 1},
+                                     nullptr}};
     gemm(problem, blocking);
     for (size_t at = 0; at < sum.size(); ++at) sum[at] += one[at];
   }

@@ -81,8 +81,7 @@ void pack_strip(const T* from, int64_t across, int64_t along, int64_t width, int
   }
 #endif
   for (; i < width; ++i)
-    for (int64_t k = 0; k < depth; ++k)
-      to[k * padded + i] = to_float(from[i * across + k * along]);
+    for (int64_t k = 0; k < depth; ++k) to[k * padded + i] = to_float(from[i * across + k * along]);
   if (width < padded)
     for (int64_t k = 0; k < depth; ++k)
       std::fill(to + k * padded + width, to + (k + 1) * padded, 0.f);

@@ -134,7 +134,8 @@ std::pair<Tensor, std::function<MatmulGradients(const Tensor&)>> matmul_vjp(
         return {c, [pull = std::move(pull), a, b, c, options](const Tensor& dc) {
                   if (dc.dtype() != c.dtype() || dc.shape() != c.shape())
                     refuse(op, text("dc", dc), text("the gradient of c,", c));
-                  auto [da, db, dbias] = pull(StridedView<const Result, 3>(matrices<Result>(dc, false)));
+                  auto [da, db, dbias] =
+                      pull(StridedView<const Result, 3>(matrices<Result>(dc, false)));
                   return MatmulGradients{like(a, da, options.transpose_a),
                                          like(b, db, options.transpose_b), std::move(dbias)};
                 }};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The register tile: a few rows of a times a few vectors of columns of b, summed over a stretch of k.
-// Included once per instruction set by gemm.cpp.
+// The register tile: a few rows of a times a few vectors of columns of b, summed over a stretch of
+// k. Included once per instruction set by gemm.cpp.
 #if defined(EJK_OPS_MATMUL_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef EJK_OPS_MATMUL_TILE_INL_H
 #undef EJK_OPS_MATMUL_TILE_INL_H
@@ -74,16 +74,16 @@ HWY_INLINE void multiply(const TileWork<B>& work, std::index_sequence<at...>,
     if (packed_a) hwy::Prefetch(a + prefetch_ahead * a_step);
     (prefetch_line<column, B>(b + prefetch_ahead * b_step + int64_t{column} * lanes), ...);
     const V columns[vectors] = {load_floats(d, b + int64_t{column} * lanes)...};
-    ((sum[at] = hn::MulAdd(hn::Set(d, a[int64_t{at / vectors} * a_row]), columns[at % vectors],
-                           sum[at])),
+    ((sum[at] =
+          hn::MulAdd(hn::Set(d, a[int64_t{at / vectors} * a_row]), columns[at % vectors], sum[at])),
      ...);
     a += a_step;
     b += b_step;
   }
   if (work.add)
-    ((sum[at] = hn::Add(hn::LoadU(d, c + int64_t{at / vectors} * c_row +
-                                         int64_t{at % vectors} * lanes),
-                        sum[at])),
+    ((sum[at] =
+          hn::Add(hn::LoadU(d, c + int64_t{at / vectors} * c_row + int64_t{at % vectors} * lanes),
+                  sum[at])),
      ...);
   if (work.bias != nullptr)
     ((sum[at] = hn::Add(sum[at], hn::LoadU(d, work.bias + int64_t{at % vectors} * lanes))), ...);
@@ -122,8 +122,8 @@ Tile<B> tile_of(size_t rows, std::index_sequence<row...>) {
 }
 template <size_t vectors, bool packed_a, class B>
 Tile<B> tile_of(size_t rows) {
-  constexpr size_t most = std::is_same_v<B, float> ? most_rows(vectors)
-                                                   : std::min(most_short_rows, most_rows(vectors));
+  constexpr size_t most =
+      std::is_same_v<B, float> ? most_rows(vectors) : std::min(most_short_rows, most_rows(vectors));
   return tile_of<vectors, packed_a, B>(rows, std::make_index_sequence<most>());
 }
 
