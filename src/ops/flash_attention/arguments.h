@@ -4,13 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
-#include <functional>
 #include <limits>
-#include <numeric>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "ops/common/overlap.h"
 #include "ops/common/refuse.h"
