@@ -13,6 +13,7 @@
 #include <ejk/executor.h>
 #include <ejk/invocation.h>
 #include <ejk/kernel.h>
+#include <ejk/labels.h>
 #include <ejk/parallel.h>
 #include <ejk/quarantine.h>
 #include <ejk/search.h>
