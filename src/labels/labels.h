@@ -96,9 +96,11 @@ class TextReader {
   // What to search for, and where it is next.
   struct Needle {
     std::string text;
+    size_t rarest = 0;
     size_t next = 0;
     bool known = false;
   };
+  static size_t find(const Needle& needle, std::string_view text, size_t from);
   size_t next_place(std::string_view text, size_t from);
   size_t read_at(std::string_view text, size_t at);
   size_t attribute_at(std::string_view text, size_t at);

@@ -118,6 +118,13 @@ std::string escaped(std::string_view text, Escapes escapes) {
   return out;
 }
 
+// The place of a needle's rarest character in a text like HLO; it is what is searched for.
+size_t rarest(std::string_view needle) {
+  for (const char c : std::string_view("~^`$@?!QZXYjzqJKWVkvwUGH"))
+    if (const size_t at = needle.find(c); at != needle.npos) return at;
+  return 0;
+}
+
 // A colon and the digits of a key, at the end of what was read so far.
 class KeyWatch {
  public:
@@ -147,14 +154,18 @@ Escapes escapes_of(std::string_view text) {
 }
 
 TextReader::TextReader(Escapes escapes, Collector& to) : escapes_(escapes), to_(to) {
-  needles_.push_back({std::string(usual_beginning)});
+  auto search_for = [&](std::string text) {
+    const size_t at = rarest(text);
+    needles_.push_back({std::move(text), at});
+  };
+  search_for(std::string(usual_beginning));
   for (const std::string& prefix : to.prefixes()) {
     forms_.push_back({prefix, prefix});
     if (std::string other = escaped(prefix, escapes); escapes != Escapes::none && other != prefix)
       forms_.push_back({std::move(other), prefix});
   }
   for (const Form& form : forms_)
-    if (!form.text.starts_with(usual_beginning)) needles_.push_back({form.text});
+    if (!form.text.starts_with(usual_beginning)) search_for(form.text);
 }
 
 size_t TextReader::read(std::string_view text, size_t from, bool last) {
@@ -171,16 +182,24 @@ size_t TextReader::read(std::string_view text, size_t from, bool last) {
   return std::max(from, text.size() - std::min(text.size(), longest));
 }
 
+// A search for one character is several times faster than one for a word.
+size_t TextReader::find(const Needle& needle, std::string_view text, size_t from) {
+  const char c = needle.text[needle.rarest];
+  for (size_t i = from + needle.rarest; i < text.size(); ++i) {
+    const void* at = std::memchr(text.data() + i, c, text.size() - i);
+    if (at == nullptr) break;
+    i = static_cast<size_t>(static_cast<const char*>(at) - text.data());
+    const size_t begin = i - needle.rarest;
+    if (text.compare(begin, needle.text.size(), needle.text) == 0) return begin;
+  }
+  return text.npos;
+}
+
 size_t TextReader::next_place(std::string_view text, size_t from) {
   size_t first = text.npos;
   for (Needle& needle : needles_) {
     if (!needle.known || (needle.next != text.npos && needle.next < from)) {
-      const void* found = from >= text.size() ? nullptr
-                                              : memmem(text.data() + from, text.size() - from,
-                                                       needle.text.data(), needle.text.size());
-      needle.next = found == nullptr
-                        ? text.npos
-                        : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+      needle.next = find(needle, text, from);
       needle.known = true;
     }
     first = std::min(first, needle.next);
@@ -216,10 +235,9 @@ size_t TextReader::attribute_at(std::string_view text, size_t at) {
   const size_t body = i;
 
   const std::string_view near = text.substr(body, longest_label);
-  const size_t plain = near.find_first_of("\"\\");
-  if (plain != near.npos && near[plain] == '"' &&
-      to_.again(Carrier::attribute, near.substr(0, plain)))
-    return body + plain + 1;
+  const std::string_view plain = near.substr(0, std::min(near.find('"'), near.size()));
+  const bool is_plain = plain.size() < near.size() && plain.find('\\') == plain.npos;
+  if (is_plain && to_.again(Carrier::attribute, plain)) return body + plain.size() + 1;
   Unescaped value(text, body, escapes_, nested);
   unescaped_.clear();
   for (char c; value.next(c);) {
@@ -228,8 +246,7 @@ size_t TextReader::attribute_at(std::string_view text, size_t at) {
   }
   if (value.end() == Unescaped::End::line) return value.at();
   to_.attribute(unescaped_);
-  if (plain != near.npos && near[plain] == '"')
-    to_.remember(Carrier::attribute, near.substr(0, plain));
+  if (is_plain) to_.remember(Carrier::attribute, plain);
   return value.at();
 }
 
@@ -237,16 +254,19 @@ size_t TextReader::attribute_at(std::string_view text, size_t at) {
 size_t TextReader::name_at(std::string_view text, size_t at, const Form& form) {
   const size_t body = at + form.text.size() + 1;
   const std::string_view near = text.substr(body, longest_label);
+  if (const size_t colon = near.find(':'); colon != near.npos && colon + key_digits < near.size()) {
+    const std::string_view whole = text.substr(at, body - at + colon + 1 + key_digits);
+    if (to_.again(Carrier::name, whole)) return at + whole.size();
+  }
   KeyWatch key;
   for (size_t i = 0; i < near.size(); ++i) {
     const char c = near[i];
     if (is_control(c) || c == '\\' || c == '"' || c == '#') break;
     if (!key.saw(c)) continue;
     const std::string_view whole = text.substr(at, body - at + i + 1);
-    if (!to_.again(Carrier::name, whole)) {
-      to_.name(form.prefix, near.substr(0, i - key_digits), near.substr(i + 1 - key_digits, key_digits));
-      to_.remember(Carrier::name, whole);
-    }
+    to_.name(form.prefix, near.substr(0, i - key_digits),
+             near.substr(i + 1 - key_digits, key_digits));
+    to_.remember(Carrier::name, whole);
     return body + i + 1;
   }
   return escaped_name_at(text, at, form);
