@@ -14,8 +14,11 @@
 #include <ejk/invocation.h>
 #include <ejk/kernel.h>
 #include <ejk/labels.h>
+#include <ejk/offline.h>
 #include <ejk/parallel.h>
 #include <ejk/quarantine.h>
+#include <ejk/record.h>
+#include <ejk/registry.h>
 #include <ejk/search.h>
 #include <ejk/selector.h>
 #include <ejk/space.h>
