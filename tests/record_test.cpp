@@ -212,6 +212,7 @@ TEST_F(Record, TooManyCallsAreNotKeptAndSaidOnce) {
 TEST_F(Record, CallsWithoutDataCanBeAskedAbout) {
   auto recording = open();
   const ejk::Executor executor = recording_into(recording);
+  const auto scope = ejk::policy_override({.allow_autotune = false});
   const std::span<const float> nothing(static_cast<const float*>(nullptr), 100);
   executor.choose_config(fakes::Show{}, nothing, y);
   recording->flush();
