@@ -26,7 +26,7 @@ namespace {
 
 constexpr size_t size = size_t{100} << 20;
 
-// As XLA prints a large module: one instruction in four comes from a labelled call.
+// As XLA prints a large module: one instruction in four comes from a labelled call, of 350.
 uint64_t write_hlo(const std::string& path) {
   std::mt19937_64 random(1);
   std::ofstream file(path, std::ios::binary);
@@ -41,7 +41,7 @@ uint64_t write_hlo(const std::string& path) {
       char label[80];
       std::snprintf(label, sizeof label, "ejkernel_ops#attention%llu@v1:%016llx",
                     static_cast<unsigned long long>(random() % 7),
-                    static_cast<unsigned long long>(random() % 1000));
+                    static_cast<unsigned long long>(random() % 50));
       text += std::string(", frontend_attributes={ejkernel_label=\"") + label + "\"}";
       scope += "/" + ejk::scope_label(label);
       ++labelled;
