@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code that docs/guide.md shows; tests/docs_test.py checks that the two are the same.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <span>
 #include <string>
 #include <thread>
@@ -269,6 +271,60 @@ TEST(Guide, StoresCanBeLayered) {
   user->for_each("", [&](const ejk::Entry&) { return ++entries, true; });
   EXPECT_EQ(entries, 1);
   std::filesystem::remove_all(mine);
+}
+
+// ---- recording and tuning offline ---------------------------------------------------------------
+
+struct Triple {
+  static constexpr std::string_view op_id = "guide_triple", version = "1";
+  struct Config {
+    int block = 64;
+  };
+  void run(const Config& c, std::span<const float> x, ejk::Out<std::span<float>> y) const {
+    const auto block = static_cast<size_t>(c.block);
+    for (size_t i = 0; i < x.size(); i += block)
+      for (size_t j = i; j < std::min(i + block, x.size()); ++j) (*y)[j] = 3 * x[j];
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{16}, {64}}; }
+};
+EJK_REGISTER(Triple);
+
+TEST(Guide, CallsAreRecordedAndTunedLater) {
+  std::string place = ::testing::TempDir() + "guide_XXXXXX";
+  ASSERT_NE(mkdtemp(place.data()), nullptr);
+  const std::string folder = place + "/recorded";
+  const std::vector<float> x(1000, 1.f);
+  std::vector<float> y(1000);
+  std::string text = "HloModule step\n";
+  {
+    ejk::SelectorOptions options;
+    options.policy = ejk::AutotunePolicy{.allow_autotune = false};
+    options.recording = std::make_shared<ejk::Recording>(folder);
+    const ejk::Executor program(options);
+    for (int i = 0; i < 100; ++i) program(Triple{}, x, y);
+    text += "frontend_attributes={ejkernel_label=\"" + program.label(Triple{}, x, y) + "\"}";
+  }
+
+  for (const auto& [device, ops] : ejk::read_recorded(folder))
+    for (const auto& [op, calls] : ops)
+      for (const auto& [key, call] : calls)
+        std::cout << op << ' ' << key << ": " << call.calls << " x, " << call.seconds() << " s\n";
+
+  ejk::SelectorOptions options;
+  options.persistent = std::make_shared<ejk::PersistentCache>(place + "/store");
+  ejk::ConfigSelectorChain selector(options);
+  const auto result = ejk::autotune_recorded(selector, {.folder = folder, .budget_seconds = 60});
+  std::cout << result.text();
+  ASSERT_EQ(result.entries.size(), 1u);
+  EXPECT_EQ(result.entries[0].evidence.data, "recorded sketch");
+
+  for (const ejk::Label& label : ejk::find_labels(text).labels)
+    std::cout << label.op << ' ' << label.key << " on " << label.count << " instructions\n";
+  const auto of_module = ejk::autotune_lowered(selector, text, {.folder = folder});
+  const auto scope = of_module.apply();
+  EXPECT_EQ(of_module.already, 1u);
+  std::filesystem::remove_all(place);
 }
 
 // ---- gradients ----------------------------------------------------------------------------------
