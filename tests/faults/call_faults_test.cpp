@@ -147,7 +147,7 @@ TEST_F(CallFaults, WrongShapesNameTheOpWhatWasGivenAndWhatIsNeeded) {
               AllOf(HasSubstr("[example_matmul] given"), HasSubstr("needed")));
   auto same = ejk::Tensor::of<float>({2, 3});
   EXPECT_THAT(message_of([&] { executor(examples::Transpose{}, a, same); }),
-              AllOf(HasSubstr("[transpose] given"), HasSubstr("needed")));
+              AllOf(HasSubstr("[example_transpose] given"), HasSubstr("needed")));
   // Nothing of it is remembered as a failure of the candidates.
   executor.chain().persistent()->for_each("", [](const ejk::Entry& e) {
     ADD_FAILURE() << "kept: " << e.id.op;
