@@ -11,6 +11,8 @@
 
 #include <ejk/error.h>
 
+#include "ops.h"
+
 namespace ejk::cli {
 namespace {
 
@@ -116,6 +118,7 @@ std::string op_known_as(const std::string& name) {
 }  // namespace
 
 void load_plugins(const KernelOptions& options) {
+  register_ops();
   for (const std::string& path : options.plugins) {
     // A bare name would be looked for in the system's folders only.
     const bool bare = path.find('/') == std::string::npos && std::filesystem::exists(path);

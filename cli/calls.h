@@ -14,7 +14,7 @@
 
 namespace ejk::cli {
 
-// Makes the kernels of shared libraries known. The library's own ops are known without.
+// Makes the built-in operations and the kernels of shared libraries known.
 void load_plugins(const KernelOptions& options);
 
 // The folder of recorded calls. Throws Failure if there is no place for one.

@@ -19,7 +19,7 @@ int export_verb(const ExportOptions& options, Output& out) {
     if (held.hidden) continue;
     Entry entry = held.entry;
     if (options.without_candidates) entry.candidates.clear();
-    text += stable_json(entry_to_document(entry)) + "\n";
+    text += to_json(entry_to_document(entry)) + "\n";
     ++count;
   }
   if (count == 0) throw Failure(exit_nothing, "there are no such entries to export");

@@ -141,7 +141,7 @@ def test_the_manual_is_good_roff(ejk, tmp_path):
     except FileNotFoundError:
         pytest.skip("groff is not installed")
     assert checked.returncode == 0 and checked.stderr == ""
-    assert "EXIT STATUS" in checked.stdout
+    assert "EXIT STATUS" in re.sub(".\x08", "", checked.stdout)
 
 
 def test_completion_knows_verbs_and_options(ejk, tmp_path):
@@ -627,6 +627,12 @@ def plugin():
     return ["--plugin", library]
 
 
+def slug(text):
+    """The name of a folder, as docs/store_format.md says."""
+    name = re.sub(rb"[^A-Za-z0-9@_+.-]", b"_", text.encode()[:48]).decode()
+    return re.sub(r"^\.", "_", name) + "-" + hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def record(folder, device, tuned, calls=100, seconds=2.0, **changes):
     """A recorded call like one that was tuned on the line."""
     spec = json.dumps(tuned["spec"], sort_keys=True, separators=(",", ":"))
@@ -636,7 +642,7 @@ def record(folder, device, tuned, calls=100, seconds=2.0, **changes):
            "arguments": [{**sketch, "data": {"mean": 0.0, "deviation": 1.0, "seed": 7}}, sketch],
            "calls": calls, "timed_calls": calls, "timed_seconds": seconds,
            "first": "2024-01-01T00:00:00Z", "last": "2024-01-02T00:00:00Z", **changes}  # fmt: skip
-    path = folder / "v1/device/op" / (hashlib.sha256(out["spec"].encode()).hexdigest()[:32] + ".json")
+    path = folder / "v1" / slug(out["device"]) / slug(out["op"]) / (hashlib.sha256(out["spec"].encode()).hexdigest()[:32] + ".json")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(out))
     return out
@@ -775,7 +781,7 @@ def test_what_if_counts_coverage_and_regret(ejk, shifted, device, store):
 
 def test_damaged_records_are_told(ejk, shifted, device, store):
     record(store / "recorded", device, shifted)
-    (store / "recorded/v1/device/op/broken.json").write_text("{")
+    (next((store / "recorded/v1").glob("*/*")) / "broken.json").write_text("{")
     result = ejk("what-if", "--json")
     assert result.json["shapes"] == 1 and result.json["problems"]
 
