@@ -61,7 +61,7 @@ bool is_registered(const std::string& op) {
 }
 
 std::vector<std::string> load_kernels(const std::string& path) {
-  // Never closed: configs and kernels of it may live anywhere.
+  // Never closed: kernels may be registered, and configs of it may live anywhere.
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = ::dlerror();
@@ -69,7 +69,6 @@ std::vector<std::string> load_kernels(const std::string& path) {
                 "cannot load kernels from " + path + ": " + (why ? why : "unknown error"));
   }
   const auto refuse_library = [&](const std::string& why) {
-    ::dlclose(library);
     throw Error(ErrorKind::invalid_argument, "cannot use the kernels in " + path + ": " + why);
   };
   void* const symbol = ::dlsym(library, "ejk_plugin");

@@ -213,6 +213,10 @@ TEST(Labels, AnUnfinishedOneDoesNotHideTheNext) {
               ElementsAre("ejkernel_ops#a\"b x1!"));
 }
 
+TEST(Labels, ALabelWithoutAnOpIsNone) {
+  EXPECT_THAT(find_labels("ejkernel_ops#:0123456789abcdef").labels, IsEmpty());
+}
+
 TEST(Labels, AFileLongerThanTheBufferIsReadAsAWhole) {
   const fakes::TempDir folder;
   const std::string path = folder.path() + "/long.txt";

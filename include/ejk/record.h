@@ -51,7 +51,7 @@ class Recording {
     size_t most_calls = 10'000;  // in the folder; further ones are not kept
     std::chrono::milliseconds first_write{300};  // after a new call
     std::chrono::milliseconds interval{10'000};  // between writes of counts
-    WarningSink on_warning;                      // default: stderr_warnings()
+    WarningSink on_warning = {};                 // default: stderr_warnings()
   };
   explicit Recording(std::string folder) : Recording(std::move(folder), Options{}) {}
   Recording(std::string folder, Options options);

@@ -226,7 +226,8 @@ void cannot_rebuild(std::string_view what) {
 Value sketch_array(const AnyView& array, bool with_data) {
   Value out = Value::object({{"dtype", dtype_name(array.dtype)}, {"shape", list_of(array.shape)}});
   if (!array.packed()) out["strides"] = list_of(array.strides);
-  if (!with_data || array.platform != Platform::cpu) return out;
+  // Without data a call can be asked about, though not made.
+  if (!with_data || array.platform != Platform::cpu || array.data == nullptr) return out;
   Value data;
   if (array.packed()) data = sketch_elements(array);
   else {
