@@ -38,8 +38,8 @@ Row measure(const RecordedCall& call, PersistentCache& store, double seconds, Pr
     // Nothing is kept: this is a look, not a tuning.
     const auto selector = selector_for(nullptr, seconds, progress);
     const AnyConfig config = typed_config(made->kernel(), row.config);
-    row.evidence =
-        selector->tune(made->invocation(), made->kernel(), candidate_list({config})).second.evidence;
+    row.evidence = selector->tune(made->invocation(), made->kernel(), candidate_list({config}))
+                       .second.evidence;
     if (row.evidence.heuristic_seconds <= 0) row.note = "the kernel has no heuristic";
   } catch (const std::exception& error) {
     row.note = error.what();
@@ -70,8 +70,15 @@ int bench_verb(const BenchOptions& options, Output& out) {
 
   const StopOnInterrupt stop;
   Progress progress;
-  Table table({{"OP"}, {"KEY"}, {"STORED", right}, {"HEURISTIC", right}, {"SPEEDUP", right},
-               {"INTERVAL"}, {"NOISE", right}, {"CONFIG"}, {"NOTE"}});
+  Table table({{"OP"},
+               {"KEY"},
+               {"STORED", right},
+               {"HEURISTIC", right},
+               {"SPEEDUP", right},
+               {"INTERVAL"},
+               {"NOISE", right},
+               {"CONFIG"},
+               {"NOTE"}});
   Value list = Value::array();
   size_t measured = 0;
   for (const RecordedCall& call : calls) {

@@ -17,18 +17,20 @@ namespace ejk::cli {
 namespace {
 
 [[noreturn]] void refuse_argument(const std::string& text, const std::string& why) {
-  throw Failure(exit_usage, "--arg " + text + ": " + why +
-                                " (an array is f32[512,512] or i32[64]:0..1023, anything else JSON)");
+  throw Failure(exit_usage,
+                "--arg " + text + ": " + why +
+                    " (an array is f32[512,512] or i32[64]:0..1023, anything else JSON)");
 }
 
 std::string full_dtype_name(const std::string& name) {
   static const std::map<std::string, std::string> short_names = {
-      {"f16", "float16"},  {"bf16", "bfloat16"}, {"f32", "float32"},   {"f64", "float64"},
-      {"i8", "int8"},      {"i16", "int16"},     {"i32", "int32"},     {"i64", "int64"},
-      {"u8", "uint8"},     {"u16", "uint16"},    {"u32", "uint32"},    {"u64", "uint64"},
+      {"f16", "float16"},   {"bf16", "bfloat16"},  {"f32", "float32"}, {"f64", "float64"},
+      {"i8", "int8"},       {"i16", "int16"},      {"i32", "int32"},   {"i64", "int64"},
+      {"u8", "uint8"},      {"u16", "uint16"},     {"u32", "uint32"},  {"u64", "uint64"},
       {"c64", "complex64"}, {"c128", "complex128"}};
   const auto found = short_names.find(name);
-  return std::string(dtype_name(dtype_from_name(found == short_names.end() ? name : found->second)));
+  return std::string(
+      dtype_name(dtype_from_name(found == short_names.end() ? name : found->second)));
 }
 
 template <class T>
@@ -89,9 +91,10 @@ Value sketch_from(const std::string& text, int64_t seed) {
     if (rest.starts_with(':')) data = range_from(std::string_view(rest).substr(1), floating, text);
     else if (!rest.empty()) refuse_argument(text, "\"" + rest + "\" behind the shape");
     data["seed"] = seed;
-    return Value::object({{"dtype", dtype},
-                          {"shape", shape_from(std::string_view(text).substr(open + 1, close - open - 1), text)},
-                          {"data", std::move(data)}});
+    return Value::object(
+        {{"dtype", dtype},
+         {"shape", shape_from(std::string_view(text).substr(open + 1, close - open - 1), text)},
+         {"data", std::move(data)}});
   }
   try {
     return parse_json(text);
@@ -107,10 +110,11 @@ std::string op_known_as(const std::string& name) {
     if (op_matches({name}, op)) found.push_back(op);
   if (found.size() == 1) return found.front();
   std::string list;
-  for (const std::string& op : found.empty() ? known : found) list += (list.empty() ? "" : ", ") + op;
+  for (const std::string& op : found.empty() ? known : found)
+    list += (list.empty() ? "" : ", ") + op;
   if (found.empty())
-    throw Failure(exit_nothing, "no kernel is known here as " + name + "; known: " +
-                                    (list.empty() ? "none" : list) +
+    throw Failure(exit_nothing, "no kernel is known here as " + name +
+                                    "; known: " + (list.empty() ? "none" : list) +
                                     " (--plugin LIB loads kernels of your own)");
   throw Failure(exit_usage, name + " is several kernels: " + list);
 }
@@ -129,8 +133,9 @@ void load_plugins(const KernelOptions& options) {
 std::string recorded_folder(const KernelOptions& options) {
   const std::string folder = options.recorded.empty() ? default_recording_path() : options.recorded;
   if (folder.empty())
-    throw Failure(exit_failed, "there is no place for recorded calls: give --recorded-in DIR, or set "
-                               "EJKERNEL_OPS_RECORD_DIR or HOME");
+    throw Failure(exit_failed,
+                  "there is no place for recorded calls: give --recorded-in DIR, or set "
+                  "EJKERNEL_OPS_RECORD_DIR or HOME");
   return folder;
 }
 
@@ -171,8 +176,8 @@ std::shared_ptr<ConfigSelectorChain> selector_for(std::shared_ptr<PersistentCach
       .on_warning = [](const std::string& message) { say(message); },
       .on_progress =
           [&progress](const TuneProgress& p) {
-            std::string line = fmt::format("{} {}: {} of {} tried", p.op, p.key.substr(0, 8), p.tried,
-                                           p.candidates);
+            std::string line = fmt::format("{} {}: {} of {} tried", p.op, p.key.substr(0, 8),
+                                           p.tried, p.candidates);
             if (p.rejected > 0) line += fmt::format(", {} rejected", p.rejected);
             if (p.round > 0) line += fmt::format(", {} racing, round {}", p.racing, p.round);
             if (p.best_seconds > 0) line += ", best " + time_text(p.best_seconds);

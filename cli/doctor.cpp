@@ -65,8 +65,9 @@ void look_at_clock_speed(const std::string& root, Findings& out) {
     out.push_back({"governor", "note", "not visible here, as in most virtual machines"});
   else if (names == "performance") out.push_back({"governor", "ok", names});
   else
-    out.push_back({"governor", "warn", names + ": the clock follows the load, so times depend on "
-                                              "what ran before",
+    out.push_back({"governor", "warn",
+                   names + ": the clock follows the load, so times depend on "
+                           "what ran before",
                    "cpupower frequency-set -g performance"});
   const std::string no_turbo = first_line(root + "sys/devices/system/cpu/intel_pstate/no_turbo");
   const std::string boost = first_line(root + "sys/devices/system/cpu/cpufreq/boost");
@@ -84,7 +85,10 @@ void look_at_load(const std::string& root, const Device& cpu, Findings& out) {
   const double count = cores != nullptr && cores->is_number() ? cores->as_double() : 1;
   if (const auto load = number_of(first_line(root + "proc/loadavg"))) {
     const double share = *load / count;
-    out.push_back({"load", share > 1 ? "bad" : share > 0.5 ? "warn" : "ok",
+    out.push_back({"load",
+                   share > 1     ? "bad"
+                   : share > 0.5 ? "warn"
+                                 : "ok",
                    fmt::format("{:.2f} on {:g} cores", *load, count),
                    share > 0.5 ? "stop what else is running, or tune at another time" : "", *load});
   }
@@ -132,22 +136,26 @@ struct Same {
 void look_at_noise(const std::string& root, double seconds, Findings& out) {
   const auto before = stolen(root);
   Progress progress;
-  const Executor executor(SelectorOptions{
-      .policy = AutotunePolicy{.budget_seconds = seconds},
-      .on_warning = [](const std::string& message) { say(message); },
-      .on_progress = [&](const TuneProgress& p) {
-        progress.show(fmt::format("measuring the noise: round {}", p.round));
-      },
-      .stop = &StopOnInterrupt::requested()});
+  const Executor executor(
+      SelectorOptions{.policy = AutotunePolicy{.budget_seconds = seconds},
+                      .on_warning = [](const std::string& message) { say(message); },
+                      .on_progress =
+                          [&](const TuneProgress& p) {
+                            progress.show(fmt::format("measuring the noise: round {}", p.round));
+                          },
+                      .stop = &StopOnInterrupt::requested()});
   std::vector<float> x(16384, 1.f), y(x.size());
   const Entry entry = executor.tune(Same{}, x, y).entry;
   const double noise = entry.evidence.noise;
-  out.push_back({"noise", noise < 0.02 ? "ok" : noise < 0.1 ? "warn" : "bad",
-                 fmt::format("two equal runs of {} differ by up to {} (95 %, {} rounds): smaller "
-                             "differences between configs are not seen",
-                             time_text(entry.evidence.seconds), percent_text(noise),
-                             entry.evidence.samples),
-                 noise < 0.02 ? "" : "a quieter machine, or a larger budget", noise});
+  out.push_back(
+      {"noise",
+       noise < 0.02  ? "ok"
+       : noise < 0.1 ? "warn"
+                     : "bad",
+       fmt::format("two equal runs of {} differ by up to {} (95 %, {} rounds): smaller "
+                   "differences between configs are not seen",
+                   time_text(entry.evidence.seconds), percent_text(noise), entry.evidence.samples),
+       noise < 0.02 ? "" : "a quieter machine, or a larger budget", noise});
   const bool guarded = entry.evidence.guard == "child";
   out.push_back({"first runs", guarded ? "ok" : "warn",
                  guarded ? "in a child process: a crash harms nobody"
@@ -155,7 +163,10 @@ void look_at_noise(const std::string& root, double seconds, Findings& out) {
   const auto after = stolen(root);
   if (after.second > before.second) {
     const double share = (after.first - before.first) / (after.second - before.second);
-    out.push_back({"stolen time", share > 0.05 ? "bad" : share > 0.01 ? "warn" : "ok",
+    out.push_back({"stolen time",
+                   share > 0.05   ? "bad"
+                   : share > 0.01 ? "warn"
+                                  : "ok",
                    percent_text(share) + " went to other guests of this host", "", share});
   }
 }
@@ -164,8 +175,8 @@ void look_at_platforms(Findings& out) {
   std::set<Platform> found;
   for (const Device* device : devices()) {
     found.insert(device->platform);
-    out.push_back({"platform " + std::string(platform_name(device->platform)), "ok",
-                   device->fingerprint});
+    out.push_back(
+        {"platform " + std::string(platform_name(device->platform)), "ok", device->fingerprint});
   }
   const std::pair<Platform, const char*> others[] = {{Platform::opencl, "libOpenCL.so.1"},
                                                      {Platform::cuda, "libcuda.so.1"}};
@@ -203,17 +214,18 @@ void look_at_store(const std::string& given, Findings& out) {
                               .on_warning = [&](const std::string& why) { damage.push_back(why); },
                               .environment = {}});
   store.for_each("", [&](const Entry&) { return ++count, true; });
-  out.push_back({"store", writable ? "ok" : "warn",
-                 path + (fs::exists(path) ? fmt::format(": {} entries", count) : ": not there yet") +
-                     (writable ? "" : ", cannot be written"),
-                 writable ? "" : "choices are not kept: give EJKERNEL_PERSISTENT_CACHE_DIR",
-                 count});
+  out.push_back(
+      {"store", writable ? "ok" : "warn",
+       path + (fs::exists(path) ? fmt::format(": {} entries", count) : ": not there yet") +
+           (writable ? "" : ", cannot be written"),
+       writable ? "" : "choices are not kept: give EJKERNEL_PERSISTENT_CACHE_DIR", count});
   struct statvfs space {};
   if (::statvfs(there.c_str(), &space) == 0) {
-    const double mib = static_cast<double>(space.f_bavail) * static_cast<double>(space.f_frsize) /
-                       (1 << 20);
+    const double mib =
+        static_cast<double>(space.f_bavail) * static_cast<double>(space.f_frsize) / (1 << 20);
     if (mib < 64)
-      out.push_back({"disk", mib < 4 ? "bad" : "warn", fmt::format("{:.0f} MiB free at {}", mib, there)});
+      out.push_back(
+          {"disk", mib < 4 ? "bad" : "warn", fmt::format("{:.0f} MiB free at {}", mib, there)});
   }
   for (const std::string& why : damage) out.push_back({"damaged file", "warn", why});
   const size_t quarantined = quarantine_list(path, [](const std::string&) {}).size();
@@ -223,11 +235,13 @@ void look_at_store(const std::string& given, Findings& out) {
 }
 
 void look_at_environment(Findings& out) {
-  const std::set<std::string_view> known = {
-      "EJKERNEL_PERSISTENT_CACHE_DIR", "EJKERNEL_PERSISTENT_CACHE_LAYERS",
-      "EJKERNEL_AUTOTUNE_POLICY",      "EJKERNEL_AUTOTUNE_PROGRESS",
-      "EJKERNEL_LOG",                  "EJKERNEL_OPS_RECORD",
-      "EJKERNEL_OPS_RECORD_DIR"};
+  const std::set<std::string_view> known = {"EJKERNEL_PERSISTENT_CACHE_DIR",
+                                            "EJKERNEL_PERSISTENT_CACHE_LAYERS",
+                                            "EJKERNEL_AUTOTUNE_POLICY",
+                                            "EJKERNEL_AUTOTUNE_PROGRESS",
+                                            "EJKERNEL_LOG",
+                                            "EJKERNEL_OPS_RECORD",
+                                            "EJKERNEL_OPS_RECORD_DIR"};
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const std::string_view name = text.substr(0, text.find('='));

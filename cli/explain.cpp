@@ -41,19 +41,23 @@ Value explain_stored(const std::vector<Held>& entries, Output& out) {
     Value layers = Value::array();
     bool answered = false;
     Value config;
-    for (; i < entries.size() && entries[i].entry.id.op == id.op && entries[i].entry.id.key == id.key &&
-           entries[i].entry.id.spec == id.spec && entries[i].entry.id.device == id.device;
+    for (; i < entries.size() && entries[i].entry.id.op == id.op &&
+           entries[i].entry.id.key == id.key && entries[i].entry.id.spec == id.spec &&
+           entries[i].entry.id.device == id.device;
          ++i) {
       const LayerAnswer answer = judge(entries[i], answered);
       if (answer.answers) answered = true, config = entries[i].entry.config;
-      out.line("  " + entries[i].where + ": " + config_text(entries[i].entry.config) + ": " + answer.why);
+      out.line("  " + entries[i].where + ": " + config_text(entries[i].entry.config) + ": " +
+               answer.why);
       layers.push_back(Value::object({{"where", entries[i].where},
                                       {"device", id.device},
                                       {"answers", answer.answers},
                                       {"config", entries[i].entry.config},
                                       {"why", answer.why}}));
     }
-    if (!answered) out.line("  nothing that is stored answers here: it would be tuned, or run with the heuristic");
+    if (!answered)
+      out.line(
+          "  nothing that is stored answers here: it would be tuned, or run with the heuristic");
     list.push_back(Value::object({{"op", id.op},
                                   {"key", id.key},
                                   {"call", call_text(id.spec)},
@@ -102,8 +106,10 @@ int explain_verb(const ExplainOptions& options, Output& out) {
   }
   Value stored = explain_stored(entries, out);
   if (calls.as_array().empty() && stored.as_array().empty())
-    throw Failure(exit_nothing, "neither the store nor the recorded calls have a key that begins "
-                                "with \"" + options.filter.key + "\"; `ejk ls` lists what is there");
+    throw Failure(exit_nothing,
+                  "neither the store nor the recorded calls have a key that begins "
+                  "with \"" +
+                      options.filter.key + "\"; `ejk ls` lists what is there");
   out.document(Value::object({{"calls", std::move(calls)},
                               {"stored", std::move(stored)},
                               {"problems", problems.to_value()}}));

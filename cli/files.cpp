@@ -43,6 +43,7 @@ bool write_all(int fd, std::string_view text) {
 std::string read_whole(const std::string& path) {
   Descriptor file{path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0) fail("read", path);
+  const StillWorking working("reading " + (path == "-" ? "standard input" : path));
   std::string out;
   std::array<char, 1 << 16> buffer{};
   while (true) {

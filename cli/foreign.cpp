@@ -85,8 +85,8 @@ void read_ejkernel(const std::string& name, const Value& document, Reading& read
       entry.environment = Value::object();
       entry.evidence.complete = false;  // so that whatever is measured takes its place
       entry.evidence.strategy = "imported";
-      entry.evidence.data = provenance.empty() ? "cache of ejkernel"
-                                               : "cache of ejkernel: " + provenance;
+      entry.evidence.data =
+          provenance.empty() ? "cache of ejkernel" : "cache of ejkernel: " + provenance;
       reading.take(entry);
     } catch (const Error& error) {
       reading.damaged(name + ", member \"" + member + "\": " + error.what());
@@ -138,7 +138,8 @@ void read_folder(const std::string& path, Reading& reading) {
     if (file.path().extension() == ".json") files.push_back(file.path().string());
   std::ranges::sort(files);
   if (files.empty())
-    throw Failure(exit_nothing, path + " is no store (it has no v1 in it) and holds no .json files");
+    throw Failure(exit_nothing,
+                  path + " is no store (it has no v1 in it) and holds no .json files");
   for (const std::string& file : files) {
     if (reading.stopped) return;
     try {
@@ -155,8 +156,7 @@ EntryId ejkernel_id(const std::string& name) {
   std::vector<size_t> bars;
   for (size_t i = 0; i < name.size(); ++i)
     if (name[i] == '|') bars.push_back(i);
-  if (bars.size() < 2)
-    throw Error(ErrorKind::parse, "a member's name is not DEVICE|OP|KEY");
+  if (bars.size() < 2) throw Error(ErrorKind::parse, "a member's name is not DEVICE|OP|KEY");
   const size_t device_end = bars.size() == 2 ? bars[0] : bars[1], op_end = bars.back();
   EntryId id{name.substr(0, device_end), name.substr(device_end + 1, op_end - device_end - 1),
              name.substr(op_end + 1), ""};

@@ -74,9 +74,8 @@ int finish(const Counts& counts, const std::string& into, bool dry_run, bool int
 int bring(const std::string& into, const std::vector<std::string>& from,
           const ImportOptions& options, Output& out) {
   Problems problems;
-  DirectoryStore store(into, {.read_only = options.dry_run,
-                              .on_warning = problems.sink(),
-                              .environment = {}});
+  DirectoryStore store(
+      into, {.read_only = options.dry_run, .on_warning = problems.sink(), .environment = {}});
   const StopOnInterrupt stop;
   Counts counts;
   Progress progress;

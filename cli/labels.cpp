@@ -19,6 +19,7 @@ int labels_verb(const LabelsOptions& options, Output& out) {
   for (const std::string& file : options.files) {
     FoundLabels found;
     try {
+      const StillWorking working("reading " + file);
       found = find_labels_in(file, {.prefixes = options.prefixes});
     } catch (const Error& error) {
       throw Failure(exit_nothing, error.what());

@@ -39,8 +39,8 @@ int ls_verb(const LsOptions& options, Output& out) {
       if (!device.empty()) out.line();
       device = e.id.device;
       out.line(device + (device == cpu_device().fingerprint ? "  (this machine)" : ""));
-      table = Table({{"OP"}, {"KEY"}, {"TIME", right}, {"SPEEDUP", right}, {"STATE"}, {"CONFIG"},
-                     {"CALL"}});
+      table = Table(
+          {{"OP"}, {"KEY"}, {"TIME", right}, {"SPEEDUP", right}, {"STATE"}, {"CONFIG"}, {"CALL"}});
     }
     table.add({e.id.op, e.id.key, time_text(e.evidence.seconds), ratio_text(e.evidence.speedup),
                state_of(held), config_text(e.config), call_text(e.id.spec)});
@@ -54,7 +54,7 @@ int ls_verb(const LsOptions& options, Output& out) {
                               {"entries", std::move(list)},
                               {"problems", problems.to_value()}}));
   return shown == 0 && (!options.filter.ops.empty() || !options.filter.key.empty()) ? exit_nothing
-                                                                                     : exit_ok;
+                                                                                    : exit_ok;
 }
 
 }  // namespace ejk::cli

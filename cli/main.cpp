@@ -74,7 +74,8 @@ class Line {
     device(verb, to.device);
   }
   static void device(CLI::App* verb, std::string& to) {
-    verb->add_option("--device", to, "Only this device: its fingerprint, how that begins, or \"this\"")
+    verb->add_option("--device", to,
+                     "Only this device: its fingerprint, how that begins, or \"this\"")
         ->type_name("DEVICE");
   }
   static void with_kernels(CLI::App* verb, KernelOptions& to) {
@@ -101,9 +102,10 @@ class Line {
     add("devices", "The devices of this machine and the names their entries are kept under",
         [this](Output& out) { return devices_verb(devices_, out); });
 
-    CLI::App* verb = add("ls", "List the entries of a store",
-                         [this](Output& out) { return ls_verb(ls_, out); });
-    verb->add_option("ops", ls_.filter.ops, "Only these ops: NAME or NAME@vVERSION")->type_name("OP");
+    CLI::App* verb =
+        add("ls", "List the entries of a store", [this](Output& out) { return ls_verb(ls_, out); });
+    verb->add_option("ops", ls_.filter.ops, "Only these ops: NAME or NAME@vVERSION")
+        ->type_name("OP");
     store(verb, ls_.store);
     device(verb, ls_.filter.device);
     verb->add_flag("--all", ls_.all, "Also entries that a layer in front hides");
@@ -122,7 +124,8 @@ class Line {
 
     verb = add("explain", "Say what a call of this key would run with here, tier by tier, and why",
                [this](Output& out) { return explain_verb(explain_, out); });
-    verb->add_option("key", explain_.filter.key, "How the key begins, OP:KEY, OP: for all, or a label")
+    verb->add_option("key", explain_.filter.key,
+                     "How the key begins, OP:KEY, OP: for all, or a label")
         ->type_name("KEY")
         ->required();
     store(verb, explain_.store);
@@ -156,10 +159,13 @@ class Line {
 
     verb = add("report", "Write a report of a store as one HTML file",
                [this](Output& out) { return report_verb(report_, out); });
-    verb->add_option("file", report_.file, "The HTML file")->type_name("FILE")->capture_default_str();
+    verb->add_option("file", report_.file, "The HTML file")
+        ->type_name("FILE")
+        ->capture_default_str();
     store(verb, report_.store);
     filter(verb, report_.filter);
-    verb->add_option("--recorded-in", report_.recorded, "Folder of recorded calls, for the coverage")
+    verb->add_option("--recorded-in", report_.recorded,
+                     "Folder of recorded calls, for the coverage")
         ->type_name("DIR");
 
     verb = add("doctor", "What is wrong with this machine for measuring, and with the store",
@@ -173,8 +179,9 @@ class Line {
   }
 
   void kernels() {
-    CLI::App* verb = add("tune", "Tune recorded calls, the calls of a lowered computation, or one call",
-                         [this](Output& out) { return tune_verb(tune_, out); });
+    CLI::App* verb =
+        add("tune", "Tune recorded calls, the calls of a lowered computation, or one call",
+            [this](Output& out) { return tune_verb(tune_, out); });
     call(verb, tune_.op, tune_.args);
     verb->add_flag("--recorded", tune_.all_recorded,
                    "All recorded calls, those first where most time can be saved");
@@ -204,7 +211,8 @@ class Line {
     verb = add("bench", "Measure stored configs against the heuristics, now",
                [this](Output& out) { return bench_verb(bench_, out); });
     call(verb, bench_.op, bench_.args);
-    verb->add_option("--key", bench_.filter.key, "Of recorded calls only this key")->type_name("KEY");
+    verb->add_option("--key", bench_.filter.key, "Of recorded calls only this key")
+        ->type_name("KEY");
     store(verb, bench_.store);
     with_kernels(verb, bench_.kernels);
     verb->add_option("--seconds", bench_.seconds, "For each call, about")
@@ -225,9 +233,11 @@ class Line {
     verb->add_flag("--without-candidates", export_.without_candidates,
                    "Leave out the measurements of what did not win");
 
-    verb = add("import", "Take entries from exports, stores or caches of ejkernel; better evidence stays",
+    verb = add("import",
+               "Take entries from exports, stores or caches of ejkernel; better evidence stays",
                [this](Output& out) { return import_verb(import_, out); });
-    verb->add_option("files", import_.files, "Exports, entries, stores, caches; - is standard input")
+    verb->add_option("files", import_.files,
+                     "Exports, entries, stores, caches; - is standard input")
         ->type_name("FILE")
         ->required();
     store(verb, import_.store);
@@ -297,7 +307,8 @@ class Line {
       VerbHelp help{name, verb->get_description(), {}, {}};
       for (const CLI::Option* option : verb->get_options()) {
         if (option->get_group().empty()) continue;
-        OptionHelp o{{}, option->get_items_expected_max() == 0 ? "" : option->get_type_name(),
+        OptionHelp o{{},
+                     option->get_items_expected_max() == 0 ? "" : option->get_type_name(),
                      option->get_description()};
         for (const std::string& n : option->get_lnames()) o.names.push_back("--" + n);
         for (const std::string& n : option->get_snames()) o.names.push_back("-" + n);

@@ -74,7 +74,9 @@ std::string bash_completion(const std::vector<VerbHelp>& verbs) {
       "_ejk() {\n"
       "  local word=${COMP_WORDS[COMP_CWORD]} words=\n"
       "  if [ \"$COMP_CWORD\" = 1 ]; then\n"
-      "    words='" + joined(first_words(verbs)) + " --help --version'\n"
+      "    words='" +
+      joined(first_words(verbs)) +
+      " --help --version'\n"
       "  else\n"
       "    case ${COMP_WORDS[1]} in\n";
   for (const std::string& first : first_words(verbs))
@@ -92,7 +94,9 @@ std::string zsh_completion(const std::vector<VerbHelp>& verbs) {
   std::string out =
       "#compdef ejk\n"
       "if (( CURRENT == 2 )); then\n"
-      "  compadd -- " + joined(first_words(verbs)) + " --help --version\n"
+      "  compadd -- " +
+      joined(first_words(verbs)) +
+      " --help --version\n"
       "  return\n"
       "fi\n"
       "case $words[2] in\n";
@@ -107,10 +111,12 @@ std::string fish_completion(const std::vector<VerbHelp>& verbs) {
     const std::string first = first_word(verb.name);
     const bool nested = first != verb.name;
     if (!nested)
-      out += "complete -c ejk -n __fish_use_subcommand -a " + first + " -d " + quoted(verb.about) + "\n";
+      out += "complete -c ejk -n __fish_use_subcommand -a " + first + " -d " + quoted(verb.about) +
+             "\n";
     else
-      out += "complete -c ejk -n __fish_use_subcommand -a " + first + "\ncomplete -c ejk -n '__fish_seen_subcommand_from " + first +
-             "' -a " + verb.name.substr(first.size() + 1) + " -d " + quoted(verb.about) + "\n";
+      out += "complete -c ejk -n __fish_use_subcommand -a " + first +
+             "\ncomplete -c ejk -n '__fish_seen_subcommand_from " + first + "' -a " +
+             verb.name.substr(first.size() + 1) + " -d " + quoted(verb.about) + "\n";
     for (const OptionHelp& option : verb.options) {
       out += "complete -c ejk -n '__fish_seen_subcommand_from " + first + "'";
       for (const std::string& name : option.names)
@@ -126,7 +132,8 @@ std::string fish_completion(const std::vector<VerbHelp>& verbs) {
 
 std::string manual_page(const std::vector<VerbHelp>& verbs, const std::string& version) {
   std::string out =
-      ".TH EJK 1 \"\" \"ejk " + roff(version) + "\" \"User Commands\"\n"
+      ".TH EJK 1 \"\" \"ejk " + roff(version) +
+      "\" \"User Commands\"\n"
       ".SH NAME\n"
       "ejk \\- look at, tune, move and ship the choices that kernels run with\n"
       ".SH SYNOPSIS\n.B ejk\n.I verb\n[options] [arguments]\n"
@@ -138,7 +145,8 @@ std::string manual_page(const std::vector<VerbHelp>& verbs, const std::string& v
       "tables. Messages and progress go to standard error.\n"
       ".SH VERBS\n";
   for (const VerbHelp& verb : verbs) {
-    out += ".SS \"ejk " + roff(verb.name) + "\"\n" + synopsis(verb) + ".PP\n" + roff(verb.about) + "\n";
+    out += ".SS \"ejk " + roff(verb.name) + "\"\n" + synopsis(verb) + ".PP\n" + roff(verb.about) +
+           "\n";
     for (const OptionHelp& argument : verb.arguments)
       out += ".TP\n.I " + roff(argument.value) + "\n" + roff(argument.about) + "\n";
     for (const OptionHelp& option : verb.options) {
@@ -161,7 +169,8 @@ std::string manual_page(const std::vector<VerbHelp>& verbs, const std::string& v
       ".SH ENVIRONMENT\n"
       ".TP\n.B EJKERNEL_PERSISTENT_CACHE_DIR\nThe store, unless \\-\\-store is given. Default: "
       "$XDG_CACHE_HOME/ejkernel, else ~/.cache/ejkernel.\n"
-      ".TP\n.B EJKERNEL_PERSISTENT_CACHE_LAYERS\nFurther stores, separated by colons, that are only "
+      ".TP\n.B EJKERNEL_PERSISTENT_CACHE_LAYERS\nFurther stores, separated by colons, that are "
+      "only "
       "read, behind it.\n"
       ".TP\n.B EJKERNEL_OPS_RECORD_DIR\nThe folder of recorded calls.\n"
       ".TP\n.B NO_COLOR\nIf set, nothing is printed bold.\n";

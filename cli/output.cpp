@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include <fmt/format.h>
 
@@ -41,18 +43,17 @@ Character first_character(std::string_view text) {
 }
 
 bool harmless(uint32_t c) {
-  if (c < 0x20 || (c >= 0x7f && c < 0xa0)) return false;    // control characters
-  if (c >= 0x200b && c <= 0x200f) return false;             // invisible, or of direction
-  if (c >= 0x2028 && c <= 0x202e) return false;             // line ends, direction
-  if (c >= 0x2060 && c <= 0x206f) return false;             // the same
+  if (c < 0x20 || (c >= 0x7f && c < 0xa0)) return false;  // control characters
+  if (c >= 0x200b && c <= 0x200f) return false;           // invisible, or of direction
+  if (c >= 0x2028 && c <= 0x202e) return false;           // line ends, direction
+  if (c >= 0x2060 && c <= 0x206f) return false;           // the same
   return c != 0xfeff && c != 0x61c && !(c >= 0xfff9 && c <= 0xfffb) && c < 0xe0000;
 }
 
 // Columns on a terminal, about: wide characters are not known here.
 size_t columns_of(std::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<uint8_t>(c) & 0xc0) != 0x80;
-  }));
+  return static_cast<size_t>(std::count_if(
+      text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xc0) != 0x80; }));
 }
 
 std::string cut(const std::string& line, size_t width) {
@@ -76,7 +77,8 @@ std::string argument_text(const Value& argument) {
   if (dtype == nullptr || shape == nullptr || !dtype->is_string() || !shape->is_array())
     return stable_json(argument);
   std::string out = dtype->as_string() + "[";
-  for (const Value& size : shape->as_array()) out += (out.back() == '[' ? "" : ",") + value_text(size);
+  for (const Value& size : shape->as_array())
+    out += (out.back() == '[' ? "" : ",") + value_text(size);
   out += "]";
   if (const Value* strides = argument.find("strides")) out += " strided " + stable_json(*strides);
   return out;
@@ -182,7 +184,8 @@ std::string call_text(const std::string& spec) {
       add(name + "=" + argument_text(argument));
   for (const char* name : {"batch_axes", "method", "kernel", "objective"})
     if (const Value* member = value.find(name); member && !member->is_null())
-      add(std::string(name) + ":" + (is_plain(*member) ? value_text(*member) : stable_json(*member)));
+      add(std::string(name) + ":" +
+          (is_plain(*member) ? value_text(*member) : stable_json(*member)));
   return out.empty() ? "(no arguments)" : out;
 }
 
@@ -290,5 +293,17 @@ void Progress::show(std::string_view text) {
   shown_ = true;
   static_cast<void>(!::write(STDERR_FILENO, line.data(), line.size()));
 }
+
+StillWorking::StillWorking(std::string what)
+    : thread_([what = std::move(what)](const std::stop_token& stop) {
+        Progress progress;
+        std::mutex mutex;
+        std::condition_variable_any ended;
+        std::unique_lock lock(mutex);
+        for (int tenths = 0; !stop.stop_requested(); ++tenths) {
+          ended.wait_for(lock, stop, std::chrono::milliseconds(100), [] { return false; });
+          progress.show(what + fmt::format(" ({} s)", tenths / 10));
+        }
+      }) {}
 
 }  // namespace ejk::cli

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <ejk/value.h>
@@ -15,17 +17,18 @@ namespace ejk::cli {
 // Exit codes; docs/tool.md and the manual say the same.
 enum Exit {
   exit_ok = 0,
-  exit_failed = 1,      // something could not be read, written or done
-  exit_usage = 2,       // wrong words on the command line
-  exit_nothing = 3,     // there is no such entry, record, label or store
-  exit_unfit = 4,       // a check said no: doctor found something bad, coverage is too low
+  exit_failed = 1,         // something could not be read, written or done
+  exit_usage = 2,          // wrong words on the command line
+  exit_nothing = 3,        // there is no such entry, record, label or store
+  exit_unfit = 4,          // a check said no: doctor found something bad, coverage is too low
   exit_interrupted = 130,  // Ctrl-C; what was found until then is kept
   exit_closed_pipe = 141,  // nobody reads the output any more
 };
 
 // Ends a verb: the message goes to stderr.
 struct Failure : std::runtime_error {
-  Failure(int exit_code, const std::string& message) : std::runtime_error(message), code(exit_code) {}
+  Failure(int exit_code, const std::string& message)
+      : std::runtime_error(message), code(exit_code) {}
   int code;
 };
 
@@ -106,6 +109,16 @@ class Progress {
  private:
   std::chrono::steady_clock::time_point next_;
   bool terminal_, shown_ = false;
+};
+
+// Says every now and then, from a thread of its own, that something that cannot report is under
+// way.
+class StillWorking {
+ public:
+  explicit StillWorking(std::string what);
+
+ private:
+  std::jthread thread_;  // stopped and joined by its destructor
 };
 
 }  // namespace ejk::cli

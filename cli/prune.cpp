@@ -24,7 +24,8 @@ double age_of(const std::string& text) {
   const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
   const double seconds = unit == "h" ? 3600 : unit == "d" ? 86400 : unit == "w" ? 604800 : 0;
   if (error != std::errc() || seconds == 0 || !(number >= 0) || number > 1e6)
-    throw Failure(exit_usage, "--older-than " + text + ": needed is a number and h, d or w, as 30d");
+    throw Failure(exit_usage,
+                  "--older-than " + text + ": needed is a number and h, d or w, as 30d");
   return number * seconds;
 }
 
@@ -82,10 +83,12 @@ int prune_verb(const PruneOptions& options, Output& out) {
   const bool entries_too = options.all || options.failed || options.other_devices ||
                            options.old_versions || !options.older_than.empty();
   if (!entries_too && !options.damaged)
-    throw Failure(exit_usage, "prune needs to know what: --older-than, --failed, --other-devices, "
-                              "--old-versions, --damaged, or --all");
-  const time_t oldest =
-      options.older_than.empty() ? 0 : time(nullptr) - static_cast<time_t>(age_of(options.older_than));
+    throw Failure(exit_usage,
+                  "prune needs to know what: --older-than, --failed, --other-devices, "
+                  "--old-versions, --damaged, or --all");
+  const time_t oldest = options.older_than.empty()
+                            ? 0
+                            : time(nullptr) - static_cast<time_t>(age_of(options.older_than));
   Problems problems;
   const std::string path = store_paths(options.store).front();  // layers are not ours
   std::map<std::string, std::string> newest;
@@ -97,9 +100,8 @@ int prune_verb(const PruneOptions& options, Output& out) {
     if (!added && older_version(it->second, version)) it->second = version;
   }
 
-  DirectoryStore store(path, {.read_only = options.dry_run,
-                              .on_warning = problems.sink(),
-                              .environment = {}});
+  DirectoryStore store(
+      path, {.read_only = options.dry_run, .on_warning = problems.sink(), .environment = {}});
   const StopOnInterrupt stop;
   Table table({{"OP"}, {"KEY"}, {"WHY"}, {"DEVICE"}});
   Value list = Value::array(), files = Value::array();

@@ -28,7 +28,8 @@ int quarantine_ls_verb(const QuarantineOptions& options, Output& out) {
     }
   if (table.empty()) out.line("nothing is quarantined");
   else out.table(table);
-  out.document(Value::object({{"quarantined", std::move(list)}, {"problems", problems.to_value()}}));
+  out.document(
+      Value::object({{"quarantined", std::move(list)}, {"problems", problems.to_value()}}));
   return exit_ok;
 }
 

@@ -34,8 +34,8 @@ Value parameters_of(const Entry& entry) {
   Value out = Value::array();
   for (const auto& [name, values] : best) {
     if (values.size() < 2) continue;
-    const auto [least, most] = std::ranges::minmax_element(
-        values, {}, [](const auto& value) { return value.second; });
+    const auto [least, most] =
+        std::ranges::minmax_element(values, {}, [](const auto& value) { return value.second; });
     Value list = Value::array();
     for (const auto& [value, ratio] : values)
       list.push_back(Value::object({{"value", parse_json(value)}, {"best_ratio", ratio}}));
@@ -153,7 +153,8 @@ std::string distribution(const Value& timed) {
     const Value& m = list[i];
     const double y = 12 + 10 * static_cast<double>(i);
     out += fmt::format(
-        "<g class=\"{}\"><title>{}: {:.3f} ({:.3f} to {:.3f})</title><line x1=\"{:.1f}\" x2=\"{:.1f}\" "
+        "<g class=\"{}\"><title>{}: {:.3f} ({:.3f} to {:.3f})</title><line x1=\"{:.1f}\" "
+        "x2=\"{:.1f}\" "
         "y1=\"{:.0f}\" y2=\"{:.0f}\"/><circle cx=\"{:.1f}\" cy=\"{:.0f}\" r=\"3.2\"/></g>",
         at(m, "status").as_string() == "ok" ? "won" : "other", html(config_text(at(m, "config"))),
         number(m, "ratio"), low_of(m), high_of(m), x(low_of(m)), x(high_of(m)), y, y,
@@ -161,7 +162,8 @@ std::string distribution(const Value& timed) {
   }
   out += fmt::format(
       "<text x=\"40\" y=\"{0:.0f}\">{1:.3g}</text><text class=\"mid\" x=\"{2:.1f}\" y=\"{0:.0f}\">1"
-      "</text><text class=\"end\" x=\"580\" y=\"{0:.0f}\">{3:.3g} x the incumbent's time</text></svg>",
+      "</text><text class=\"end\" x=\"580\" y=\"{0:.0f}\">{3:.3g} x the incumbent's "
+      "time</text></svg>",
       height - 8, least, x(1), largest);
   if (list.size() > count)
     out += fmt::format("<p>The best {} of {} that were timed.</p>", count, list.size());
@@ -175,9 +177,11 @@ std::string comparison(const Value& e) {
   const double scale = 460 / std::max({tuned, heuristic, number(e, "seconds_high")});
   return fmt::format(
       "<svg viewBox=\"0 0 620 58\" role=\"img\" aria-label=\"heuristic against tuned\">"
-      "<text x=\"0\" y=\"18\">heuristic</text><rect class=\"heuristic\" x=\"80\" y=\"6\" width=\"{:.1f}\" "
+      "<text x=\"0\" y=\"18\">heuristic</text><rect class=\"heuristic\" x=\"80\" y=\"6\" "
+      "width=\"{:.1f}\" "
       "height=\"16\"/><text x=\"0\" y=\"46\">tuned</text><rect class=\"tuned\" x=\"80\" y=\"34\" "
-      "width=\"{:.1f}\" height=\"16\"/><line class=\"interval\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"42\" "
+      "width=\"{:.1f}\" height=\"16\"/><line class=\"interval\" x1=\"{:.1f}\" x2=\"{:.1f}\" "
+      "y1=\"42\" "
       "y2=\"42\"/></svg>",
       scale * heuristic, scale * tuned, 80 + scale * number(e, "seconds_low"),
       80 + scale * number(e, "seconds_high"));
@@ -202,8 +206,9 @@ std::string parameters(const Value& list) {
 
 std::string rejections(const Value& list) {
   if (list.as_array().empty()) return "";
-  std::string out = fmt::format("<details><summary>{} rejected</summary><table><tr><th>config<th>why</tr>",
-                                list.as_array().size());
+  std::string out =
+      fmt::format("<details><summary>{} rejected</summary><table><tr><th>config<th>why</tr>",
+                  list.as_array().size());
   for (const Value& r : list.as_array())
     out += "<tr><td>" + html(config_text(at(r, "config"))) + "<td>" +
            html(at(r, "kind").as_string() + ": " + at(r, "why").as_string()) + "</tr>";
@@ -212,28 +217,33 @@ std::string rejections(const Value& list) {
 
 std::string entry_html(const Value& e) {
   std::string out = fmt::format(
-      "<section id=\"{0}\"><h2>{1} <small>{0}</small></h2><p>{2}<br>{3}</p><table><tr><th>outcome<th>"
-      "config<th>time<th>heuristic<th>speedup<th>noise<th>samples</tr><tr><td>{4}<td>{5}<td>{6}<td>{7}"
+      "<section id=\"{0}\"><h2>{1} "
+      "<small>{0}</small></h2><p>{2}<br>{3}</p><table><tr><th>outcome<th>"
+      "config<th>time<th>heuristic<th>speedup<th>noise<th>samples</"
+      "tr><tr><td>{4}<td>{5}<td>{6}<td>{7}"
       "<td>{8} <small>({9} to {10})</small><td>{11}<td>{12}</tr></table>",
-      html(at(e, "key").as_string()), html(at(e, "op").as_string()), html(at(e, "call").as_string()),
-      html(at(e, "device").as_string()), html(at(e, "outcome").as_string()),
-      html(config_text(at(e, "config"))), figure(e, "seconds", time_text(number(e, "seconds"))),
+      html(at(e, "key").as_string()), html(at(e, "op").as_string()),
+      html(at(e, "call").as_string()), html(at(e, "device").as_string()),
+      html(at(e, "outcome").as_string()), html(config_text(at(e, "config"))),
+      figure(e, "seconds", time_text(number(e, "seconds"))),
       figure(e, "heuristic_seconds", time_text(number(e, "heuristic_seconds"))),
       figure(e, "speedup", ratio_text(number(e, "speedup"))),
       figure(e, "speedup_low", ratio_text(number(e, "speedup_low"))),
       figure(e, "speedup_high", ratio_text(number(e, "speedup_high"))),
       figure(e, "noise", percent_text(number(e, "noise"))),
       figure(e, "samples", std::to_string(at(e, "samples").as_int())));
-  if (!at(e, "complete").as_bool()) out += "<p>Cut short: the tuning goes on where that is allowed.</p>";
+  if (!at(e, "complete").as_bool())
+    out += "<p>Cut short: the tuning goes on where that is allowed.</p>";
   out += comparison(e);
-  if (!at(e, "timed").as_array().empty()) out += "<h3>Candidates</h3>" + distribution(at(e, "timed"));
+  if (!at(e, "timed").as_array().empty())
+    out += "<h3>Candidates</h3>" + distribution(at(e, "timed"));
   out += parameters(at(e, "parameters")) + rejections(at(e, "rejected"));
   return out + "</section>\n";
 }
 
 std::string coverage_html(const Value& coverage) {
   if (coverage.is_null()) return "";
-  std::string out = "<h2>Recorded calls</h2><p>Covered: " +
+  std::string out = "<div id=\"recorded\"><h2>Recorded calls</h2><p>Covered: " +
                     figure(at(coverage, "coverage"), "calls",
                            percent_text(number(at(coverage, "coverage"), "calls"))) +
                     " of the calls, " +
@@ -250,7 +260,7 @@ std::string coverage_html(const Value& coverage) {
              figure(tier, "shapes", std::to_string(at(tier, "shapes").as_int())) + "<td>" +
              figure(tier, "calls", std::to_string(at(tier, "calls").as_int())) + "<td>" +
              figure(tier, "seconds", time_text(number(tier, "seconds"))) + "</tr>";
-  return out + "</table>\n";
+  return out + "</table></div>\n";
 }
 
 constexpr std::string_view head = R"(<!doctype html>
@@ -258,17 +268,32 @@ constexpr std::string_view head = R"(<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>ejk report</title><link rel="icon" href="data:,"><style>
-body{font:15px/1.45 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:0 .8rem;color:#1c2329;background:#fff}
+body{font:15px/1.45 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:0 .8rem;
+color:#1c2329;background:#fff}
 section{border-top:1px solid #cdd5da;margin-top:1.6rem}
 table{border-collapse:collapse;display:block;overflow-x:auto;max-width:100%}
-td,th{padding:.2rem .7rem .2rem 0;text-align:left;vertical-align:top}th{font-weight:600;color:#57646d}
-small{color:#57646d;font-weight:400}p,td{overflow-wrap:anywhere}
-svg{width:100%;height:auto;max-width:40rem;display:block;font:11px system-ui,sans-serif;fill:#1c2329}
-.one,.interval{stroke:#1c2329}.one{stroke-dasharray:3 3}.other line{stroke:#8fa3b0}.other circle{fill:#8fa3b0}
-.won line{stroke:#0a7d4b}.won circle,.tuned{fill:#0a7d4b}.heuristic{fill:#8fa3b0}
-.mid{text-anchor:middle}.end{text-anchor:end}
-@media(prefers-color-scheme:dark){body{background:#14191d;color:#e3e9ed}svg{fill:#e3e9ed}.one,.interval{stroke:#e3e9ed}
-th,small{color:#9fb0bb}section{border-color:#34414a}}
+td,th{padding:.2rem .7rem .2rem 0;text-align:left;vertical-align:top}
+th{font-weight:600;color:#57646d}
+small{color:#57646d;font-weight:400}
+p,h2{overflow-wrap:anywhere}
+svg{width:100%;height:auto;max-width:40rem;display:block;font:11px system-ui,sans-serif;
+fill:#1c2329}
+.one,.interval{stroke:#1c2329}
+.one{stroke-dasharray:3 3}
+.other line{stroke:#8fa3b0}
+.other circle,.heuristic{fill:#8fa3b0}
+.won line{stroke:#0a7d4b}
+.won circle,.tuned{fill:#0a7d4b}
+.mid{text-anchor:middle}
+.end{text-anchor:end}
+@media(prefers-color-scheme:dark){
+body{background:#14191d;color:#e3e9ed}
+a{color:#8ec7ff}
+svg{fill:#e3e9ed}
+.one,.interval{stroke:#e3e9ed}
+th,small{color:#9fb0bb}
+section{border-color:#34414a}
+}
 </style></head><body>
 )";
 
@@ -278,12 +303,13 @@ std::string page(const Value& document) {
     return figure(summary, name, std::to_string(at(summary, name).as_int()));
   };
   std::string out(head);
-  out += "<h1>ejk report</h1><div id=\"summary\"><p>" + count("entries") + " entries: " +
-         count("tuned") + " tuned, " + count("unresolved") + " unresolved, " + count("failed") +
-         " failed. Mean speedup over the heuristic: " +
+  out += "<h1>ejk report</h1><div id=\"summary\"><p>" + count("entries") +
+         " entries: " + count("tuned") + " tuned, " + count("unresolved") + " unresolved, " +
+         count("failed") + " failed. Mean speedup over the heuristic: " +
          figure(summary, "mean_speedup", ratio_text(number(summary, "mean_speedup"))) +
          ". Noise of the machine while measuring, at worst: " +
-         figure(summary, "worst_noise", percent_text(number(summary, "worst_noise"))) + ".</p></div>\n";
+         figure(summary, "worst_noise", percent_text(number(summary, "worst_noise"))) +
+         ".</p></div>\n";
   out += coverage_html(at(document, "recorded"));
   out += "<h2>Entries</h2><table><tr><th>op<th>call<th>time<th>speedup</tr>";
   for (const Value& e : at(document, "entries").as_array())

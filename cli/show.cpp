@@ -20,17 +20,17 @@ std::string interval(const std::string& value, const std::string& low, const std
 
 void show_evidence(const Entry& entry, Output& out) {
   const Evidence& e = entry.evidence;
-  out.facts({{"time", interval(time_text(e.seconds), time_text(e.seconds_low),
-                               time_text(e.seconds_high))},
+  out.facts({{"time",
+              interval(time_text(e.seconds), time_text(e.seconds_low), time_text(e.seconds_high))},
              {"heuristic", time_text(e.heuristic_seconds)},
              {"speedup", interval(ratio_text(e.speedup), ratio_text(e.speedup_low),
                                   ratio_text(e.speedup_high))},
              {"noise", e.noise > 0 ? "+-" + percent_text(e.noise) : "-"},
              {"samples", std::to_string(e.samples) + (e.complete ? "" : " (cut short)")},
              {"how", fmt::format("{}, clock {}, caches {}, first runs {}, data {}",
-                                 e.strategy.empty() ? "-" : e.strategy, e.clock.empty() ? "-" : e.clock,
-                                 e.cache.empty() ? "-" : e.cache, e.guard.empty() ? "-" : e.guard,
-                                 e.data.empty() ? "-" : e.data)},
+                                 e.strategy.empty() ? "-" : e.strategy,
+                                 e.clock.empty() ? "-" : e.clock, e.cache.empty() ? "-" : e.cache,
+                                 e.guard.empty() ? "-" : e.guard, e.data.empty() ? "-" : e.data)},
              {"when", (e.time.empty() ? "-" : e.time) + " by " +
                           (e.library.empty() ? "an unknown version" : "version " + e.library)}});
 }
@@ -48,9 +48,15 @@ void show_candidates(const Entry& entry, int most, Output& out) {
     if (rank(*a) != rank(*b)) return rank(*a) < rank(*b);
     return a->ratio < b->ratio;
   });
-  Table table({{"STATUS"}, {"TIME", right}, {"RATIO", right}, {"INTERVAL", right},
-               {"SAMPLES", right}, {"CONFIG"}, {"WHY"}});
-  const size_t count = most == 0 ? sorted.size() : std::min(sorted.size(), static_cast<size_t>(most));
+  Table table({{"STATUS"},
+               {"TIME", right},
+               {"RATIO", right},
+               {"INTERVAL", right},
+               {"SAMPLES", right},
+               {"CONFIG"},
+               {"WHY"}});
+  const size_t count =
+      most == 0 ? sorted.size() : std::min(sorted.size(), static_cast<size_t>(most));
   for (size_t i = 0; i < count; ++i) {
     const Measurement& m = *sorted[i];
     table.add({m.status, time_text(m.seconds), m.ratio > 0 ? fmt::format("{:.3f}", m.ratio) : "-",
@@ -67,17 +73,17 @@ void show_candidates(const Entry& entry, int most, Output& out) {
 void show_entry(const Held& held, int candidates, Output& out) {
   const Entry& e = held.entry;
   const bool here = e.id.device == cpu_device().fingerprint;
-  out.facts({{"op", e.id.op},
-             {"key", e.id.key},
-             {"label", make_label(e.id.op, e.id.key)},
-             {"call", call_text(e.id.spec)},
-             {"device", e.id.device + (here ? " (this machine)" : "")},
-             {"environment", config_text(e.environment) +
-                                 (here && e.environment != cpu_device().environment
-                                      ? " (another one than now)"
-                                      : "")},
-             {"outcome", std::string(outcome_name(e.outcome)) + ", " + e.provenance},
-             {"config", config_text(e.config)}});
+  out.facts(
+      {{"op", e.id.op},
+       {"key", e.id.key},
+       {"label", make_label(e.id.op, e.id.key)},
+       {"call", call_text(e.id.spec)},
+       {"device", e.id.device + (here ? " (this machine)" : "")},
+       {"environment",
+        config_text(e.environment) +
+            (here && e.environment != cpu_device().environment ? " (another one than now)" : "")},
+       {"outcome", std::string(outcome_name(e.outcome)) + ", " + e.provenance},
+       {"config", config_text(e.config)}});
   show_evidence(e, out);
   out.facts({{"file", held.file + (held.hidden ? " (hidden by a layer in front)" : "")}});
   show_candidates(e, candidates, out);

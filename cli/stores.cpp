@@ -56,15 +56,17 @@ Value Problems::to_value() const {
 
 bool op_matches(const std::vector<std::string>& ops, std::string_view op) {
   return ops.empty() || std::ranges::any_of(ops, [&](const std::string& wanted) {
-           return op == wanted || (op.starts_with(wanted) && op.substr(wanted.size()).starts_with("@v"));
+           return op == wanted ||
+                  (op.starts_with(wanted) && op.substr(wanted.size()).starts_with("@v"));
          });
 }
 
 void check_key(const std::string& key) {
   if (parse_label(key)) return;
   if (key.empty() || key == ":")
-    throw Failure(exit_usage, "\"" + key + "\" is no key: give the first digits of one (`ejk ls` "
-                                           "lists them), OP:KEY, OP: or a label");
+    throw Failure(exit_usage, "\"" + key +
+                                  "\" is no key: give the first digits of one (`ejk ls` "
+                                  "lists them), OP:KEY, OP: or a label");
 }
 
 std::string device_named(const std::string& name) {
@@ -85,8 +87,9 @@ bool matches(const Filter& filter, const EntryId& id) {
 std::string store_path(const std::string& given) {
   const std::string path = given.empty() ? default_store_path() : without_home_sign(given);
   if (path.empty())
-    throw Failure(exit_failed, "there is no place for a store: give --store DIR, or set "
-                               "EJKERNEL_PERSISTENT_CACHE_DIR or HOME");
+    throw Failure(exit_failed,
+                  "there is no place for a store: give --store DIR, or set "
+                  "EJKERNEL_PERSISTENT_CACHE_DIR or HOME");
   return path;
 }
 
@@ -112,7 +115,8 @@ std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filt
   std::vector<Held> out;
   Progress progress;
   for (const std::string& path : paths) {
-    DirectoryStore store(path, {.read_only = true, .on_warning = problems.sink(), .environment = {}});
+    DirectoryStore store(path,
+                         {.read_only = true, .on_warning = problems.sink(), .environment = {}});
     store.for_each("", [&](const Entry& entry) {
       if (matches(filter, entry.id)) out.push_back({entry, path, store.file_of(entry.id), false});
       progress.show("reading " + path + ": " + std::to_string(out.size()) + " entries");

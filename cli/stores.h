@@ -24,7 +24,7 @@ class Problems {
 
 struct Held {
   Entry entry;
-  std::string where;    // of the layer
+  std::string where;  // of the layer
   std::string file;
   bool hidden = false;  // a layer in front has an answer for the same call
 };

@@ -22,23 +22,31 @@ Value tuned_value(const Entry& e, bool already) {
   return out;
 }
 
-std::string remark(const Entry& e, bool already) {
+std::string remark(const Entry& e, bool already, bool kept) {
   std::string out = already ? "tuned before" : std::string(outcome_name(e.outcome));
   if (!e.evidence.complete) out += ", cut short";
+  if (!kept) out += ", not kept";
   return out;
 }
 
 // What came out of it, and the exit code.
-int finish(const OfflineResult& result, const Problems& problems, Output& out) {
-  Table table({{"OP"}, {"KEY"}, {"TIME", right}, {"SPEEDUP", right}, {"STATE"}, {"CONFIG"}, {"CALL"}});
+int finish(const OfflineResult& result, PersistentCache& store, const Problems& problems,
+           Output& out) {
+  Table table(
+      {{"OP"}, {"KEY"}, {"TIME", right}, {"SPEEDUP", right}, {"STATE"}, {"CONFIG"}, {"CALL"}});
   Value tuned = Value::array(), skipped = Value::array();
+  bool all_kept = true;
   const size_t fresh = result.entries.size() - std::min(result.already, result.entries.size());
   for (size_t i = 0; i < result.entries.size(); ++i) {
     const Entry& e = result.entries[i];
     const bool already = i >= fresh;
+    const auto stored = store.get(e.id);
+    const bool kept = stored && stored->entry.config == e.config;
+    all_kept = all_kept && kept;
     table.add({e.id.op, e.id.key, time_text(e.evidence.seconds), ratio_text(e.evidence.speedup),
-               remark(e, already), config_text(e.config), call_text(e.id.spec)});
+               remark(e, already, kept), config_text(e.config), call_text(e.id.spec)});
     tuned.push_back(tuned_value(e, already));
+    tuned.as_array().back()["kept"] = kept;
   }
   if (!table.empty()) out.table(table);
   for (const auto& s : result.skipped) {
@@ -46,6 +54,7 @@ int finish(const OfflineResult& result, const Problems& problems, Output& out) {
     skipped.push_back(Value::object({{"op", s.op}, {"key", s.key}, {"why", s.why}}));
   }
   if (!result.note.empty()) out.line(result.note);
+  if (!all_kept) out.line("what is not kept was found, but could not be written to the store");
   const bool interrupted = StopOnInterrupt::requested().load();
   if (interrupted) out.line("interrupted: what was found until then is kept");
   out.document(Value::object({{"tuned", std::move(tuned)},
@@ -55,7 +64,7 @@ int finish(const OfflineResult& result, const Problems& problems, Output& out) {
                               {"problems", problems.to_value()}}));
   if (interrupted) return exit_interrupted;
   if (result.entries.empty()) return result.skipped.empty() ? exit_nothing : exit_failed;
-  return exit_ok;
+  return all_kept ? exit_ok : exit_failed;
 }
 
 OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selector) {
@@ -80,13 +89,21 @@ OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selecto
 }
 
 int show_plan(const TuneOptions& options, PersistentCache& store, Problems& problems, Output& out) {
-  auto calls = recorded_calls(options.kernels, {.ops = options.ops, .device = "this", .key = ""}, problems);
+  auto calls =
+      recorded_calls(options.kernels, {.ops = options.ops, .device = "this", .key = ""}, problems);
   const size_t recorded = calls.size();
   const auto plan = plan_tuning(std::move(calls), &store);
-  Table table({{"OP"}, {"KEY"}, {"CALLS", right}, {"SPENT", right}, {"MAY SAVE", right}, {"WHY"}, {"CALL"}});
+  Table table({{"OP"},
+               {"KEY"},
+               {"CALLS", right},
+               {"SPENT", right},
+               {"MAY SAVE", right},
+               {"WHY"},
+               {"CALL"}});
   Value list = Value::array();
   for (const PlannedCall& p : plan) {
-    const std::string why = is_registered(p.call.id.op) ? p.why : p.why + "; no kernel is known here";
+    const std::string why =
+        is_registered(p.call.id.op) ? p.why : p.why + "; no kernel is known here";
     table.add({p.call.id.op, p.call.id.key, std::to_string(p.call.calls), time_text(p.seconds),
                percent_text(p.expected_gain), why, call_text(p.call.id.spec)});
     list.push_back(Value::object({{"op", p.call.id.op},
@@ -110,10 +127,12 @@ int show_plan(const TuneOptions& options, PersistentCache& store, Problems& prob
 }  // namespace
 
 int tune_verb(const TuneOptions& options, Output& out) {
-  const int ways = int{options.all_recorded} + int{!options.lowered.empty()} + int{!options.op.empty()};
+  const int ways =
+      int{options.all_recorded} + int{!options.lowered.empty()} + int{!options.op.empty()};
   if (ways != 1)
-    throw Failure(exit_usage, "tune needs to know what: --recorded, --lowered FILE, or an op with "
-                              "its arguments (ejk tune --help says more)");
+    throw Failure(exit_usage,
+                  "tune needs to know what: --recorded, --lowered FILE, or an op with "
+                  "its arguments (ejk tune --help says more)");
   if (options.op.empty() && !options.args.empty())
     throw Failure(exit_usage, "--arg belongs to an op given on the line");
   if (options.dry_run && !options.all_recorded)
@@ -135,19 +154,20 @@ int tune_verb(const TuneOptions& options, Output& out) {
   offline.on_progress = [&](const TuneProgress& p) {
     progress.show(fmt::format("{} {}: {}", p.op, p.key, p.message));
   };
-  if (!options.op.empty()) return finish(tune_line(options, *selector), problems, out);
+  if (!options.op.empty()) return finish(tune_line(options, *selector), *store, problems, out);
   if (options.all_recorded) {
     if (!options.kernels.recorded.empty())
       static_cast<void>(recorded_calls(options.kernels, {}, problems));  // says if it is not there
-    return finish(autotune_recorded(*selector, offline), problems, out);
+    return finish(autotune_recorded(*selector, offline), *store, problems, out);
   }
   FoundLabels labels;
   try {
+    const StillWorking working("reading " + options.lowered);
     labels = find_labels_in(options.lowered, offline.labels);
   } catch (const Error& error) {
     throw Failure(exit_nothing, error.what());
   }
-  return finish(autotune_labels(*selector, labels, offline), problems, out);
+  return finish(autotune_labels(*selector, labels, offline), *store, problems, out);
 }
 
 }  // namespace ejk::cli

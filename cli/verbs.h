@@ -105,12 +105,12 @@ struct TuneOptions {
   std::string store;
   KernelOptions kernels;
   bool all_recorded = false;
-  std::string lowered;             // file or dump folder
+  std::string lowered;  // file or dump folder
   std::vector<std::string> prefixes;
-  std::string op;                  // of a call given on the line
-  std::vector<std::string> args;   // of it: f32[512,512], 3, true, "text"
-  std::vector<std::string> ops;    // of recorded calls: only these
-  double budget = 0;               // seconds for all of them; 0: any
+  std::string op;                 // of a call given on the line
+  std::vector<std::string> args;  // of it: f32[512,512], 3, true, "text"
+  std::vector<std::string> ops;   // of recorded calls: only these
+  double budget = 0;              // seconds for all of them; 0: any
   double budget_per_call = 10;
   bool retune = false;
   bool dry_run = false;

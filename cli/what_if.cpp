@@ -20,8 +20,10 @@ using enum Table::Align;
 
 // From best to worst; those before the last two run with something that is stored.
 constexpr std::array<const char*, 7> tiers = {
-    "measured here", "measured in another environment", "cut short",         "too noisy to tell",
-    "imported",      "failed: heuristic",               "nothing: heuristic"};
+    "measured here",     "measured in another environment",
+    "cut short",         "too noisy to tell",
+    "imported",          "failed: heuristic",
+    "nothing: heuristic"};
 constexpr size_t first_uncovered = 5;
 
 size_t tier_of(const std::optional<PersistentCache::Found>& found) {
@@ -37,9 +39,7 @@ size_t tier_of(const std::optional<PersistentCache::Found>& found) {
 struct Sum {
   uint64_t calls = 0, shapes = 0;
   double seconds = 0;
-  void add(const RecordedCall& call) {
-    calls += call.calls, ++shapes, seconds += call.seconds();
-  }
+  void add(const RecordedCall& call) { calls += call.calls, ++shapes, seconds += call.seconds(); }
 };
 
 double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
@@ -48,7 +48,9 @@ double share(uint64_t part, uint64_t whole) {
 }
 
 double number(const Value& object, std::string_view name) { return object.find(name)->as_double(); }
-std::string text(const Value& object, std::string_view name) { return object.find(name)->as_string(); }
+std::string text(const Value& object, std::string_view name) {
+  return object.find(name)->as_string();
+}
 
 }  // namespace
 
@@ -96,18 +98,24 @@ Value coverage_document(const std::vector<RecordedCall>& calls, PersistentCache&
 int what_if_verb(const WhatIfOptions& options, Output& out) {
   load_plugins(options.kernels);
   Problems problems;
-  if (!options.store.empty()) static_cast<void>(store_paths(options.store));  // says if it is not there
+  if (!options.store.empty())
+    static_cast<void>(store_paths(options.store));  // says if it is not there
   const auto store = open_layers(options.store, true, problems);
   Filter filter;
   filter.ops = options.ops;
   const auto calls = recorded_calls(options.kernels, filter, problems);
   if (calls.empty())
-    throw Failure(exit_nothing, "no such calls are recorded in " + recorded_folder(options.kernels) +
+    throw Failure(exit_nothing, "no such calls are recorded in " +
+                                    recorded_folder(options.kernels) +
                                     " (EJKERNEL_OPS_RECORD=1 records a program's calls)");
   Value document = coverage_document(calls, *store);
 
   const double all_calls = number(document, "calls"), all_seconds = number(document, "seconds");
-  Table table({{"ANSWER"}, {"SHAPES", right}, {"CALLS", right}, {"OF CALLS", right}, {"TIME", right},
+  Table table({{"ANSWER"},
+               {"SHAPES", right},
+               {"CALLS", right},
+               {"OF CALLS", right},
+               {"TIME", right},
                {"OF TIME", right}});
   for (const Value& tier : document.find("tiers")->as_array())
     if (number(tier, "shapes") > 0)
@@ -118,16 +126,24 @@ int what_if_verb(const WhatIfOptions& options, Output& out) {
                  percent_text(share(number(tier, "seconds"), all_seconds))});
   out.table(table);
   const Value& coverage = *document.find("coverage");
-  out.line(fmt::format("covered: {} of the calls, {} of the time; expected regret: {} of {}",
-                       percent_text(number(coverage, "calls")), percent_text(number(coverage, "time")),
-                       time_text(number(document, "expected_regret_seconds")), time_text(all_seconds)));
+  out.line(
+      fmt::format("covered: {} of the calls, {} of the time; expected regret: {} of {}",
+                  percent_text(number(coverage, "calls")), percent_text(number(coverage, "time")),
+                  time_text(number(document, "expected_regret_seconds")), time_text(all_seconds)));
 
   constexpr size_t most = 10;
-  Table worst({{"TO TUNE"}, {"KEY"}, {"CALLS", right}, {"TIME", right}, {"MAY SAVE", right}, {"WHY"}, {"CALL"}});
+  Table worst({{"TO TUNE"},
+               {"KEY"},
+               {"CALLS", right},
+               {"TIME", right},
+               {"MAY SAVE", right},
+               {"WHY"},
+               {"CALL"}});
   const auto& to_tune = document.find("to_tune")->as_array();
   for (size_t i = 0; i < std::min(most, to_tune.size()); ++i)
     worst.add({text(to_tune[i], "op"), text(to_tune[i], "key"),
-               fmt::format("{:.0f}", number(to_tune[i], "calls")), time_text(number(to_tune[i], "seconds")),
+               fmt::format("{:.0f}", number(to_tune[i], "calls")),
+               time_text(number(to_tune[i], "seconds")),
                percent_text(number(to_tune[i], "expected_gain")), text(to_tune[i], "why"),
                text(to_tune[i], "call")});
   if (!worst.empty()) {

@@ -8,6 +8,7 @@ import os
 import pathlib
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -687,6 +688,12 @@ def test_calls_that_cannot_be_made_are_refused(ejk, plugin, args, code, says):
     assert says in result.stderr and result.stdout == ""
 
 
+def test_a_tuning_that_cannot_be_kept_is_a_failure(ejk, plugin, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = ejk("tune", *SHIFTED, *plugin, "--json", "--store", tmp_path / "file/store", expect=1)
+    assert not result.json["tuned"][0]["kept"] and "file/store" in result.stderr
+
+
 @pytest.mark.parametrize("library, says", [("none", "not a library of kernels"), ("old", "0.0.9"), ("missing", "cannot load")])
 def test_plugins_that_do_not_fit_are_refused(ejk, library, says):
     found = list(PLUGINS.glob(f"*{library}.so")) or [PLUGINS / "missing.so"]
@@ -738,6 +745,14 @@ def test_lowered_computations_are_listed_and_tuned(ejk, plugin, shifted, device,
     assert ejk("labels", tmp_path / "plain", expect=3).stdout
     assert "missing.hlo" in ejk("labels", "missing.hlo", expect=3).stderr
     assert "missing.hlo" in ejk("tune", "--lowered", "missing.hlo", expect=3).stderr
+
+
+def test_what_takes_long_says_so(ejk, tmp_path):
+    env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")}
+    tool = subprocess.Popen([TOOL, "import", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    assert "reading standard input" in tool.stderr.readline()
+    tool.communicate("{}", timeout=60)
+    assert tool.returncode == 1
 
 
 def test_explain_a_recorded_call_tier_by_tier(ejk, plugin, shifted, device, tmp_path):
@@ -829,10 +844,29 @@ def test_the_figures_of_the_report_are_those_of_the_json(ejk, store, device, shi
         assert [p["name"] for p in e["parameters"]] == ["block", "threads"]
         assert e["parameters"][0]["worth"] == pytest.approx(1.0)  # 16 at best 1.0, 64 at best 0.5
         assert len(e["timed"]) == 3 and len(e["rejected"]) == 1
-    assert page.figures["summary", "expected_regret_seconds"] == [document["recorded"]["expected_regret_seconds"]]
+    assert page.figures["recorded", "expected_regret_seconds"] == [document["recorded"]["expected_regret_seconds"]]
     assert "crashed: SIGSEGV" in page.text
     assert "no such entries" in ejk("report", "x.html", "--op", "none", expect=3).stderr
     assert not (tmp_path / "x.html").exists()
+
+
+def test_a_browser_shows_the_report_without_a_word_of_complaint(ejk, store, tmp_path):
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("chromium is not installed")
+    document = ejk("report", "r.html", "--json").json
+    shown = subprocess.run(
+        [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+         f"--user-data-dir={tmp_path}/profile", "--window-size=390,800", "--dump-dom",
+         f"file://{tmp_path}/r.html"],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert "CONSOLE" not in shown.stderr
+    page = Page()
+    page.feed(shown.stdout)
+    assert page.tags.count("section") == len(document["entries"]) == 2
+    for e in document["entries"]:
+        assert page.figures[e["key"], "speedup"] == [e["speedup"]]
 
 
 # ---- what happens around it ---------------------------------------------------------------------
