@@ -215,15 +215,14 @@ std::string rejections(const Value& list) {
   return out + "</table></details>";
 }
 
-std::string entry_html(const Value& e) {
-  std::string out = fmt::format(
-      "<section id=\"{0}\"><h2>{1} "
-      "<small>{0}</small></h2><p>{2}<br>{3}</p><table><tr><th>outcome<th>"
-      "config<th>time<th>heuristic<th>speedup<th>noise<th>samples</"
-      "tr><tr><td>{4}<td>{5}<td>{6}<td>{7}"
-      "<td>{8} <small>({9} to {10})</small><td>{11}<td>{12}</tr></table>",
-      html(at(e, "key").as_string()), html(at(e, "op").as_string()),
-      html(at(e, "call").as_string()), html(at(e, "device").as_string()),
+std::string entry_html(size_t number_of_entry, const Value& e) {
+  std::string out =
+      fmt::format("<section id=\"entry-{}\"><h2>{} <small>{}</small></h2><p>{}<br>{}</p>",
+                  number_of_entry, html(at(e, "op").as_string()), html(at(e, "key").as_string()),
+                  html(at(e, "call").as_string()), html(at(e, "device").as_string()));
+  out += fmt::format(
+      "<table><tr><th>outcome<th>config<th>time<th>heuristic<th>speedup<th>noise<th>samples</tr>"
+      "<tr><td>{}<td>{}<td>{}<td>{}<td>{} <small>({} to {})</small><td>{}<td>{}</tr></table>",
       html(at(e, "outcome").as_string()), html(config_text(at(e, "config"))),
       figure(e, "seconds", time_text(number(e, "seconds"))),
       figure(e, "heuristic_seconds", time_text(number(e, "heuristic_seconds"))),
@@ -266,7 +265,8 @@ std::string coverage_html(const Value& coverage) {
 constexpr std::string_view head = R"(<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy"
+content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <title>ejk report</title><link rel="icon" href="data:,"><style>
 body{font:15px/1.45 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:0 .8rem;
 color:#1c2329;background:#fff}
@@ -276,6 +276,7 @@ td,th{padding:.2rem .7rem .2rem 0;text-align:left;vertical-align:top}
 th{font-weight:600;color:#57646d}
 small{color:#57646d;font-weight:400}
 p,h2{overflow-wrap:anywhere}
+data{white-space:nowrap}
 svg{width:100%;height:auto;max-width:40rem;display:block;font:11px system-ui,sans-serif;
 fill:#1c2329}
 .one,.interval{stroke:#1c2329}
@@ -311,14 +312,16 @@ std::string page(const Value& document) {
          figure(summary, "worst_noise", percent_text(number(summary, "worst_noise"))) +
          ".</p></div>\n";
   out += coverage_html(at(document, "recorded"));
-  out += "<h2>Entries</h2><table><tr><th>op<th>call<th>time<th>speedup</tr>";
-  for (const Value& e : at(document, "entries").as_array())
-    out += fmt::format("<tr><td><a href=\"#{}\">{}</a><td>{}<td>{}<td>{}</tr>",
-                       html(at(e, "key").as_string()), html(at(e, "op").as_string()),
-                       html(at(e, "call").as_string()), time_text(number(e, "seconds")),
-                       ratio_text(number(e, "speedup")));
-  out += "</table>\n";
-  for (const Value& e : at(document, "entries").as_array()) out += entry_html(e);
+  out += "<div id=\"entries\"><h2>Entries</h2><table><tr><th>op<th>call<th>time<th>speedup</tr>";
+  const auto& entries = at(document, "entries").as_array();
+  for (size_t i = 0; i < entries.size(); ++i)
+    out += fmt::format("<tr><td><a href=\"#entry-{}\">{}</a><td>{}<td>{}<td>{}</tr>", i,
+                       html(at(entries[i], "op").as_string()),
+                       html(at(entries[i], "call").as_string()),
+                       figure(entries[i], "seconds", time_text(number(entries[i], "seconds"))),
+                       figure(entries[i], "speedup", ratio_text(number(entries[i], "speedup"))));
+  out += "</table></div>\n";
+  for (size_t i = 0; i < entries.size(); ++i) out += entry_html(i, entries[i]);
   return out + "</body></html>\n";
 }
 
