@@ -10,9 +10,10 @@ namespace {
 using enum Table::Align;
 
 std::string state_of(const Held& held) {
-  std::string out(outcome_name(held.entry.outcome));
-  if (!held.entry.evidence.complete) out += ", cut short";
-  if (held.entry.provenance != "measured") out += ", " + held.entry.provenance;
+  const bool imported = held.entry.provenance == "imported";  // nothing is known of its tuning
+  std::string out = imported ? "imported" : std::string(outcome_name(held.entry.outcome));
+  if (!held.entry.evidence.complete && !imported) out += ", cut short";
+  if (held.entry.provenance != "measured" && !imported) out += ", " + held.entry.provenance;
   if (held.hidden) out += ", hidden";
   return out;
 }

@@ -106,8 +106,11 @@ int prune_verb(const PruneOptions& options, Output& out) {
   Table table({{"OP"}, {"KEY"}, {"WHY"}, {"DEVICE"}});
   Value list = Value::array(), files = Value::array();
   size_t failed = 0;
+  Progress progress;
   for (const Held& held : entries) {
     if (stop.requested()) break;
+    progress.show("removing from " + path + ": " + std::to_string(list.as_array().size()) +
+                  " entries");
     if (!matches(options.filter, held.entry.id)) continue;
     const std::string why = why_prune(options, held.entry, oldest, newest);
     if (why.empty()) continue;

@@ -18,21 +18,23 @@ std::string interval(const std::string& value, const std::string& low, const std
   return value == "-" ? value : fmt::format("{} ({} to {})", value, low, high);
 }
 
-void show_evidence(const Entry& entry, Output& out) {
-  const Evidence& e = entry.evidence;
-  out.facts({{"time",
-              interval(time_text(e.seconds), time_text(e.seconds_low), time_text(e.seconds_high))},
-             {"heuristic", time_text(e.heuristic_seconds)},
-             {"speedup", interval(ratio_text(e.speedup), ratio_text(e.speedup_low),
-                                  ratio_text(e.speedup_high))},
-             {"noise", e.noise > 0 ? "+-" + percent_text(e.noise) : "-"},
-             {"samples", std::to_string(e.samples) + (e.complete ? "" : " (cut short)")},
-             {"how", fmt::format("{}, clock {}, caches {}, first runs {}, data {}",
-                                 e.strategy.empty() ? "-" : e.strategy,
-                                 e.clock.empty() ? "-" : e.clock, e.cache.empty() ? "-" : e.cache,
-                                 e.guard.empty() ? "-" : e.guard, e.data.empty() ? "-" : e.data)},
-             {"when", (e.time.empty() ? "-" : e.time) + " by " +
-                          (e.library.empty() ? "an unknown version" : "version " + e.library)}});
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
+
+void add_evidence(const Evidence& e, Facts& to) {
+  to.emplace_back(
+      "time", interval(time_text(e.seconds), time_text(e.seconds_low), time_text(e.seconds_high)));
+  to.emplace_back("heuristic", time_text(e.heuristic_seconds));
+  to.emplace_back("speedup", interval(ratio_text(e.speedup), ratio_text(e.speedup_low),
+                                      ratio_text(e.speedup_high)));
+  to.emplace_back("noise", e.noise > 0 ? "+-" + percent_text(e.noise) : "-");
+  to.emplace_back("samples", std::to_string(e.samples) + (e.complete ? "" : " (cut short)"));
+  to.emplace_back(
+      "how", fmt::format("{}, clock {}, caches {}, first runs {}, data {}", or_dash(e.strategy),
+                         or_dash(e.clock), or_dash(e.cache), or_dash(e.guard), or_dash(e.data)));
+  to.emplace_back("when", or_dash(e.time) + " by " +
+                              (e.library.empty() ? "an unknown version" : "version " + e.library));
 }
 
 void show_candidates(const Entry& entry, int most, Output& out) {
@@ -73,19 +75,20 @@ void show_candidates(const Entry& entry, int most, Output& out) {
 void show_entry(const Held& held, int candidates, Output& out) {
   const Entry& e = held.entry;
   const bool here = e.id.device == cpu_device().fingerprint;
-  out.facts(
-      {{"op", e.id.op},
-       {"key", e.id.key},
-       {"label", make_label(e.id.op, e.id.key)},
-       {"call", call_text(e.id.spec)},
-       {"device", e.id.device + (here ? " (this machine)" : "")},
-       {"environment",
-        config_text(e.environment) +
-            (here && e.environment != cpu_device().environment ? " (another one than now)" : "")},
-       {"outcome", std::string(outcome_name(e.outcome)) + ", " + e.provenance},
-       {"config", config_text(e.config)}});
-  show_evidence(e, out);
-  out.facts({{"file", held.file + (held.hidden ? " (hidden by a layer in front)" : "")}});
+  Facts facts = {
+      {"op", e.id.op},
+      {"key", e.id.key},
+      {"label", make_label(e.id.op, e.id.key)},
+      {"call", call_text(e.id.spec)},
+      {"device", e.id.device + (here ? " (this machine)" : "")},
+      {"environment",
+       config_text(e.environment) +
+           (here && e.environment != cpu_device().environment ? " (another one than now)" : "")},
+      {"outcome", std::string(outcome_name(e.outcome)) + ", " + e.provenance},
+      {"config", config_text(e.config)}};
+  add_evidence(e.evidence, facts);
+  facts.emplace_back("file", held.file + (held.hidden ? " (hidden by a layer in front)" : ""));
+  out.facts(facts);
   show_candidates(e, candidates, out);
 }
 

@@ -939,6 +939,21 @@ def test_ctrl_c_ends_a_tuning_with_what_it_has(ejk, device, tmp_path):
     assert left == []
 
 
+def test_ctrl_c_ends_an_import_between_two_entries(ejk, tmp_path):
+    cache = {f"cpu|cpu|op@v0|{i:016x}": {"block": i} for i in range(20000)}
+    (tmp_path / "big.json").write_text(json.dumps(cache))
+    env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")}
+    command = [TOOL, "import", tmp_path / "big.json", "--json"]
+    tool = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    assert "entries" in tool.stderr.readline()
+    tool.send_signal(signal.SIGINT)
+    out, _ = tool.communicate(timeout=60)
+    assert tool.returncode == 130
+    told = json.loads(out)
+    assert told["interrupted"] and 0 < told["added"] < 20000
+    assert len(ejk("ls", "--json").json["entries"]) == told["added"]
+
+
 # ---- documents ----------------------------------------------------------------------------------
 
 
