@@ -14,17 +14,19 @@ int export_verb(const ExportOptions& options, Output& out) {
   std::string text = stable_json(Value::object(
                          {{export_member, export_version}, {"library", library_version()}})) +
                      "\n";
-  size_t count = 0;
+  Value list = Value::array();
   for (const Held& held : entries) {
     if (held.hidden) continue;
     Entry entry = held.entry;
     if (options.without_candidates) entry.candidates.clear();
-    text += to_json(entry_to_document(entry)) + "\n";
-    ++count;
+    list.push_back(entry_to_document(entry));
+    text += to_json(list.as_array().back()) + "\n";
   }
+  const size_t count = list.as_array().size();
   if (count == 0) throw Failure(exit_nothing, "there are no such entries to export");
   if (options.file == "-") {
-    out.raw(text);
+    if (!out.json()) out.raw(text);
+    out.document(Value::object({{"entries", std::move(list)}, {"problems", problems.to_value()}}));
     return exit_ok;
   }
   write_whole(options.file, text);

@@ -284,15 +284,18 @@ class Line {
     store(verb, quarantine_.store);
   }
 
+  static int print(const std::string& text, Output& out) {
+    if (out.json()) out.document(Value::object({{"text", text}}));
+    else out.raw(text);
+    return exit_ok;
+  }
+
   void about_itself() {
-    CLI::App* verb = add("completion", "Print a completion script", [this](Output& out) {
-      out.raw(completion(help(), shell_));
-      return exit_ok;
-    });
+    CLI::App* verb = add("completion", "Print a completion script",
+                         [this](Output& out) { return print(completion(help(), shell_), out); });
     verb->add_option("shell", shell_, "bash, zsh or fish")->type_name("SHELL")->required();
-    verb = add("manual", "Print the manual page, for man -l -", [this](Output& out) {
-      out.raw(manual_page(help(), std::string(library_version())));
-      return exit_ok;
+    add("manual", "Print the manual page, for man -l -", [this](Output& out) {
+      return print(manual_page(help(), std::string(library_version())), out);
     });
   }
 

@@ -158,6 +158,7 @@ def test_completion_knows_verbs_and_options(ejk, tmp_path):
     assert set(complete("ejk", "")) >= {verb.split()[0] for verb in VERBS}
     assert complete("ejk", "ls", "--st") == ["--store"]
     assert {"ls", "clear"} <= set(complete("ejk", "quarantine", ""))
+    assert ejk("completion", "bash", "--json").json["text"] == script.read_text()
     for shell in ["zsh", "fish"]:
         assert "what-if" in ejk("completion", shell).stdout
     assert "tcsh" in ejk("completion", "tcsh", expect=2).stderr
@@ -353,6 +354,7 @@ def test_export_and_import_keep_every_byte(ejk, store, tmp_path):
     assert files(tmp_path / "copy") == files(store) and len(files(store)) == 2
     assert ejk("export").stdout == (tmp_path / "all.jsonl").read_text()
     assert len(ejk("export", "--op", "norm").stdout.splitlines()) == 2
+    assert [e["op"] for e in ejk("export", "--json").json["entries"]] == ["matmul@v1", "norm@v2"]
     lean = ejk("export", "--without-candidates", "--key", KEY).stdout.splitlines()[1]
     assert json.loads(lean)["candidates"] == []
     assert "no such entries" in ejk("export", "--op", "nothing", expect=3).stderr
