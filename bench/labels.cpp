@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long reading the labels of 100 MB of HLO text takes, beside grep on the same file.
 //
-// CPU time of the reading thread against that of the grep process, in turn. seconds_over_grep is over
-// `grep -c ejkernel_ops`, which counts lines; seconds_over_grep_o over `grep -o` with the pattern of a
-// label, which finds what we find, but undoes no escapes and counts nothing.
+// CPU time of the reading thread against that of the grep process, in turn. seconds_over_grep is
+// over `grep -c ejkernel_ops`, which counts lines; seconds_over_grep_o over `grep -o` with the
+// pattern of a label, which finds what we find, but undoes no escapes and counts nothing.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>

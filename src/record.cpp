@@ -207,8 +207,8 @@ struct Recording::State {
     try {
       call.arguments = kernel.sketch();  // looks at the data: not under the lock
     } catch (const std::exception& error) {
-      warn("sketch " + call.id.op, "[" + call.id.op + "] a call is recorded without its arguments: " +
-                                       error.what());
+      warn("sketch " + call.id.op,
+           "[" + call.id.op + "] a call is recorded without its arguments: " + error.what());
     }
     call.first = call.last = base::utc_now();
 

@@ -309,7 +309,7 @@ TEST(Guide, CallsAreRecordedAndTunedLater) {
   for (const auto& [device, ops] : ejk::read_recorded(folder))
     for (const auto& [op, calls] : ops)
       for (const auto& [key, call] : calls)
-        std::cout << op << ' ' << key << ' ' << call.calls << " calls, " << call.seconds() << " s\n";
+        std::cout << op << ' ' << key << ": " << call.calls << " x, " << call.seconds() << " s\n";
 
   ejk::SelectorOptions options;
   options.persistent = std::make_shared<ejk::PersistentCache>(place + "/store");

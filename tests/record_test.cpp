@@ -364,8 +364,9 @@ TEST_F(Record, WhatCannotBeMadeAgainSaysWhy) {
   EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":["a"]})" + out)), HasSubstr("no integer"));
   EXPECT_THAT(why(with(R"([{"dtype":"float33","shape":[8]})" + out)), HasSubstr("float33"));
   EXPECT_THAT(why(with(R"([{"dtype":"int32","shape":[8]})" + out)), HasSubstr("element type"));
-  EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":[8],"strides":[4611686018427387904]})" + out)),
-              HasSubstr("too far"));
+  EXPECT_THAT(
+      why(with(R"([{"dtype":"float32","shape":[8],"strides":[4611686018427387904]})" + out)),
+      HasSubstr("too far"));
   EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":[8],"strides":[1,1]})" + out)),
               HasSubstr("number of strides"));
 }

@@ -79,7 +79,7 @@ std::string default_recording_path();
 std::shared_ptr<Recording> recording_from_environment();
 
 // Calls of this thread are recorded there until the scope ends, instead of where their selector
-// records. What a call costs is then some hundred nanoseconds more.
+// records. A call costs more then: it is described anew each time.
 Scope record_calls(std::shared_ptr<Recording> recording);
 
 // What a folder holds: device, op, key. Files that cannot be read are passed over and reported to

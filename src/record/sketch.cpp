@@ -313,8 +313,8 @@ const ArrayRef& RebuiltData::array(const Value& sketch) {
   for (const int64_t d : block) wanted *= static_cast<double>(d);
   if (wanted + static_cast<double>(bytes_) > static_cast<double>(limit))
     throw Error(ErrorKind::invalid_argument,
-                "its arrays do not fit: one of shape " + shape_text(ref.shape) + " is needed, and " +
-                    std::to_string(limit >> 20) + " MiB may be used here");
+                "its arrays do not fit: one of shape " + shape_text(ref.shape) +
+                    " is needed, and " + std::to_string(limit >> 20) + " MiB may be used here");
   Tensor& storage = storage_.emplace_back(ref.dtype, block);
   bytes_ += storage.any().bytes();
   if (const Value* data = sketch.find("data")) fill_array(storage.any(), *data);
