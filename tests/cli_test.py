@@ -429,6 +429,23 @@ def test_caches_of_ejkernel_are_imported(ejk, device, tmp_path):
     assert len(here) == 5
 
 
+def test_caches_that_ejkernel_wrote_are_read_as_it_reads_them(ejk, tmp_path):
+    vectors = json.loads((ROOT / "tests/data/keys.json").read_text())
+    for i, case in enumerate(vectors["persistent"]):
+        (tmp_path / "c.json").write_text(case["text"])
+        ejk("import", tmp_path / "c.json", "--store", tmp_path / f"s{i}")
+        listed = ejk("ls", "--store", tmp_path / f"s{i}", "--json").json["entries"]
+        assert sorted((e["device"], e["op"], e["key"]) for e in listed) == sorted(
+            (get["dev"], get["op"], get["key"]) for get in case["gets"]
+        )
+        configs = json.loads(case["text"])
+        assert all(configs["|".join((e["device"], e["op"], e["key"]))] == e["config"] for e in listed)
+    for case in vectors["persistent_real_ops"]:
+        (tmp_path / "c.json").write_text(case["text"])
+        count = len(json.loads(case["text"]))
+        assert ejk("import", tmp_path / "c.json", "--as-device", "this", "--json").json["added"] == count > 0
+
+
 def test_caches_of_ejkernel_that_keep_provenance_are_imported_without_heuristics(ejk, tmp_path):
     folder = tmp_path / "ejkernel-cache"
     folder.mkdir()
@@ -801,6 +818,31 @@ def test_damaged_records_are_told(ejk, shifted, device, store):
     (next((store / "recorded/v1").glob("*/*")) / "broken.json").write_text("{")
     result = ejk("what-if", "--json")
     assert result.json["shapes"] == 1 and result.json["problems"]
+
+
+def test_from_recording_to_shipping(ejk, device, tmp_path):
+    """A program is recorded, its calls are tuned elsewhere, and the result is shipped."""
+    (library,) = PLUGINS.glob("*examples.so")
+    recorded = ["--recorded-in", tmp_path / "recorded", "--op", "saxpy"]
+    env = {**os.environ, "EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "program"),
+           "EJKERNEL_OPS_RECORD": "1", "EJKERNEL_OPS_RECORD_DIR": str(tmp_path / "recorded")}  # fmt: skip
+    subprocess.run([BUILD / "examples/tour"], env=env, check=True, capture_output=True, timeout=300)
+
+    before = ejk("what-if", *recorded, "--json").json
+    assert before["coverage"] == {"calls": 0, "time": 0} and before["seconds"] > 0
+    keys = {call["key"] for call in before["to_tune"]}
+    assert len(keys) == 2
+    line = ["tune", "--recorded", *recorded, "--plugin", library, "--budget-per-call", "3", "--json"]
+    assert {e["key"] for e in ejk(*line).json["tuned"]} == keys
+    assert ejk("what-if", *recorded, "--min-coverage", "100", "--json").json["coverage"]["calls"] == 1
+
+    ejk("export", "tuned.jsonl", "--device", "this")
+    ejk("import", "tuned.jsonl", "--store", tmp_path / "shipped")
+    layers = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "user"),
+              "EJKERNEL_PERSISTENT_CACHE_LAYERS": str(tmp_path / "shipped")}  # fmt: skip
+    for key in keys:
+        (told,) = ejk("explain", key, "--recorded-in", tmp_path / "recorded", "--json", env=layers).json["stored"]
+        assert told["origin"] == "persistent" and str(tmp_path / "shipped") in told["layers"][0]["where"]
 
 
 # ---- the report ---------------------------------------------------------------------------------
