@@ -42,6 +42,7 @@ def test_architecture_names_every_file_and_no_other():
         "include/ejk"
     )
     assert named_files(section(text, "## src")) == files_of("src")
+    assert named_files(section(text, "## cli")) == files_of("cli")
 
 
 def code_blocks(document, language):

@@ -58,7 +58,7 @@ std::vector<std::string> load_kernels(const std::string& path);
 
 // The call with the kernel of its op. Throws Error(invalid_argument) that says why it cannot be
 // made: the op is not registered, an argument cannot be rebuilt, or the kernel is another one now
-// and gives another key.
+// and gives another key. A call without a spec, written by hand, gets whatever key it gives.
 std::unique_ptr<RebuiltCall> rebuild_call(const RecordedCall& call);
 
 namespace detail {

@@ -13,10 +13,10 @@ endfunction()
 file(REMOVE_RECURSE ${work})
 step(${CMAKE_COMMAND} --install ${build} --prefix ${work}/prefix)
 
-# Nothing but this library's own headers, library and package files may be installed.
+# Nothing but this library's own headers, library, tool and package files may be installed.
 file(GLOB_RECURSE installed RELATIVE ${work}/prefix ${work}/prefix/*)
 foreach(file IN LISTS installed)
-  if(NOT file MATCHES "^(include/ejk/.*\\.h|lib.*/libejk\\.[^/]*|lib.*/cmake/ejk/[^/]*\\.cmake)$")
+  if(NOT file MATCHES "^(include/ejk/.*\\.h|lib.*/libejk\\.[^/]*|lib.*/cmake/ejk/[^/]*\\.cmake|bin/ejk|share/(man/man1/ejk\\.1|bash-completion/completions/ejk|zsh/site-functions/_ejk|fish/vendor_completions\\.d/ejk\\.fish))$")
     message(FATAL_ERROR "unexpected file in the install tree: ${file}")
   endif()
 endforeach()

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls that the tool can make: recorded ones, and one given on the command line.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ejk/record.h>
+#include <ejk/registry.h>
+#include <ejk/selector.h>
+
+#include "verbs.h"
+
+namespace ejk::cli {
+
+// Makes the built-in operations and the kernels of shared libraries known.
+void load_plugins(const KernelOptions& options);
+
+// The folder of recorded calls. Throws Failure if there is no place for one.
+std::string recorded_folder(const KernelOptions& options);
+// What is in it. Throws Failure(nothing) if a folder that was named is not there.
+std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const Filter& filter,
+                                         Problems& problems);
+
+// A call of the kernel that is known as `op`, with arguments from the command line: "f32[512,512]",
+// "i32[64]:0..1023" (its elements are in that range), "some(ARG)" and "null" for optional
+// arguments, and values as JSON; a word that is no JSON is a string. Throws Failure(usage).
+RecordedCall call_from_line(const std::string& op, const std::vector<std::string>& args);
+
+EntryId id_of(const Invocation& inv);
+
+// A selector for this store that shows its progress and ends with Ctrl-C.
+std::shared_ptr<ConfigSelectorChain> selector_for(std::shared_ptr<PersistentCache> store,
+                                                  double budget_seconds, Progress& progress);
+
+}  // namespace ejk::cli

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// ejk devices: what is found here, and under which name its entries are kept.
+#include <ejk/device.h>
+
+#include "verbs.h"
+
+namespace ejk::cli {
+
+int devices_verb(const DevicesOptions&, Output& out) {
+  Value list = Value::array();
+  for (const Device* device : devices()) {
+    list.push_back(Value::object({{"platform", platform_name(device->platform)},
+                                  {"kind", device_kind(*device)},
+                                  {"index", device->index},
+                                  {"fingerprint", device->fingerprint},
+                                  {"identity", device->identity},
+                                  {"environment", device->environment}}));
+    out.line(std::string(platform_name(device->platform)) + " " + std::to_string(device->index) +
+             "  " + device->fingerprint);
+    std::vector<std::pair<std::string, std::string>> facts;
+    for (const auto* part : {&device->identity, &device->environment})
+      for (const auto& [name, value] : part->as_object().members)
+        facts.emplace_back("  " + name, value.is_string() ? value.as_string() : stable_json(value));
+    out.facts(facts);
+  }
+  out.document(Value::object({{"devices", std::move(list)}}));
+  return exit_ok;
+}
+
+}  // namespace ejk::cli

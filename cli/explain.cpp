@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// ejk explain: what a call would run with here, and why. Of a recorded call whose kernel is known,
+// the whole chain; of anything else, what the layers of the store hold.
+#include <algorithm>
+
+#include <ejk/device.h>
+#include <ejk/error.h>
+
+#include "calls.h"
+
+namespace ejk::cli {
+namespace {
+
+struct LayerAnswer {
+  const Held* held;
+  bool answers;
+  std::string why;
+};
+
+LayerAnswer judge(const Held& held, bool answered) {
+  const Entry& e = held.entry;
+  if (e.id.device != cpu_device().fingerprint)
+    return {&held, false, "it is for another device, " + e.id.device};
+  if (e.outcome == Outcome::failed)
+    return {&held, false, "its tuning rejected every candidate: the heuristic is used"};
+  if (answered) return {&held, false, "a layer in front answers"};
+  std::string why = e.outcome == Outcome::unresolved
+                        ? "the machine was too noisy to tell: the incumbent is used"
+                        : "it is used";
+  if (!e.evidence.complete) why += "; its tuning was cut short and goes on where that is allowed";
+  if (e.environment != cpu_device().environment)
+    why += "; it was measured in another environment (" + config_text(e.environment) + ")";
+  return {&held, true, why};
+}
+
+Value explain_stored(const std::vector<Held>& entries, Output& out) {
+  Value list = Value::array();
+  for (size_t i = 0; i < entries.size();) {
+    const EntryId& id = entries[i].entry.id;
+    out.line(id.op + " " + id.key + "  " + call_text(id.spec));
+    Value layers = Value::array();
+    bool answered = false;
+    Value config;
+    for (; i < entries.size() && entries[i].entry.id.op == id.op &&
+           entries[i].entry.id.key == id.key && entries[i].entry.id.spec == id.spec &&
+           entries[i].entry.id.device == id.device;
+         ++i) {
+      const LayerAnswer answer = judge(entries[i], answered);
+      if (answer.answers) answered = true, config = entries[i].entry.config;
+      out.line("  " + entries[i].where + ": " + config_text(entries[i].entry.config) + ": " +
+               answer.why);
+      layers.push_back(Value::object({{"where", entries[i].where},
+                                      {"device", id.device},
+                                      {"answers", answer.answers},
+                                      {"config", entries[i].entry.config},
+                                      {"why", answer.why}}));
+    }
+    if (!answered)
+      out.line(
+          "  nothing that is stored answers here: it would be tuned, or run with the heuristic");
+    list.push_back(Value::object({{"op", id.op},
+                                  {"key", id.key},
+                                  {"call", call_text(id.spec)},
+                                  {"origin", answered ? "persistent" : "none"},
+                                  {"config", config},
+                                  {"layers", std::move(layers)}}));
+  }
+  return list;
+}
+
+void print_lines(const std::string& text, Output& out) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    out.line(std::string_view(text).substr(at, end - at));
+    at = end + 1;
+  }
+}
+
+}  // namespace
+
+int explain_verb(const ExplainOptions& options, Output& out) {
+  check_key(options.filter.key);
+  load_plugins(options.kernels);
+  Problems problems;
+  auto entries = read_entries(store_paths(options.store), options.filter, problems);
+  const auto store = open_layers(options.store, true, problems);
+  Progress progress;
+  const auto selector = selector_for(store, 10, progress);
+
+  Value calls = Value::array();
+  for (const RecordedCall& call : recorded_calls(options.kernels, options.filter, problems)) {
+    if (call.id.device != cpu_device().fingerprint || !is_registered(call.id.op)) continue;
+    try {
+      const auto made = rebuild_call(call);
+      const Explanation explanation = selector->explain(made->invocation(), made->kernel());
+      print_lines(explanation.text(), out);
+      calls.push_back(explanation.to_value());
+    } catch (const Error& error) {
+      say(error.what());
+      continue;
+    }
+    std::erase_if(entries, [&](const Held& held) {
+      return held.entry.id.op == call.id.op && held.entry.id.key == call.id.key &&
+             held.entry.id.device == call.id.device;
+    });
+  }
+  Value stored = explain_stored(entries, out);
+  if (calls.as_array().empty() && stored.as_array().empty())
+    throw Failure(exit_nothing,
+                  "neither the store nor the recorded calls have a key that begins "
+                  "with \"" +
+                      options.filter.key + "\"; `ejk ls` lists what is there");
+  out.document(Value::object({{"calls", std::move(calls)},
+                              {"stored", std::move(stored)},
+                              {"problems", problems.to_value()}}));
+  return exit_ok;
+}
+
+}  // namespace ejk::cli

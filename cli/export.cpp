@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// ejk export: entries as one file, a line each.
+#include <ejk/device.h>
+
+#include "files.h"
+#include "foreign.h"
+#include "verbs.h"
+
+namespace ejk::cli {
+
+int export_verb(const ExportOptions& options, Output& out) {
+  Problems problems;
+  const auto entries = read_entries(store_paths(options.store), options.filter, problems);
+  std::string text = stable_json(Value::object(
+                         {{export_member, export_version}, {"library", library_version()}})) +
+                     "\n";
+  Value list = Value::array();
+  for (const Held& held : entries) {
+    if (held.hidden) continue;
+    Entry entry = held.entry;
+    if (options.without_candidates) entry.candidates.clear();
+    list.push_back(entry_to_document(entry));
+    text += to_json(list.as_array().back()) + "\n";
+  }
+  const size_t count = list.as_array().size();
+  if (count == 0) throw Failure(exit_nothing, "there are no such entries to export");
+  if (options.file == "-") {
+    if (!out.json()) out.raw(text);
+    out.document(Value::object({{"entries", std::move(list)}, {"problems", problems.to_value()}}));
+    return exit_ok;
+  }
+  write_whole(options.file, text);
+  out.line(std::to_string(count) + (count == 1 ? " entry" : " entries") + " written to " +
+           options.file);
+  out.document(Value::object(
+      {{"file", options.file}, {"entries", count}, {"problems", problems.to_value()}}));
+  return exit_ok;
+}
+
+}  // namespace ejk::cli

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// ejk labels: which labelled calls lowered computations hold, and what is stored for them.
+#include <map>
+
+#include <ejk/device.h>
+#include <ejk/error.h>
+#include <ejk/labels.h>
+
+#include "verbs.h"
+
+namespace ejk::cli {
+
+int labels_verb(const LabelsOptions& options, Output& out) {
+  using enum Table::Align;
+  Problems problems;
+  const auto store = open_layers(options.store, true, problems);
+  Value files = Value::array();
+  size_t total = 0;
+  for (const std::string& file : options.files) {
+    FoundLabels found;
+    try {
+      const StillWorking working("reading " + file);
+      found = find_labels_in(file, {.prefixes = options.prefixes});
+    } catch (const Error& error) {
+      throw Failure(exit_nothing, error.what());
+    }
+    Table table({{"OP"}, {"KEY"}, {"COUNT", right}, {"STORED"}});
+    Value labels = Value::array();
+    for (const Label& label : found.labels) {
+      std::string stored = "no key";
+      Value config;
+      if (!label.truncated) {
+        const auto entry = store->get({cpu_device().fingerprint, label.op, label.key, ""});
+        stored = entry ? std::string(outcome_name(entry->entry.outcome)) : "nothing";
+        if (entry) config = entry->entry.config;
+      }
+      table.add({label.op, label.truncated ? "(cut off)" : label.key, std::to_string(label.count),
+                 stored + (config.is_null() ? "" : ": " + config_text(config))});
+      labels.push_back(Value::object({{"label", label.text},
+                                      {"prefix", label.prefix},
+                                      {"op", label.op},
+                                      {"key", label.key},
+                                      {"count", label.count},
+                                      {"truncated", label.truncated},
+                                      {"stored", stored},
+                                      {"config", config}}));
+    }
+    total += found.labels.size();
+    out.line(file + ": " + found.format + ", " + std::to_string(found.labels.size()) +
+             (found.labels.size() == 1 ? " label" : " labels"));
+    if (!table.empty()) out.table(table);
+    Value notes = Value::array();
+    for (const std::string& note : found.notes) {
+      out.line("note: " + note);
+      notes.push_back(note);
+    }
+    files.push_back(Value::object({{"file", file},
+                                   {"format", found.format},
+                                   {"labels", std::move(labels)},
+                                   {"notes", std::move(notes)}}));
+  }
+  out.document(Value::object({{"files", std::move(files)}, {"problems", problems.to_value()}}));
+  return total == 0 ? exit_nothing : exit_ok;
+}
+
+}  // namespace ejk::cli

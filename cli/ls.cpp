@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// ejk ls: the entries of a store.
+#include <ejk/device.h>
+
+#include "verbs.h"
+
+namespace ejk::cli {
+namespace {
+
+using enum Table::Align;
+
+std::string state_of(const Held& held) {
+  const bool imported = held.entry.provenance == "imported";  // nothing is known of its tuning
+  std::string out = imported ? "imported" : std::string(outcome_name(held.entry.outcome));
+  if (!held.entry.evidence.complete && !imported) out += ", cut short";
+  if (held.entry.provenance != "measured" && !imported) out += ", " + held.entry.provenance;
+  if (held.hidden) out += ", hidden";
+  return out;
+}
+
+}  // namespace
+
+int ls_verb(const LsOptions& options, Output& out) {
+  Problems problems;
+  const auto paths = store_paths(options.store);
+  const auto entries = read_entries(paths, options.filter, problems);
+
+  Value list = Value::array();
+  std::string device;
+  Table table({});
+  const auto flush = [&] {
+    if (!table.empty()) out.table(table);
+  };
+  for (const Held& held : entries) {
+    if (held.hidden && !options.all) continue;
+    list.push_back(entry_summary(held));
+    const Entry& e = held.entry;
+    if (device != e.id.device) {
+      flush();
+      if (!device.empty()) out.line();
+      device = e.id.device;
+      out.line(device + (device == cpu_device().fingerprint ? "  (this machine)" : ""));
+      table = Table(
+          {{"OP"}, {"KEY"}, {"TIME", right}, {"SPEEDUP", right}, {"STATE"}, {"CONFIG"}, {"CALL"}});
+    }
+    table.add({e.id.op, e.id.key, time_text(e.evidence.seconds), ratio_text(e.evidence.speedup),
+               state_of(held), config_text(e.config), call_text(e.id.spec)});
+  }
+  flush();
+  const size_t shown = list.as_array().size();
+  if (shown == 0) out.line("no entries in " + paths.front());
+  Value places = Value::array();
+  for (const std::string& path : paths) places.push_back(path);
+  out.document(Value::object({{"stores", std::move(places)},
+                              {"entries", std::move(list)},
+                              {"problems", problems.to_value()}}));
+  return shown == 0 && (!options.filter.ops.empty() || !options.filter.key.empty()) ? exit_nothing
+                                                                                    : exit_ok;
+}
+
+}  // namespace ejk::cli

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// What verbs print: tables for people, JSON for programs, messages and progress on stderr.
+#pragma once
+
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <ejk/value.h>
+
+namespace ejk::cli {
+
+// Exit codes; docs/tool.md and the manual say the same.
+enum Exit {
+  exit_ok = 0,
+  exit_failed = 1,         // something could not be read, written or done
+  exit_usage = 2,          // wrong words on the command line
+  exit_nothing = 3,        // there is no such entry, record, label or store
+  exit_unfit = 4,          // a check said no: doctor found something bad, coverage is too low
+  exit_interrupted = 130,  // Ctrl-C; what was found until then is kept
+  exit_closed_pipe = 141,  // nobody reads the output any more
+};
+
+// Ends a verb: the message goes to stderr.
+struct Failure : std::runtime_error {
+  Failure(int exit_code, const std::string& message)
+      : std::runtime_error(message), code(exit_code) {}
+  int code;
+};
+
+// Text from files as it may go to a terminal: control characters, bytes that are not UTF-8 and
+// characters that change the direction of writing become escapes.
+std::string printable(std::string_view text);
+
+// "ejk: MESSAGE" on stderr, made printable.
+void say(std::string_view message);
+
+// 12.3 us, 4.56 ms, 1.23 s; "-" for nothing.
+std::string time_text(double seconds);
+// 1.23x; "-" for nothing.
+std::string ratio_text(double ratio);
+std::string percent_text(double share);
+// Objects of plain members as "block=64 threads=2", everything else as JSON.
+std::string config_text(const Value& config);
+// The arguments of a call from its spec: "float32[512,512] float32[512,512] causal=true".
+std::string call_text(const std::string& spec);
+
+class Table {
+ public:
+  enum class Align { left, right };
+  struct Column {
+    std::string title;
+    Align align = Align::left;
+  };
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  bool empty() const { return rows_.empty(); }
+  // Lines, cut at `width` columns if that is not 0.
+  std::string text(size_t width, bool bold_titles) const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// Collects what a verb has to say, and writes it at the end in one go.
+class Output {
+ public:
+  explicit Output(bool json);
+
+  bool json() const { return json_; }
+  // For people; nothing in JSON mode. Lines are made printable.
+  void line(std::string_view text = "");
+  void table(const Table& table);
+  // "name  value" lines, aligned.
+  void facts(const std::vector<std::pair<std::string, std::string>>& facts);
+  // For programs; nothing in the other mode.
+  void document(const Value& value);
+  // As it is, in both modes.
+  void raw(std::string_view text) { text_ += text; }
+
+  // Writes everything to stdout. Gives the exit code: `code`, or that of a failed write.
+  int finish(int code) const;
+
+ private:
+  bool json_;
+  bool terminal_, bold_;
+  size_t width_;
+  std::string text_;
+};
+
+// The text of a JSON document in ASCII that every reader takes: no NaN, no infinity.
+std::string strict_json(const Value& value, int indent);
+
+// "ejk: TEXT" on stderr after the first second: one line that changes on a terminal, now and then a
+// line elsewhere.
+class Progress {
+ public:
+  Progress();
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void show(std::string_view text);
+
+ private:
+  std::chrono::steady_clock::time_point next_;
+  bool terminal_, shown_ = false;
+};
+
+// Says every now and then, from a thread of its own, that something that cannot report is under
+// way.
+class StillWorking {
+ public:
+  explicit StillWorking(std::string what);
+
+ private:
+  std::jthread thread_;  // stopped and joined by its destructor
+};
+
+}  // namespace ejk::cli

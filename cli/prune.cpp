@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// ejk prune: entries and files that are of no more use.
+#include <time.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <map>
+
+#include <ejk/device.h>
+#include <ejk/tuner.h>
+
+#include "verbs.h"
+
+namespace ejk::cli {
+namespace fs = std::filesystem;
+
+namespace {
+
+// Seconds of "12h", "30d", "8w".
+double age_of(const std::string& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  const double seconds = unit == "h" ? 3600 : unit == "d" ? 86400 : unit == "w" ? 604800 : 0;
+  if (error != std::errc() || seconds == 0 || !(number >= 0) || number > 1e6)
+    throw Failure(exit_usage,
+                  "--older-than " + text + ": needed is a number and h, d or w, as 30d");
+  return number * seconds;
+}
+
+// Of a UTC time as entries keep it; 0 if it is none.
+time_t seconds_of(const std::string& utc) {
+  tm parts{};
+  return strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts) == nullptr ? 0 : timegm(&parts);
+}
+
+std::pair<std::string, std::string> name_and_version(const std::string& op) {
+  const size_t at = op.rfind("@v");
+  return at == std::string::npos ? std::pair{op, std::string()}
+                                 : std::pair{op.substr(0, at), op.substr(at + 2)};
+}
+
+// "10" is newer than "9".
+bool older_version(const std::string& a, const std::string& b) {
+  int x = 0, y = 0;
+  const auto number = [](const std::string& text, int& to) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
+    return error == std::errc() && end == text.data() + text.size();
+  };
+  if (number(a, x) && number(b, y)) return x < y;
+  return a < b;
+}
+
+std::string why_prune(const PruneOptions& options, const Entry& entry, time_t oldest,
+                      const std::map<std::string, std::string>& newest_versions) {
+  if (options.all) return "all";
+  if (options.failed && entry.outcome == Outcome::failed) return "failed";
+  if (options.other_devices && entry.id.device != cpu_device().fingerprint) return "other device";
+  const auto [name, version] = name_and_version(entry.id.op);
+  if (options.old_versions && older_version(version, newest_versions.at(name)))
+    return "op has version " + newest_versions.at(name);
+  const time_t time = seconds_of(entry.evidence.time);
+  if (!options.older_than.empty() && time > 0 && time < oldest) return "of " + entry.evidence.time;
+  return "";
+}
+
+// Files that were set aside.
+std::vector<std::string> damaged_files(const std::string& store) {
+  std::vector<std::string> out;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(store + "/v1", error), end; !error && it != end;
+       it.increment(error))
+    if (it->path().extension() == ".bad" && it->is_regular_file(error))
+      out.push_back(it->path().string());
+  std::ranges::sort(out);
+  return out;
+}
+
+}  // namespace
+
+int prune_verb(const PruneOptions& options, Output& out) {
+  const bool entries_too = options.all || options.failed || options.other_devices ||
+                           options.old_versions || !options.older_than.empty();
+  if (!entries_too && !options.damaged)
+    throw Failure(exit_usage,
+                  "prune needs to know what: --older-than, --failed, --other-devices, "
+                  "--old-versions, --damaged, or --all");
+  const time_t oldest = options.older_than.empty()
+                            ? 0
+                            : time(nullptr) - static_cast<time_t>(age_of(options.older_than));
+  Problems problems;
+  const std::string path = store_paths(options.store).front();  // layers are not ours
+  std::map<std::string, std::string> newest;
+  std::vector<Held> entries;
+  if (entries_too) entries = read_entries({path}, {}, problems);
+  for (const Held& held : entries) {
+    const auto [name, version] = name_and_version(held.entry.id.op);
+    const auto [it, added] = newest.emplace(name, version);
+    if (!added && older_version(it->second, version)) it->second = version;
+  }
+
+  DirectoryStore store(
+      path, {.read_only = options.dry_run, .on_warning = problems.sink(), .environment = {}});
+  const StopOnInterrupt stop;
+  Table table({{"OP"}, {"KEY"}, {"WHY"}, {"DEVICE"}});
+  Value list = Value::array(), files = Value::array();
+  size_t failed = 0;
+  Progress progress;
+  for (const Held& held : entries) {
+    if (stop.requested()) break;
+    progress.show("removing from " + path + ": " + std::to_string(list.as_array().size()) +
+                  " entries");
+    if (!matches(options.filter, held.entry.id)) continue;
+    const std::string why = why_prune(options, held.entry, oldest, newest);
+    if (why.empty()) continue;
+    if (!options.dry_run && !store.erase(held.entry.id)) {
+      ++failed;
+      continue;
+    }
+    table.add({held.entry.id.op, held.entry.id.key, why, held.entry.id.device});
+    Value summary = entry_summary(held);
+    summary["why"] = why;
+    list.push_back(std::move(summary));
+  }
+  if (options.damaged)
+    for (const std::string& file : damaged_files(path)) {
+      std::error_code error;
+      if (!options.dry_run && !fs::remove(file, error)) {
+        ++failed;
+        problems.sink()("cannot remove " + file + ": " + error.message());
+        continue;
+      }
+      files.push_back(file);
+      out.line(file);
+    }
+  if (!table.empty()) out.table(table);
+  out.line(std::string(options.dry_run ? "would remove " : "removed ") +
+           std::to_string(list.as_array().size()) + " entries and " +
+           std::to_string(files.as_array().size()) + " damaged files from " + path);
+  if (failed > 0) out.line(std::to_string(failed) + " could not be removed");
+  out.document(Value::object({{"store", path},
+                              {"dry_run", options.dry_run},
+                              {"removed", std::move(list)},
+                              {"files", std::move(files)},
+                              {"failed", failed},
+                              {"problems", problems.to_value()}}));
+  if (stop.requested()) return exit_interrupted;
+  return failed > 0 ? exit_failed : exit_ok;
+}
+
+}  // namespace ejk::cli

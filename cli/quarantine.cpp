@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// ejk quarantine: configs that crashed reproducibly and are not run again.
+#include <ejk/quarantine.h>
+
+#include "verbs.h"
+
+namespace ejk::cli {
+
+int quarantine_ls_verb(const QuarantineOptions& options, Output& out) {
+  Problems problems;
+  Table table({{"OP"}, {"KEY"}, {"CONFIG"}, {"WHY"}, {"SINCE"}, {"DEVICE"}});
+  Value list = Value::array();
+  const std::vector<std::string> ops =
+      options.op.empty() ? std::vector<std::string>{} : std::vector{options.op};
+  for (const std::string& path : store_paths(options.store))
+    for (const QuarantineRecord& r : quarantine_list(path, problems.sink())) {
+      if (!op_matches(ops, r.id.op)) continue;
+      table.add({r.id.op, r.id.key, config_text(r.config), r.why, r.time, r.id.device});
+      list.push_back(Value::object({{"op", r.id.op},
+                                    {"key", r.id.key},
+                                    {"call", call_text(r.id.spec)},
+                                    {"device", r.id.device},
+                                    {"environment", r.environment},
+                                    {"config", r.config},
+                                    {"why", r.why},
+                                    {"time", r.time},
+                                    {"where", path}}));
+    }
+  if (table.empty()) out.line("nothing is quarantined");
+  else out.table(table);
+  out.document(
+      Value::object({{"quarantined", std::move(list)}, {"problems", problems.to_value()}}));
+  return exit_ok;
+}
+
+int quarantine_clear_verb(const QuarantineOptions& options, Output& out) {
+  if (options.op.empty() != options.all)
+    throw Failure(exit_usage, "quarantine clear needs an op, or --all");
+  const std::string path = store_paths(options.store).front();
+  const size_t cleared = quarantine_clear(path, options.op);
+  out.line(std::to_string(cleared) + (cleared == 1 ? " config" : " configs") +
+           " cleared; the next tuning tries them again");
+  out.document(Value::object({{"cleared", cleared}, {"where", path}}));
+  return cleared == 0 && !options.op.empty() ? exit_nothing : exit_ok;
+}
+
+}  // namespace ejk::cli

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// ejk show: one entry with its evidence and every candidate's measurement.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <ejk/device.h>
+#include <ejk/invocation.h>
+
+#include "verbs.h"
+
+namespace ejk::cli {
+namespace {
+
+using enum Table::Align;
+
+std::string interval(const std::string& value, const std::string& low, const std::string& high) {
+  return value == "-" ? value : fmt::format("{} ({} to {})", value, low, high);
+}
+
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
+
+void add_evidence(const Evidence& e, Facts& to) {
+  to.emplace_back(
+      "time", interval(time_text(e.seconds), time_text(e.seconds_low), time_text(e.seconds_high)));
+  to.emplace_back("heuristic", time_text(e.heuristic_seconds));
+  to.emplace_back("speedup", interval(ratio_text(e.speedup), ratio_text(e.speedup_low),
+                                      ratio_text(e.speedup_high)));
+  to.emplace_back("noise", e.noise > 0 ? "+-" + percent_text(e.noise) : "-");
+  to.emplace_back("samples", std::to_string(e.samples) + (e.complete ? "" : " (cut short)"));
+  to.emplace_back(
+      "how", fmt::format("{}, clock {}, caches {}, first runs {}, data {}", or_dash(e.strategy),
+                         or_dash(e.clock), or_dash(e.cache), or_dash(e.guard), or_dash(e.data)));
+  to.emplace_back("when", or_dash(e.time) + " by " +
+                              (e.library.empty() ? "an unknown version" : "version " + e.library));
+}
+
+void show_candidates(const Entry& entry, int most, Output& out) {
+  if (entry.candidates.empty()) return;
+  std::vector<const Measurement*> sorted;
+  for (const Measurement& m : entry.candidates) sorted.push_back(&m);
+  const auto rank = [](const Measurement& m) {
+    if (m.status == "ok") return 0;
+    if (m.status == "tied") return 1;
+    return m.status == "slower" ? 2 : m.status == "untried" ? 3 : 4;
+  };
+  std::ranges::stable_sort(sorted, [&](const Measurement* a, const Measurement* b) {
+    if (rank(*a) != rank(*b)) return rank(*a) < rank(*b);
+    return a->ratio < b->ratio;
+  });
+  Table table({{"STATUS"},
+               {"TIME", right},
+               {"RATIO", right},
+               {"INTERVAL", right},
+               {"SAMPLES", right},
+               {"CONFIG"},
+               {"WHY"}});
+  const size_t count =
+      most == 0 ? sorted.size() : std::min(sorted.size(), static_cast<size_t>(most));
+  for (size_t i = 0; i < count; ++i) {
+    const Measurement& m = *sorted[i];
+    table.add({m.status, time_text(m.seconds), m.ratio > 0 ? fmt::format("{:.3f}", m.ratio) : "-",
+               m.ratio > 0 ? fmt::format("{:.3f} to {:.3f}", m.ratio_low, m.ratio_high) : "-",
+               std::to_string(m.samples), config_text(m.config),
+               m.kind.empty() ? m.why : m.kind + (m.why.empty() ? "" : ": " + m.why)});
+  }
+  out.line();
+  out.table(table);
+  if (count < sorted.size())
+    out.line(fmt::format("... and {} more (--candidates 0 shows all)", sorted.size() - count));
+}
+
+void show_entry(const Held& held, int candidates, Output& out) {
+  const Entry& e = held.entry;
+  const bool here = e.id.device == cpu_device().fingerprint;
+  Facts facts = {
+      {"op", e.id.op},
+      {"key", e.id.key},
+      {"label", make_label(e.id.op, e.id.key)},
+      {"call", call_text(e.id.spec)},
+      {"device", e.id.device + (here ? " (this machine)" : "")},
+      {"environment",
+       config_text(e.environment) +
+           (here && e.environment != cpu_device().environment ? " (another one than now)" : "")},
+      {"outcome", std::string(outcome_name(e.outcome)) + ", " + e.provenance},
+      {"config", config_text(e.config)}};
+  add_evidence(e.evidence, facts);
+  facts.emplace_back("file", held.file + (held.hidden ? " (hidden by a layer in front)" : ""));
+  out.facts(facts);
+  show_candidates(e, candidates, out);
+}
+
+}  // namespace
+
+int show_verb(const ShowOptions& options, Output& out) {
+  check_key(options.filter.key);
+  Problems problems;
+  const auto entries = read_entries(store_paths(options.store), options.filter, problems);
+  if (entries.empty())
+    throw Failure(exit_nothing, "no entry has a key that begins with \"" + options.filter.key +
+                                    "\"; `ejk ls` lists what is there");
+  Value list = Value::array();
+  for (const Held& held : entries) {
+    if (!list.as_array().empty()) out.line();
+    show_entry(held, options.candidates, out);
+    Value document = entry_to_document(held.entry);
+    document["where"] = held.where;
+    document["file"] = held.file;
+    document["hidden"] = held.hidden;
+    list.push_back(std::move(document));
+  }
+  out.document(Value::object({{"entries", std::move(list)}, {"problems", problems.to_value()}}));
+  return exit_ok;
+}
+
+}  // namespace ejk::cli

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stores.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <tuple>
+
+#include <ejk/device.h>
+#include <ejk/labels.h>
+
+#include "output.h"
+
+namespace ejk::cli {
+namespace fs = std::filesystem;
+
+namespace {
+
+// As the library reads $EJKERNEL_PERSISTENT_CACHE_LAYERS.
+std::vector<std::string> layers_from_environment() {
+  std::vector<std::string> out;
+  const char* text = std::getenv("EJKERNEL_PERSISTENT_CACHE_LAYERS");
+  std::string_view rest = text == nullptr ? "" : text;
+  while (!rest.empty()) {
+    const size_t end = rest.find(':');
+    if (const auto path = rest.substr(0, end); !path.empty()) out.emplace_back(path);
+    if (end == std::string_view::npos) break;
+    rest.remove_prefix(end + 1);
+  }
+  return out;
+}
+
+std::string without_home_sign(const std::string& path) {
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || !(path == "~" || path.starts_with("~/"))) return path;
+  return home + path.substr(1);
+}
+
+auto order_of(const EntryId& id) { return std::tie(id.device, id.op, id.key, id.spec); }
+
+}  // namespace
+
+WarningSink Problems::sink() {
+  return [list = list_](const std::string& message) {
+    say(message);
+    list->push_back(message);
+  };
+}
+
+Value Problems::to_value() const {
+  Value out = Value::array();
+  for (const std::string& problem : *list_) out.push_back(problem);
+  return out;
+}
+
+bool op_matches(const std::vector<std::string>& ops, std::string_view op) {
+  return ops.empty() || std::ranges::any_of(ops, [&](const std::string& wanted) {
+           return op == wanted ||
+                  (op.starts_with(wanted) && op.substr(wanted.size()).starts_with("@v"));
+         });
+}
+
+void check_key(const std::string& key) {
+  if (parse_label(key)) return;
+  if (key.empty() || key == ":")
+    throw Failure(exit_usage, "\"" + key +
+                                  "\" is no key: give the first digits of one (`ejk ls` "
+                                  "lists them), OP:KEY, OP: or a label");
+}
+
+std::string device_named(const std::string& name) {
+  return name == "this" ? cpu_device().fingerprint : name;
+}
+
+bool matches(const Filter& filter, const EntryId& id) {
+  if (!op_matches(filter.ops, id.op)) return false;
+  if (!filter.device.empty() && !id.device.starts_with(device_named(filter.device))) return false;
+  if (filter.key.empty()) return true;
+  if (const auto label = parse_label(filter.key)) return id.op == label->op && id.key == label->key;
+  const size_t colon = filter.key.rfind(':');
+  if (colon == std::string::npos) return id.key.starts_with(filter.key);
+  return op_matches({filter.key.substr(0, colon)}, id.op) &&
+         id.key.starts_with(filter.key.substr(colon + 1));
+}
+
+std::string store_path(const std::string& given) {
+  const std::string path = given.empty() ? default_store_path() : without_home_sign(given);
+  if (path.empty())
+    throw Failure(exit_failed,
+                  "there is no place for a store: give --store DIR, or set "
+                  "EJKERNEL_PERSISTENT_CACHE_DIR or HOME");
+  return path;
+}
+
+std::vector<std::string> store_paths(const std::string& given) {
+  const std::string path = store_path(given);
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::exists(status) && !fs::is_directory(status))
+    throw Failure(exit_failed, path + " is not a directory, so it is no store");
+  if (!given.empty()) {
+    if (!fs::exists(status))
+      throw Failure(exit_nothing, "there is no store at " + path + ": " +
+                                      (error ? error.message() : "no such directory"));
+    return {path};
+  }
+  std::vector<std::string> out = {path};
+  for (const std::string& layer : layers_from_environment()) out.push_back(layer);
+  return out;
+}
+
+std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filter& filter,
+                               Problems& problems) {
+  std::vector<Held> out;
+  Progress progress;
+  for (const std::string& path : paths) {
+    DirectoryStore store(path,
+                         {.read_only = true, .on_warning = problems.sink(), .environment = {}});
+    store.for_each("", [&](const Entry& entry) {
+      if (matches(filter, entry.id)) out.push_back({entry, path, store.file_of(entry.id), false});
+      progress.show("reading " + path + ": " + std::to_string(out.size()) + " entries");
+      return true;
+    });
+  }
+  // A failed tuning does not hide an answer behind it.
+  std::set<std::string> answered;
+  for (Held& held : out) {
+    const EntryId& id = held.entry.id;
+    const std::string call = stable_json(Value(Value::Array{id.device, id.op, id.key, id.spec}));
+    if (held.entry.outcome == Outcome::failed) held.hidden = answered.contains(call);
+    else held.hidden = !answered.insert(call).second;
+  }
+  std::ranges::stable_sort(out, [](const Held& a, const Held& b) {
+    return order_of(a.entry.id) < order_of(b.entry.id);
+  });
+  return out;
+}
+
+std::shared_ptr<PersistentCache> open_layers(const std::string& given, bool read_only,
+                                             Problems& problems) {
+  std::vector<std::shared_ptr<Store>> layers;
+  std::vector<std::string> paths = {store_path(given)};
+  if (given.empty())
+    for (const std::string& layer : layers_from_environment()) paths.push_back(layer);
+  for (const std::string& path : paths)
+    layers.push_back(std::make_shared<DirectoryStore>(
+        path, DirectoryStore::Options{.read_only = read_only || !layers.empty(),
+                                      .on_warning = problems.sink(),
+                                      .environment = {}}));
+  return std::make_shared<PersistentCache>(std::move(layers));
+}
+
+Value entry_summary(const Held& held) {
+  const Entry& e = held.entry;
+  return Value::object({{"op", e.id.op},
+                        {"key", e.id.key},
+                        {"call", call_text(e.id.spec)},
+                        {"device", e.id.device},
+                        {"outcome", outcome_name(e.outcome)},
+                        {"config", e.config},
+                        {"seconds", e.evidence.seconds},
+                        {"speedup", e.evidence.speedup},
+                        {"speedup_low", e.evidence.speedup_low},
+                        {"speedup_high", e.evidence.speedup_high},
+                        {"samples", e.evidence.samples},
+                        {"complete", e.evidence.complete},
+                        {"provenance", e.provenance},
+                        {"time", e.evidence.time},
+                        {"where", held.where},
+                        {"file", held.file},
+                        {"hidden", held.hidden}});
+}
+
+}  // namespace ejk::cli

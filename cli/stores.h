@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stores as the tool sees them: layers that are only looked at, entries with their place.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ejk/store.h>
+
+namespace ejk::cli {
+
+// Warnings of stores: said at once, and kept for --json.
+class Problems {
+ public:
+  WarningSink sink();
+  const std::vector<std::string>& list() const { return *list_; }
+  Value to_value() const;
+
+ private:
+  std::shared_ptr<std::vector<std::string>> list_ = std::make_shared<std::vector<std::string>>();
+};
+
+struct Held {
+  Entry entry;
+  std::string where;  // of the layer
+  std::string file;
+  bool hidden = false;  // a layer in front has an answer for the same call
+};
+
+// Which entries a verb is about. Empty members: all.
+struct Filter {
+  std::vector<std::string> ops;  // "name" or "name@vVERSION"
+  std::string device;            // "this", a fingerprint or how it begins
+  std::string key;               // how it begins, "OP:KEY" or a label
+};
+bool matches(const Filter& filter, const EntryId& id);
+bool op_matches(const std::vector<std::string>& ops, std::string_view op);
+// Throws Failure(usage) for a key that cannot be one.
+void check_key(const std::string& key);
+// "this" becomes this machine's fingerprint.
+std::string device_named(const std::string& name);
+
+// `given`, or the default place. Throws Failure if there is none.
+std::string store_path(const std::string& given);
+// The directories that hold entries: the given store, or the default one with its layers behind it.
+// Throws Failure(nothing) if the given one does not exist, Failure(failed) if it is no directory.
+std::vector<std::string> store_paths(const std::string& given);
+
+// Entries of those directories, in the order of device, op, and key; hidden ones last. Changes
+// nothing on disk. Shows progress.
+std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filter& filter,
+                               Problems& problems);
+
+// The layers for a selector; the first one can be written unless `read_only`.
+std::shared_ptr<PersistentCache> open_layers(const std::string& given, bool read_only,
+                                             Problems& problems);
+
+// Short facts of an entry for lists.
+Value entry_summary(const Held& held);
+
+}  // namespace ejk::cli

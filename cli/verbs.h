@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs: what each is told on the command line, and the function that does it. Each returns an
+// exit code or throws Failure or Error.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "output.h"
+#include "stores.h"
+
+namespace ejk::cli {
+
+struct DevicesOptions {};
+int devices_verb(const DevicesOptions&, Output& out);
+
+struct LsOptions {
+  std::string store;
+  Filter filter;
+  bool all = false;  // hidden ones too
+};
+int ls_verb(const LsOptions&, Output& out);
+
+struct ShowOptions {
+  std::string store;
+  Filter filter;
+  int candidates = 20;  // at most so many; 0: all
+};
+int show_verb(const ShowOptions&, Output& out);
+
+struct ExportOptions {
+  std::string store;
+  Filter filter;
+  std::string file = "-";
+  bool without_candidates = false;
+};
+int export_verb(const ExportOptions&, Output& out);
+
+struct ImportOptions {
+  std::string store;
+  std::vector<std::string> files;
+  std::string as_device;  // file entries under this device
+  bool replace = false;
+  bool dry_run = false;
+  bool with_heuristics = false;
+};
+int import_verb(const ImportOptions&, Output& out);
+
+struct MergeOptions {
+  std::string into;
+  std::vector<std::string> from;
+  bool dry_run = false;
+};
+int merge_verb(const MergeOptions&, Output& out);
+
+struct PruneOptions {
+  std::string store;
+  Filter filter;
+  std::string older_than;  // "30d"
+  bool failed = false;
+  bool other_devices = false;
+  bool old_versions = false;
+  bool damaged = false;
+  bool all = false;
+  bool dry_run = false;
+};
+int prune_verb(const PruneOptions&, Output& out);
+
+struct QuarantineOptions {
+  std::string store;
+  std::string op;
+  bool all = false;
+};
+int quarantine_ls_verb(const QuarantineOptions&, Output& out);
+int quarantine_clear_verb(const QuarantineOptions&, Output& out);
+
+struct DoctorOptions {
+  std::string store;
+  double seconds = 1;  // of the noise measurement; 0: none
+  std::string root = "/";
+};
+int doctor_verb(const DoctorOptions&, Output& out);
+
+// Where recorded calls are and who runs them.
+struct KernelOptions {
+  std::string recorded;              // folder; default: default_recording_path()
+  std::vector<std::string> plugins;  // shared libraries of kernels
+};
+
+struct ExplainOptions {
+  std::string store;
+  Filter filter;
+  KernelOptions kernels;
+};
+int explain_verb(const ExplainOptions&, Output& out);
+
+struct LabelsOptions {
+  std::string store;
+  std::vector<std::string> files;
+  std::vector<std::string> prefixes;
+};
+int labels_verb(const LabelsOptions&, Output& out);
+
+struct TuneOptions {
+  std::string store;
+  KernelOptions kernels;
+  bool all_recorded = false;
+  std::string lowered;  // file or dump folder
+  std::vector<std::string> prefixes;
+  std::string op;                 // of a call given on the line
+  std::vector<std::string> args;  // of it: f32[512,512], 3, true, "text"
+  std::vector<std::string> ops;   // of recorded calls: only these
+  double budget = 0;              // seconds for all of them; 0: any
+  double budget_per_call = 10;
+  bool retune = false;
+  bool dry_run = false;
+};
+int tune_verb(const TuneOptions&, Output& out);
+
+struct BenchOptions {
+  std::string store;
+  KernelOptions kernels;
+  Filter filter;
+  std::string op;
+  std::vector<std::string> args;
+  double seconds = 2;  // for each call
+};
+int bench_verb(const BenchOptions&, Output& out);
+
+struct WhatIfOptions {
+  std::string store;
+  KernelOptions kernels;
+  std::vector<std::string> ops;
+  double least_coverage = 0;  // percent of the time; below it the exit code is 4
+};
+int what_if_verb(const WhatIfOptions&, Output& out);
+
+struct ReportOptions {
+  std::string store;
+  Filter filter;
+  std::string recorded;  // folder
+  std::string file = "ejk-report.html";
+};
+int report_verb(const ReportOptions&, Output& out);
+
+}  // namespace ejk::cli

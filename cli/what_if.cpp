@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// ejk what-if: recorded calls against a store: which tier would answer, what is likely lost.
+#include "what_if.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <ejk/device.h>
+#include <ejk/offline.h>
+
+#include "calls.h"
+
+namespace ejk::cli {
+namespace {
+
+using enum Table::Align;
+
+// From best to worst; those before the last two run with something that is stored.
+constexpr std::array<const char*, 7> tiers = {
+    "measured here",     "measured in another environment",
+    "cut short",         "too noisy to tell",
+    "imported",          "failed: heuristic",
+    "nothing: heuristic"};
+constexpr size_t first_uncovered = 5;
+
+size_t tier_of(const std::optional<PersistentCache::Found>& found) {
+  if (!found) return 6;
+  const Entry& e = found->entry;
+  if (e.outcome == Outcome::failed) return 5;
+  if (e.provenance == "imported") return 4;
+  if (e.outcome == Outcome::unresolved) return 3;
+  if (!e.evidence.complete) return 2;
+  return e.environment == cpu_device().environment ? 0 : 1;
+}
+
+struct Sum {
+  uint64_t calls = 0, shapes = 0;
+  double seconds = 0;
+  void add(const RecordedCall& call) { calls += call.calls, ++shapes, seconds += call.seconds(); }
+};
+
+double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
+double share(uint64_t part, uint64_t whole) {
+  return share(static_cast<double>(part), static_cast<double>(whole));
+}
+
+double number(const Value& object, std::string_view name) { return object.find(name)->as_double(); }
+std::string text(const Value& object, std::string_view name) {
+  return object.find(name)->as_string();
+}
+
+}  // namespace
+
+Value coverage_document(const std::vector<RecordedCall>& calls, PersistentCache& store) {
+  std::array<Sum, tiers.size()> sums;
+  Sum all, covered;
+  for (const RecordedCall& call : calls) {
+    const size_t tier = tier_of(store.get(call.id));
+    sums[tier].add(call);
+    all.add(call);
+    if (tier < first_uncovered) covered.add(call);
+  }
+  Value by_tier = Value::array();
+  for (size_t i = 0; i < tiers.size(); ++i)
+    by_tier.push_back(Value::object({{"tier", tiers[i]},
+                                     {"covered", i < first_uncovered},
+                                     {"shapes", sums[i].shapes},
+                                     {"calls", sums[i].calls},
+                                     {"seconds", sums[i].seconds}}));
+  // What tuning the rest would save is what not having it costs.
+  double regret = 0;
+  Value to_tune = Value::array();
+  for (const PlannedCall& p : plan_tuning(calls, &store)) {
+    regret += p.worth();
+    to_tune.push_back(Value::object({{"op", p.call.id.op},
+                                     {"key", p.call.id.key},
+                                     {"call", call_text(p.call.id.spec)},
+                                     {"calls", p.call.calls},
+                                     {"seconds", p.seconds},
+                                     {"expected_gain", p.expected_gain},
+                                     {"why", p.why}}));
+  }
+  const double by_calls = share(covered.calls, all.calls);
+  // Calls that were never timed count by their number.
+  const double by_time = all.seconds > 0 ? share(covered.seconds, all.seconds) : by_calls;
+  return Value::object({{"coverage", Value::object({{"calls", by_calls}, {"time", by_time}})},
+                        {"expected_regret_seconds", regret},
+                        {"seconds", all.seconds},
+                        {"calls", all.calls},
+                        {"shapes", all.shapes},
+                        {"tiers", std::move(by_tier)},
+                        {"to_tune", std::move(to_tune)}});
+}
+
+int what_if_verb(const WhatIfOptions& options, Output& out) {
+  load_plugins(options.kernels);
+  Problems problems;
+  if (!options.store.empty())
+    static_cast<void>(store_paths(options.store));  // says if it is not there
+  const auto store = open_layers(options.store, true, problems);
+  Filter filter;
+  filter.ops = options.ops;
+  const auto calls = recorded_calls(options.kernels, filter, problems);
+  if (calls.empty())
+    throw Failure(exit_nothing, "no such calls are recorded in " +
+                                    recorded_folder(options.kernels) +
+                                    " (EJKERNEL_OPS_RECORD=1 records a program's calls)");
+  Value document = coverage_document(calls, *store);
+
+  const double all_calls = number(document, "calls"), all_seconds = number(document, "seconds");
+  Table table({{"ANSWER"},
+               {"SHAPES", right},
+               {"CALLS", right},
+               {"OF CALLS", right},
+               {"TIME", right},
+               {"OF TIME", right}});
+  for (const Value& tier : document.find("tiers")->as_array())
+    if (number(tier, "shapes") > 0)
+      table.add({text(tier, "tier"), fmt::format("{:.0f}", number(tier, "shapes")),
+                 fmt::format("{:.0f}", number(tier, "calls")),
+                 percent_text(share(number(tier, "calls"), all_calls)),
+                 time_text(number(tier, "seconds")),
+                 percent_text(share(number(tier, "seconds"), all_seconds))});
+  out.table(table);
+  const Value& coverage = *document.find("coverage");
+  out.line(
+      fmt::format("covered: {} of the calls, {} of the time; expected regret: {} of {}",
+                  percent_text(number(coverage, "calls")), percent_text(number(coverage, "time")),
+                  time_text(number(document, "expected_regret_seconds")), time_text(all_seconds)));
+
+  constexpr size_t most = 10;
+  Table worst({{"TO TUNE"},
+               {"KEY"},
+               {"CALLS", right},
+               {"TIME", right},
+               {"MAY SAVE", right},
+               {"WHY"},
+               {"CALL"}});
+  const auto& to_tune = document.find("to_tune")->as_array();
+  for (size_t i = 0; i < std::min(most, to_tune.size()); ++i)
+    worst.add({text(to_tune[i], "op"), text(to_tune[i], "key"),
+               fmt::format("{:.0f}", number(to_tune[i], "calls")),
+               time_text(number(to_tune[i], "seconds")),
+               percent_text(number(to_tune[i], "expected_gain")), text(to_tune[i], "why"),
+               text(to_tune[i], "call")});
+  if (!worst.empty()) {
+    out.line();
+    out.table(worst);
+  }
+  const bool enough = 100 * number(coverage, "time") >= options.least_coverage;
+  document["problems"] = problems.to_value();
+  out.document(document);
+  return enough ? exit_ok : exit_unfit;
+}
+
+}  // namespace ejk::cli

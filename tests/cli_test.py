@@ -1,0 +1,1026 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tool `ejk` as an operator meets it, every verb as a process of its own."""
+
+import hashlib
+import html.parser
+import json
+import os
+import pathlib
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = pathlib.Path(os.environ.get("EJK_BUILD_DIR", ROOT / "build/dev"))
+TOOL = BUILD / "cli/ejk"
+PLUGINS = BUILD / "tests/plugins"
+VERBS = [
+    "devices", "ls", "show", "explain", "labels", "what-if", "report", "doctor", "tune", "bench",
+    "export", "import", "merge", "prune", "quarantine ls", "quarantine clear", "completion", "manual",
+]  # fmt: skip
+SPEC = '{"args_spec":[{"dtype":"float32","shape":[8,4]}],"batch_axes":null,"kwargs_spec":{},"method":null}'
+
+
+@pytest.fixture(scope="session", autouse=True)
+def the_tool_is_built():
+    assert TOOL.exists(), f"{TOOL} is not there: cmake --preset dev && cmake --build --preset dev"
+
+
+@pytest.fixture
+def ejk(tmp_path):
+    """Runs the tool in an empty home; `expect` is the exit code, the result has .json if it parses."""
+
+    def call(*arguments, expect=0, env=None, text=True, **how):
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path / "home"),
+            "EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store"),
+            **(env or {}),
+        }
+        result = subprocess.run(
+            [TOOL, *map(str, arguments)],
+            env=environment, capture_output=True, text=text, timeout=120, **{"cwd": tmp_path, **how},
+        )  # fmt: skip
+        assert result.returncode == expect, (arguments, result.returncode, result.stdout, result.stderr)
+        if "--json" in arguments and result.stdout:
+            result.json = json.loads(result.stdout, parse_constant=pytest.fail)
+        return result
+
+    (tmp_path / "home").mkdir()
+    return call
+
+
+@pytest.fixture
+def device(ejk):
+    return ejk("devices", "--json").json["devices"][0]
+
+
+def entry(device, op="matmul@v1", spec=SPEC, config=None, samples=40, **members):
+    key = hashlib.sha256(spec.encode()).hexdigest()[:16]
+    candidates = [
+        {"config": {"block": 64, "threads": 1}, "status": "ok", "seconds": 1e-3, "ratio": 0.5,
+         "ratio_low": 0.49, "ratio_high": 0.52, "samples": 40},
+        {"config": {"block": 16, "threads": 1}, "status": "slower", "seconds": 2e-3, "ratio": 1.0,
+         "ratio_low": 0.99, "ratio_high": 1.01, "samples": 20},
+        {"config": {"block": 64, "threads": 2}, "status": "slower", "seconds": 1.5e-3, "ratio": 0.75,
+         "ratio_low": 0.7, "ratio_high": 0.8, "samples": 20},
+        {"config": {"block": 7, "threads": 9}, "status": "rejected", "kind": "crashed",
+         "why": "SIGSEGV", "seconds": 0, "ratio": 0, "ratio_low": 0, "ratio_high": 0, "samples": 0},
+    ]  # fmt: skip
+    out = {
+        "schema": 1, "op": op, "key": key, "spec": json.loads(spec) if spec.startswith("{") else spec,
+        "device": {"fingerprint": device["fingerprint"], "identity": device["identity"]},
+        "environment": device["environment"], "outcome": "tuned",
+        "config": config or {"block": 64, "threads": 1}, "provenance": "measured",
+        "evidence": {
+            "seconds": 1e-3, "seconds_low": 0.98e-3, "seconds_high": 1.03e-3, "heuristic_seconds": 2e-3,
+            "speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1, "noise": 0.012, "samples": samples,
+            "complete": True, "strategy": "race", "clock": "thread_cpu", "cache": "warm",
+            "guard": "child", "data": "call", "library": "0.1.0", "time": "2024-05-06T07:08:09Z",
+        },
+        "candidates": candidates,
+    }  # fmt: skip
+    for name, value in members.items():
+        if name in out["evidence"]:
+            out["evidence"][name] = value
+        else:
+            out[name] = value
+    return out
+
+
+def exported(path, *entries):
+    path.write_text("\n".join(json.dumps(line) for line in [{"ejk_export": 1}, *entries]) + "\n")
+    return path
+
+
+@pytest.fixture
+def store(ejk, device, tmp_path):
+    """The default store with two entries."""
+    other = SPEC.replace("8,4", "16,4")
+    exported(tmp_path / "two.jsonl", entry(device), entry(device, op="norm@v2", spec=other))
+    ejk("import", tmp_path / "two.jsonl")
+    return tmp_path / "store"
+
+
+KEY = hashlib.sha256(SPEC.encode()).hexdigest()[:16]
+
+
+# ---- the command line ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_and_json(ejk, verb):
+    text = ejk(*verb.split(), "--help").stdout
+    assert "--json" in text and "Usage" in text
+
+
+def test_help_names_every_verb_and_the_manual_every_verb_and_option(ejk):
+    text = ejk("--help").stdout
+    manual = ejk("manual").stdout.replace("\\-", "-")
+    for verb in VERBS:
+        assert verb.split()[0] in text
+        assert f'.SS "ejk {verb}"' in manual
+        section = manual.split(f'.SS "ejk {verb}"')[1].split(".SS")[0].split(".SH")[0]
+        for option in re.findall(r"(?m)^  (--[\w-]+)", ejk(*verb.split(), "--help").stdout):
+            assert option in section, (verb, option)
+    for code in ["0", "1", "2", "3", "4", "130", "141"]:
+        assert f".B {code}\n" in manual
+
+
+def test_the_manual_is_good_roff(ejk, tmp_path):
+    manual = tmp_path / "ejk.1"
+    manual.write_text(ejk("manual").stdout)
+    try:
+        checked = subprocess.run(
+            ["groff", "-man", "-Tutf8", "-ww", manual], capture_output=True, text=True, timeout=60
+        )
+    except FileNotFoundError:
+        pytest.skip("groff is not installed")
+    assert checked.returncode == 0 and checked.stderr == ""
+    assert "EXIT STATUS" in re.sub(".\x08", "", checked.stdout)
+
+
+def test_completion_knows_verbs_and_options(ejk, tmp_path):
+    script = tmp_path / "ejk.bash"
+    script.write_text(ejk("completion", "bash").stdout)
+
+    def complete(*words):
+        line = " ".join(f"'{word}'" for word in words)
+        code = f". {script}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _ejk; echo ${{COMPREPLY[@]}}"
+        return subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert complete("ejk", "do") == ["doctor"]
+    assert set(complete("ejk", "")) >= {verb.split()[0] for verb in VERBS}
+    assert complete("ejk", "ls", "--st") == ["--store"]
+    assert {"ls", "clear"} <= set(complete("ejk", "quarantine", ""))
+    assert ejk("completion", "bash", "--json").json["text"] == script.read_text()
+    for shell in ["zsh", "fish"]:
+        assert "what-if" in ejk("completion", shell).stdout
+    assert "tcsh" in ejk("completion", "tcsh", expect=2).stderr
+
+
+@pytest.mark.parametrize(
+    "line, says",
+    [
+        ("", "a verb is needed"),
+        ("lss", "did you mean ls?"),
+        ("qqqqqqqq", "no verb"),
+        ("ls --no-such-option", "--no-such-option"),
+        ("show", "key is required"),
+        ("show abc --candidates -1", "--candidates"),
+        ("prune", "--older-than"),
+        ("prune --older-than soon", "30d"),
+        ("quarantine clear", "--all"),
+        ("quarantine", "subcommand"),
+        ("tune", "--recorded"),
+        ("tune --recorded --lowered f", "--recorded"),
+        ("tune --arg f32[2] --recorded", "--arg"),
+        ("doctor --seconds -1", "--seconds"),
+        ("merge a a", "into itself"),
+        ("show :", "is no key"),
+    ],
+)
+def test_wrong_command_lines_are_refused_with_a_word(ejk, line, says):
+    result = ejk(*line.split(), expect=2)
+    assert says in result.stderr and result.stdout == ""
+
+
+def test_version(ejk):
+    assert re.fullmatch(r"ejk \d+\.\d+\.\d+\n", ejk("--version").stdout)
+
+
+# ---- looking ------------------------------------------------------------------------------------
+
+
+def test_devices(ejk, device):
+    assert device["platform"] == "cpu" and device["fingerprint"].startswith("cpu|")
+    assert device["fingerprint"] in ejk("devices").stdout
+
+
+def test_ls_lists_what_is_there(ejk, store, device):
+    listed = ejk("ls", "--json").json["entries"]
+    assert [e["op"] for e in listed] == ["matmul@v1", "norm@v2"]
+    assert listed[0]["key"] == KEY and listed[0]["config"] == {"block": 64, "threads": 1}
+    assert pathlib.Path(listed[0]["file"]).exists()
+    text = ejk("ls").stdout
+    assert "(this machine)" in text and "block=64 threads=1" in text and "float32[8,4]" in text
+    assert [e["op"] for e in ejk("ls", "norm", "--json").json["entries"]] == ["norm@v2"]
+    assert ejk("ls", "norm@v1", "--json", expect=3).json["entries"] == []
+    assert len(ejk("ls", "--device", "this", "--json").json["entries"]) == 2
+    assert ejk("ls", "--device", "gpu", "--json").json["entries"] == []
+
+
+def test_looking_changes_nothing(ejk, store):
+    (store / "v1/x/y").mkdir(parents=True)
+    (store / "v1/x/y/broken.json").write_text("{")
+
+    def snapshot():
+        return {str(p): p.read_bytes() for p in store.rglob("*") if p.is_file()}
+
+    before = snapshot()
+    for line in [["ls"], ["show", KEY], ["explain", KEY], ["export", "-"], ["quarantine", "ls"],
+                 ["prune", "--all", "--dry-run"], ["doctor", "--seconds", "0"], ["report", "../r.html"]]:  # fmt: skip
+        subprocess.run([TOOL, *line], env={"EJKERNEL_PERSISTENT_CACHE_DIR": str(store)}, capture_output=True, cwd=store)
+    assert snapshot() == before
+
+
+def test_an_empty_home_is_an_empty_store(ejk, tmp_path):
+    assert "no entries" in ejk("ls").stdout
+    assert ejk("ls", "--json").json["entries"] == []
+    assert not (tmp_path / "store").exists()
+    nowhere = {"EJKERNEL_PERSISTENT_CACHE_DIR": "", "HOME": "", "XDG_CACHE_HOME": ""}
+    assert "--store" in ejk("ls", env=nowhere, expect=1).stderr
+
+
+def test_a_named_store_must_be_there(ejk, tmp_path):
+    assert "no store at" in ejk("ls", "--store", tmp_path / "nothing", expect=3).stderr
+    (tmp_path / "file").write_text("")
+    assert "not a directory" in ejk("ls", "--store", tmp_path / "file", expect=1).stderr
+
+
+def test_layers_in_front_hide_those_behind(ejk, store, device, tmp_path):
+    exported(tmp_path / "site.jsonl", entry(device, config={"block": 1, "threads": 1}))
+    ejk("import", "--store", tmp_path / "site", tmp_path / "site.jsonl")
+    env = {"EJKERNEL_PERSISTENT_CACHE_LAYERS": str(tmp_path / "site")}
+    assert len(ejk("ls", "--json", env=env).json["entries"]) == 2
+    every = ejk("ls", "--all", "--json", env=env).json["entries"]
+    assert [(e["config"]["block"], e["hidden"]) for e in every] == [(64, False), (1, True), (64, False)]
+    explained = ejk("explain", KEY, "--json", env=env).json["stored"][0]
+    assert [layer["answers"] for layer in explained["layers"]] == [True, False]
+    assert explained["config"] == {"block": 64, "threads": 1}
+
+
+@pytest.mark.parametrize("key", [KEY, KEY[:4], f"matmul:{KEY}", f"matmul@v1:{KEY[:5]}", f"ejkernel_ops#matmul@v1:{KEY}"])
+def test_show_finds_an_entry_by_key_prefix_op_or_label(ejk, store, key):
+    shown = ejk("show", key, "--json").json["entries"]
+    assert [e["op"] for e in shown] == ["matmul@v1"]
+    assert len(shown[0]["candidates"]) == 4 and shown[0]["evidence"]["speedup"] == 2.0
+    text = ejk("show", key).stdout
+    for part in ["2x (1.9x to 2.1x)", "crashed: SIGSEGV", "this machine", "float32[8,4]", "+-1.2 %"]:
+        assert part in text
+
+
+def test_show_limits_candidates_and_knows_what_is_not_there(ejk, store):
+    assert "and 3 more" in ejk("show", KEY, "--candidates", "1").stdout
+    assert "ejk ls" in ejk("show", "ffffffffffffffff", expect=3).stderr
+    assert ejk("explain", "ffffffffffffffff", expect=3).stderr
+
+
+def test_explain_says_why_a_stored_entry_does_not_answer(ejk, device, tmp_path):
+    foreign = {**device, "fingerprint": "cpu|Other|0123456789abcdef"}
+    exported(tmp_path / "e", entry(foreign), entry(device, op="bad@v1", outcome="failed", config=None))
+    ejk("import", tmp_path / "e")
+    assert "another device" in ejk("explain", f"matmul:{KEY}").stdout
+    told = ejk("explain", f"bad:{KEY}", "--json").json["stored"][0]
+    assert told["origin"] == "none" and "rejected every candidate" in told["layers"][0]["why"]
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u009b31m\u202egnp\x7f\r\n\tz"
+
+
+def test_hostile_text_never_reaches_a_terminal_raw(ejk, device, tmp_path):
+    bad = entry(device, op=f"op{HOSTILE}@v1", config={f"n{HOSTILE}": HOSTILE})
+    bad["candidates"][3]["why"] = HOSTILE
+    bad["provenance"] = HOSTILE
+    bad["device"]["fingerprint"] = f"cpu|{HOSTILE}"
+    exported(tmp_path / "bad", bad)
+    imported = ejk("import", tmp_path / "bad")
+    damaged = tmp_path / f"store/v1/a{HOSTILE.replace('/', '')}/b"
+    damaged.mkdir(parents=True)
+    (damaged / f"{HOSTILE}.json").write_text("{")
+    results = [imported] + [
+        ejk(*line, env={"LC_ALL": "C.UTF-8"})
+        for line in (["ls"], ["show", KEY], ["explain", KEY], ["ls", "--json"], ["show", KEY, "--json"],
+                     ["prune", "--all", "--dry-run"], ["report", "r.html"])
+    ]  # fmt: skip
+    for result in results:
+        for text in (result.stdout, result.stderr):
+            assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text), text
+    assert ejk("show", KEY, "--json").json["entries"][0]["config"] == {f"n{HOSTILE}": HOSTILE}
+    assert HOSTILE[1:] not in (tmp_path / "r.html").read_text()
+    assert "\x1b" not in ejk("ls", f"--op{HOSTILE}", expect=2).stderr
+    assert "\x1b" not in ejk("show", f"dead{HOSTILE}", expect=3).stderr
+
+
+def test_a_terminal_gets_bold_titles_and_lines_that_fit_and_a_pipe_neither(ejk, store, tmp_path):
+    assert "\x1b" not in ejk("ls").stdout
+
+    def on_terminal(**env):
+        pid, fd = pty.fork()
+        if pid == 0:
+            os.environ.update({"EJKERNEL_PERSISTENT_CACHE_DIR": str(store), "TERM": "xterm", **env})
+            os.execv("/bin/sh", ["sh", "-c", f"stty cols 40; exec {TOOL} ls"])
+        out = b""
+        while True:
+            try:
+                piece = os.read(fd, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            out += piece
+        os.waitpid(pid, 0)
+        os.close(fd)
+        return out.decode()
+
+    bold = on_terminal()
+    assert "\x1b[1mOP" in bold
+    rows = [line for line in re.sub(r"\x1b\[\d*m", "", bold).splitlines() if KEY[:4] in line or "norm@" in line]
+    assert rows and all(len(row) <= 40 for row in rows)
+    assert "\x1b" not in on_terminal(NO_COLOR="1")
+
+
+def test_damaged_files_are_told_and_passed_over(ejk, store):
+    (store / "v1/x/y").mkdir(parents=True)
+    (store / "v1/x/y/broken.json").write_text('{"schema": 1,')
+    result = ejk("ls", "--json")
+    assert len(result.json["entries"]) == 2
+    assert any("broken.json" in problem for problem in result.json["problems"])
+    assert "broken.json" in result.stderr
+
+
+# ---- moving -------------------------------------------------------------------------------------
+
+
+def test_export_and_import_keep_every_byte(ejk, store, tmp_path):
+    ejk("export", "all.jsonl")
+    ejk("import", "--store", tmp_path / "copy", "all.jsonl")
+    files = lambda root: {str(p.relative_to(root)): p.read_text() for p in (root / "v1").rglob("*.json")}  # noqa: E731
+    assert files(tmp_path / "copy") == files(store) and len(files(store)) == 2
+    assert ejk("export").stdout == (tmp_path / "all.jsonl").read_text()
+    assert len(ejk("export", "--op", "norm").stdout.splitlines()) == 2
+    assert [e["op"] for e in ejk("export", "--json").json["entries"]] == ["matmul@v1", "norm@v2"]
+    lean = ejk("export", "--without-candidates", "--key", KEY).stdout.splitlines()[1]
+    assert json.loads(lean)["candidates"] == []
+    assert "no such entries" in ejk("export", "--op", "nothing", expect=3).stderr
+
+
+def test_import_reads_standard_input(ejk, store, tmp_path):
+    text = ejk("export").stdout
+    assert ejk("import", "-", "--store", tmp_path / "b", "--json", input=text).json["added"] == 2
+
+
+def test_better_evidence_stays(ejk, device, tmp_path):
+    weak = exported(tmp_path / "weak", entry(device, samples=5, config={"block": 5}))
+    strong = exported(tmp_path / "strong", entry(device, samples=500, config={"block": 500}))
+    block = lambda: ejk("ls", "--json").json["entries"][0]["config"]["block"]  # noqa: E731
+    assert ejk("import", weak, "--dry-run", "--json").json["added"] == 1
+    assert not (tmp_path / "store").exists()
+    assert ejk("import", weak, "--json").json["added"] == 1 and block() == 5
+    assert ejk("import", strong, "--json").json["replaced"] == 1 and block() == 500
+    again = ejk("import", weak, strong, "--json").json
+    assert (again["kept"], again["replaced"], block()) == (2, 0, 500)
+    assert ejk("import", weak, "--replace", "--json").json["replaced"] == 1 and block() == 5
+
+
+def test_merge_is_the_same_whatever_the_order(ejk, device, tmp_path):
+    far = {**device, "environment": {"cores": 999}}
+    entries = [entry(device, samples=5, config={"block": 5}), entry(far, samples=900, config={"block": 9}),
+               entry(device, samples=50, config={"block": 50})]  # fmt: skip
+    for i, e in enumerate(entries):
+        exported(tmp_path / f"{i}.jsonl", e)
+        ejk("import", "--store", tmp_path / f"s{i}", tmp_path / f"{i}.jsonl")
+    winners = set()
+    for order in [(0, 1, 2), (2, 1, 0), (1, 2, 0)]:
+        into = tmp_path / f"into{order}"
+        ejk("merge", into, *(tmp_path / f"s{i}" for i in order))
+        winners.add(ejk("ls", "--store", into, "--json").json["entries"][0]["config"]["block"])
+    assert winners == {50}  # measured in this environment, and most often
+
+
+def test_as_device_files_entries_under_this_one(ejk, device, tmp_path):
+    foreign = {**device, "fingerprint": "cpu|Other|0123456789abcdef"}
+    exported(tmp_path / "e", entry(foreign))
+    told = ejk("import", tmp_path / "e", "--json").json
+    assert told["other_devices"] == {"cpu|Other|0123456789abcdef": 1}
+    ejk("import", tmp_path / "e", "--as-device", "this")
+    (here,) = ejk("ls", "--device", "this", "--json").json["entries"]
+    assert here["device"] == device["fingerprint"] and here["provenance"] == "transferred"
+
+
+def test_caches_of_ejkernel_are_imported(ejk, device, tmp_path):
+    plain = {
+        "cpu|cpu|add@v0|5feceb66ffc86f38": {"a": 0, "b": 0.5, "c": [1, 2], "d": {"z": 1, "a": None}},
+        "NVIDIA H100 80GB HBM3|PJRT C API\ncuda 12090|flash_attention@v2|6b86b273ff34fce1": {"num_warps": 4},
+        "TPU v4||flash_attention@v2|d4735e3a265e16ee": {"num_warps": None},
+        "d|o@v0|k1": 3,
+        "d|x|o|y@v0|k6": 1,
+        "cpu|cpu|none@v0|4e07408562bedb8b": None,
+    }
+    (tmp_path / "plain.json").write_text(json.dumps(plain))
+    assert ejk("import", tmp_path / "plain.json", "--json").json["added"] == 5
+    ids = {(e["device"], e["op"], e["key"]): e for e in ejk("ls", "--json").json["entries"]}
+    assert set(ids) == {
+        ("cpu|cpu", "add@v0", "5feceb66ffc86f38"),
+        ("NVIDIA H100 80GB HBM3|PJRT C API\ncuda 12090", "flash_attention@v2", "6b86b273ff34fce1"),
+        ("TPU v4|", "flash_attention@v2", "d4735e3a265e16ee"),
+        ("d", "o@v0", "k1"),
+        ("d|x", "o|y@v0", "k6"),
+    }
+    add = ids["cpu|cpu", "add@v0", "5feceb66ffc86f38"]
+    assert add["provenance"] == "imported" and not add["complete"] and add["config"]["c"] == [1, 2]
+    ejk("import", tmp_path / "plain.json", "--as-device", "this")
+    here = ejk("ls", "--device", "this", "--json").json["entries"]
+    assert len(here) == 5
+
+
+def test_caches_that_ejkernel_wrote_are_read_as_it_reads_them(ejk, tmp_path):
+    vectors = json.loads((ROOT / "tests/data/keys.json").read_text())
+    for i, case in enumerate(vectors["persistent"]):
+        (tmp_path / "c.json").write_text(case["text"])
+        ejk("import", tmp_path / "c.json", "--store", tmp_path / f"s{i}")
+        listed = ejk("ls", "--store", tmp_path / f"s{i}", "--json").json["entries"]
+        assert sorted((e["device"], e["op"], e["key"]) for e in listed) == sorted(
+            (get["dev"], get["op"], get["key"]) for get in case["gets"]
+        )
+        configs = json.loads(case["text"])
+        assert all(configs["|".join((e["device"], e["op"], e["key"]))] == e["config"] for e in listed)
+    for case in vectors["persistent_real_ops"]:
+        (tmp_path / "c.json").write_text(case["text"])
+        count = len(json.loads(case["text"]))
+        assert ejk("import", tmp_path / "c.json", "--as-device", "this", "--json").json["added"] == count > 0
+
+
+def test_caches_of_ejkernel_that_keep_provenance_are_imported_without_heuristics(ejk, tmp_path):
+    folder = tmp_path / "ejkernel-cache"
+    folder.mkdir()
+    (folder / "ops.json").write_text(json.dumps({
+        "cpu|cpu|add@v0|5feceb66ffc86f38": {"config": {"a": 1}, "provenance": "autotune"},
+        "cpu|cpu|add@v0|6b86b273ff34fce1": {"config": {"a": 2}, "provenance": "heuristics"},
+        "cpu|cpu|add@v0|d4735e3a265e16ee": {"config": {"a": 3}, "other": 1},
+    }))  # fmt: skip
+    told = ejk("import", folder, "--json").json
+    assert (told["added"], told["heuristics"]) == (2, 1)
+    configs = {e["key"][:4]: e["config"] for e in ejk("ls", "--json").json["entries"]}
+    assert configs == {"5fec": {"a": 1}, "d473": {"config": {"a": 3}, "other": 1}}
+    assert ejk("import", folder, "--with-heuristics", "--json").json["added"] == 1
+
+
+def test_a_measurement_takes_the_place_of_an_import(ejk, device, tmp_path):
+    key = KEY
+    (tmp_path / "c.json").write_text(json.dumps({f"cpu|cpu|matmul@v1|{key}": {"block": 1, "threads": 1}}))
+    ejk("import", "--as-device", "this", tmp_path / "c.json")
+    exported(tmp_path / "m", entry(device))
+    ejk("import", tmp_path / "m")
+    blocks = {e["config"]["block"] for e in ejk("ls", "--json").json["entries"]}
+    assert 64 in blocks
+    assert ejk("explain", f"matmul:{key}", "--json").json["stored"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "3", '{"a": 1}', '{"ejk_export": 99}\n', "\x00\xff", '{"schema": 1, "op": "x"}', "[" * 10000],
+)
+def test_what_is_no_cache_is_refused(ejk, tmp_path, content):
+    (tmp_path / "f").write_bytes(content.encode("latin-1"))
+    result = ejk("import", "f", expect=1)
+    assert "cannot read entries from f" in result.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_damaged_lines_of_an_export_are_told_and_the_rest_is_taken(ejk, device, tmp_path):
+    good = json.dumps(entry(device))
+    (tmp_path / "f").write_text('{"ejk_export": 1}\nnonsense\n' + good + '\n{"schema": 1}\n\n' + good[: len(good) // 2])
+    told = ejk("import", "f", "--json", expect=1)
+    assert told.json["added"] == 1 and told.json["damaged"] == 3
+    assert "line 2" in told.stderr and "line 4" in told.stderr
+
+
+def test_missing_sources_are_named(ejk, tmp_path):
+    assert "nothing.json" in ejk("import", "nothing.json", expect=3).stderr
+    (tmp_path / "empty").mkdir()
+    assert "no store" in ejk("import", "empty", expect=3).stderr
+    assert "empty" in ejk("merge", "into", "empty", expect=3).stderr
+
+
+# ---- keeping ------------------------------------------------------------------------------------
+
+
+def test_prune(ejk, device, tmp_path):
+    old = entry(device, time="2001-01-01T00:00:00Z", op="old@v1")
+    failed = entry(device, op="bad@v1", outcome="failed", config=None, time="2999-01-01T00:00:00Z")
+    failed["config"] = None
+    v9, v10 = (entry(device, op=f"versioned@v{v}", time="2999-01-01T00:00:00Z") for v in (9, 10))
+    foreign = entry({**device, "fingerprint": "cpu|Other|0"}, op="far@v1", time="2999-01-01T00:00:00Z")
+    exported(tmp_path / "all", old, failed, v9, v10, foreign)
+    ejk("import", tmp_path / "all")
+
+    def ops():
+        return {e["op"] for e in ejk("ls", "--json").json["entries"]}
+
+    everything = {"old@v1", "bad@v1", "versioned@v9", "versioned@v10", "far@v1"}
+    assert [e["op"] for e in ejk("prune", "--older-than", "30d", "--dry-run", "--json").json["removed"]] == ["old@v1"]
+    assert ops() == everything
+    ejk("prune", "--older-than", "30d")
+    ejk("prune", "--failed")
+    assert ops() == everything - {"old@v1", "bad@v1"}
+    assert [e["op"] for e in ejk("prune", "--old-versions", "--json").json["removed"]] == ["versioned@v9"]
+    ejk("prune", "--other-devices")
+    assert ops() == {"versioned@v10"}
+    assert ejk("prune", "--all", "--op", "other", "--json").json["removed"] == []
+    ejk("prune", "--all")
+    assert ops() == set()
+
+
+def test_prune_removes_damaged_files_only_if_told(ejk, store):
+    bad = store / "v1/x/y/z.json.bad"
+    bad.parent.mkdir(parents=True)
+    bad.write_text("{")
+    ejk("prune", "--failed")
+    assert bad.exists()
+    assert ejk("prune", "--damaged", "--json").json["files"] == [str(bad)]
+    assert not bad.exists() and len(ejk("ls", "--json").json["entries"]) == 2
+
+
+def quarantine_record(store, device, op="crash@v1"):
+    record = {"schema": 1, "op": op, "key": KEY, "spec": SPEC, "device": device["fingerprint"],
+              "environment": device["environment"], "config": {"block": 3}, "why": "crashed: SIGSEGV",
+              "time": "2024-01-01T00:00:00Z"}  # fmt: skip
+    whole = [record[n] for n in ("device", "op", "key", "spec", "environment", "config")]
+    text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
+    folder = store / "quarantine"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / (hashlib.sha256(text.encode()).hexdigest()[:32] + ".json")).write_text(json.dumps(record))
+
+
+def test_quarantine(ejk, device, tmp_path):
+    store = tmp_path / "store"
+    assert "nothing is quarantined" in ejk("quarantine", "ls").stdout
+    quarantine_record(store, device)
+    quarantine_record(store, device, "other@v1")
+    assert len(ejk("quarantine", "ls", "--json").json["quarantined"]) == 2
+    assert "SIGSEGV" in ejk("quarantine", "ls", "crash").stdout
+    assert ejk("quarantine", "clear", "nobody", "--json", expect=3).json["cleared"] == 0
+    assert ejk("quarantine", "clear", "crash", "--json").json["cleared"] == 1
+    (left,) = ejk("quarantine", "ls", "--json").json["quarantined"]
+    assert left["op"] == "other@v1"
+    assert ejk("quarantine", "clear", "--all", "--json").json["cleared"] == 1
+
+
+# ---- the machine --------------------------------------------------------------------------------
+
+
+def machine(tmp_path, **files):
+    root = tmp_path / "root"
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return root
+
+
+def findings(result):
+    return {f["what"]: f for f in result.json["findings"]}
+
+
+def test_doctor_sees_a_governor_and_a_busy_machine(ejk, tmp_path):
+    root = machine(
+        tmp_path,
+        sys__devices__system__cpu__cpu0__cpufreq__scaling_governor="powersave",
+        sys__devices__system__cpu__online="0-1",
+        sys__devices__system__cpu__smt__active="1",
+        sys__devices__system__clocksource__clocksource0__current_clocksource="hpet",
+        proc__loadavg="900.0 1.0 1.0 1/1 1",
+    )
+    found = findings(ejk("doctor", "--seconds", "0", "--root", root, "--json", expect=4))
+    assert found["governor"]["state"] == "warn" and "powersave" in found["governor"]["detail"]
+    assert found["load"]["state"] == "bad" and found["load"]["number"] == 900.0
+    assert found["hyper-threads"]["state"] == "note" and found["clock source"]["state"] == "warn"
+
+
+def test_doctor_is_content_with_a_quiet_machine(ejk, tmp_path):
+    root = machine(
+        tmp_path,
+        sys__devices__system__cpu__cpu0__cpufreq__scaling_governor="performance",
+        proc__loadavg="0.01 1.0 1.0 1/1 1",
+    )
+    result = ejk("doctor", "--seconds", "0", "--root", root, "--json")
+    assert result.json["fit"]
+    found = findings(result)
+    assert found["governor"]["state"] == "ok" and found["load"]["state"] == "ok"
+    assert found["platform cpu"]["state"] == "ok"
+    assert {"platform opencl", "platform cuda"} <= set(found)
+
+
+def test_doctor_measures_the_noise_of_two_equal_runs(ejk, tmp_path):
+    root = machine(tmp_path, proc__loadavg="0.01 1.0 1.0 1/1 1")
+    result = subprocess.run(
+        [TOOL, "doctor", "--seconds", "0.3", "--root", root, "--json"], capture_output=True, text=True,
+        env={"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "s")},
+    )  # fmt: skip
+    assert result.returncode in (0, 4)  # as noisy as it happens to be
+    result.json = json.loads(result.stdout)
+    assert findings(result)["noise"]["number"] >= 0
+    assert not (tmp_path / "s").exists()
+
+
+def test_doctor_sees_damage_and_misspelt_variables(ejk, store):
+    (store / "v1/x/y").mkdir(parents=True)
+    (store / "v1/x/y/broken.json").write_text("{")
+    env = {"EJKERNEL_AUTOTUNE_POLYCY": "frozen", "EJKERNEL_AUTOTUNE_POLICY": "sometimes"}
+    result = ejk("doctor", "--seconds", "0", "--json", env=env, expect=4)
+    details = [f["detail"] for f in result.json["findings"]]
+    assert any("EJKERNEL_AUTOTUNE_POLYCY" in d for d in details)
+    assert any("sometimes" in d for d in details)
+    assert any("broken.json" in d for d in details)
+
+
+def test_doctor_knows_the_variables_that_the_readme_lists():
+    shown = set(re.findall(r"(?m)^\| `(EJKERNEL_\w+)` \|", (ROOT / "README.md").read_text()))
+    known = set(re.findall(r'"(EJKERNEL_\w+)"', (ROOT / "cli/doctor.cpp").read_text()))
+    assert shown == known
+
+
+# ---- calls and kernels --------------------------------------------------------------------------
+
+SHIFTED = ["plugin.shifted", "--arg", "f32[256]", "--arg", "f32[256]"]
+
+
+@pytest.fixture
+def plugin():
+    (library,) = PLUGINS.glob("*kernels.so")
+    return ["--plugin", library]
+
+
+def slug(text):
+    """The name of a folder, as docs/store_format.md says."""
+    name = re.sub(rb"[^A-Za-z0-9@_+.-]", b"_", text.encode()[:48]).decode()
+    return re.sub(r"^\.", "_", name) + "-" + hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def record(folder, device, tuned, calls=100, seconds=2.0, **changes):
+    """A recorded call like one that was tuned on the line."""
+    spec = json.dumps(tuned["spec"], sort_keys=True, separators=(",", ":"))
+    sketch = {"dtype": "float32", "shape": [256]}
+    out = {"schema": 1, "op": tuned["op"], "key": tuned["key"], "device": device["fingerprint"],
+           "platform": "cpu", "context": "", "spec": spec, "members": None, "batch_axes": None,
+           "arguments": [{**sketch, "data": {"mean": 0.0, "deviation": 1.0, "seed": 7}}, sketch],
+           "calls": calls, "timed_calls": calls, "timed_seconds": seconds,
+           "first": "2024-01-01T00:00:00Z", "last": "2024-01-02T00:00:00Z", **changes}  # fmt: skip
+    path = folder / "v1" / slug(out["device"]) / slug(out["op"]) / (hashlib.sha256(out["spec"].encode()).hexdigest()[:32] + ".json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(out))
+    return out
+
+
+@pytest.fixture
+def shifted(ejk, plugin, tmp_path):
+    """The tuned entry of a kernel from a plugin, in a store of its own."""
+    (tuned,) = ejk("tune", *SHIFTED, *plugin, "--json", "--store", tmp_path / "first").json["tuned"]
+    return tuned
+
+
+def test_tune_a_call_given_on_the_line(ejk, plugin):
+    result = ejk("tune", *SHIFTED, *plugin, "--json").json
+    (tuned,) = result["tuned"]
+    assert tuned["op"] == "plugin.shifted@v1" and tuned["config"]["block"] in (1, 2)
+    assert tuned["call"] == "float32[256]" and not tuned["already"]
+    (stored,) = ejk("ls", "--json").json["entries"]
+    assert stored["key"] == tuned["key"] and len(tuned["key"]) == 16
+    again = ejk("tune", *SHIFTED, *plugin, "--json").json
+    assert again["tuned"][0]["already"] and "--retune" in again["note"]
+    assert not ejk("tune", *SHIFTED, *plugin, "--retune", "--json").json["tuned"][0]["already"]
+
+
+@pytest.mark.parametrize(
+    "args, code, says",
+    [
+        (["nobody", "--arg", "f32[2]"], 3, "plugin.shifted@v1"),
+        (["plugin.shifted"], 1, "0 arguments"),
+        (["plugin.shifted", "--arg", "f99[2]", "--arg", "f32[2]"], 2, "f99"),
+        (["plugin.shifted", "--arg", "f32[2,x]", "--arg", "f32[2]"], 2, "no number"),
+        (["plugin.shifted", "--arg", "f32[-2]", "--arg", "f32[2]"], 2, "negative"),
+        (["plugin.shifted", "--arg", "f32[2]:5", "--arg", "f32[2]"], 2, "LOW..HIGH"),
+        (["plugin.shifted", "--arg", "f32[2]:5..1", "--arg", "f32[2]"], 2, "empty"),
+        (["plugin.shifted", "--arg", "i32[2]", "--arg", "f32[2]"], 1, "plugin.shifted"),
+        (["plugin.shifted", "--arg", "f32[999999999999]", "--arg", "f32[2]"], 1, "fit"),
+        (["plugin.shifted", "--arg", "7", "--arg", "f32[2]"], 1, "plugin.shifted"),
+    ],
+)
+def test_calls_that_cannot_be_made_are_refused(ejk, plugin, args, code, says):
+    result = ejk("tune", *args, *plugin, expect=code)
+    assert says in result.stderr and result.stdout == ""
+
+
+def test_a_tuning_that_cannot_be_kept_is_a_failure(ejk, plugin, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = ejk("tune", *SHIFTED, *plugin, "--json", "--store", tmp_path / "file/store", expect=1)
+    assert not result.json["tuned"][0]["kept"] and "file/store" in result.stderr
+
+
+@pytest.mark.parametrize("library, says", [("none", "not a library of kernels"), ("old", "0.0.9"), ("missing", "cannot load")])
+def test_plugins_that_do_not_fit_are_refused(ejk, library, says):
+    found = list(PLUGINS.glob(f"*{library}.so")) or [PLUGINS / "missing.so"]
+    assert says in ejk("tune", "x", "--plugin", found[0], expect=1).stderr
+
+
+def test_recorded_calls_are_planned_and_tuned(ejk, plugin, shifted, device, tmp_path):
+    folder = tmp_path / "store/recorded"
+    record(folder, device, shifted)
+    (planned,) = ejk("tune", "--recorded", "--dry-run", *plugin, "--json").json["plan"]
+    assert planned["known"] and planned["calls"] == 100 and planned["seconds"] == 2.0
+    (tuned,) = ejk("tune", "--recorded", *plugin, "--json").json["tuned"]
+    assert tuned["key"] == shifted["key"] and tuned["evidence"]["data"] == "recorded sketch"
+    assert ejk("tune", "--recorded", *plugin, "--json").json["tuned"][0]["already"]
+    assert ejk("tune", "--recorded", "--dry-run", *plugin, "--json", expect=3).json["plan"] == []
+
+
+def test_recorded_calls_of_unknown_kernels_are_told(ejk, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, shifted)
+    result = ejk("tune", "--recorded", "--json", expect=1)
+    assert "registered" in result.json["skipped"][0]["why"] and result.json["note"]
+
+
+def test_nothing_recorded_is_said(ejk, tmp_path):
+    assert "nothing was tuned" in ejk("tune", "--recorded", expect=3).stdout
+    assert "no folder" in ejk("tune", "--recorded", "--recorded-in", tmp_path / "x", expect=3).stderr
+    assert "EJKERNEL_OPS_RECORD" in ejk("what-if", expect=3).stderr
+    assert ejk("bench", expect=3).stderr
+
+
+def test_lowered_computations_are_listed_and_tuned(ejk, plugin, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, shifted)
+    label = f"ejkernel_ops#{shifted['op']}:{shifted['key']}"
+    lowered = tmp_path / "m.mlir"
+    lowered.write_text(
+        "module @jit_f {\n  func.func public @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {\n"
+        f'    %0 = stablehlo.add %arg0, %arg0 {{mhlo.frontend_attributes = {{ejkernel_label = "{label}"}}}} : tensor<2xf32>\n'
+        f'    %1 = stablehlo.add %0, %0 {{mhlo.frontend_attributes = {{ejkernel_label = "{label}"}}}} : tensor<2xf32>\n'
+        "    return %1 : tensor<2xf32>\n  }\n}\n"
+    )
+    (found,) = ejk("labels", lowered, "--json").json["files"]
+    assert [(l["op"], l["key"], l["count"], l["stored"]) for l in found["labels"]] == [
+        (shifted["op"], shifted["key"], 2, "nothing")
+    ]
+    (tuned,) = ejk("tune", "--lowered", lowered, *plugin, "--json").json["tuned"]
+    assert tuned["key"] == shifted["key"]
+    assert re.search(r"(tuned|unresolved): block=\d", ejk("labels", lowered).stdout)
+    (tmp_path / "plain").write_text("nothing here")
+    assert ejk("labels", tmp_path / "plain", expect=3).stdout
+    assert "missing.hlo" in ejk("labels", "missing.hlo", expect=3).stderr
+    assert "missing.hlo" in ejk("tune", "--lowered", "missing.hlo", expect=3).stderr
+
+
+def test_what_takes_long_says_so(ejk, tmp_path):
+    env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")}
+    tool = subprocess.Popen([TOOL, "import", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    assert "reading standard input" in tool.stderr.readline()
+    tool.communicate("{}", timeout=60)
+    assert tool.returncode == 1
+
+
+def test_explain_a_recorded_call_tier_by_tier(ejk, plugin, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, shifted)
+    (told,) = ejk("explain", shifted["key"], *plugin, "--json").json["calls"]
+    assert told["origin"] == "autotune"
+    ejk("tune", "--recorded", *plugin)
+    (told,) = ejk("explain", shifted["key"], *plugin, "--json").json["calls"]
+    assert told["origin"] == "persistent"
+    assert "persistent" in ejk("explain", shifted["key"], *plugin).stdout
+
+
+def test_bench_measures_what_is_stored_and_keeps_nothing(ejk, plugin, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, shifted)
+    assert "nothing is stored" in ejk("bench", *plugin, "--seconds", "0.2", expect=1).stdout
+    ejk("tune", "--recorded", *plugin)
+    before = {str(p): p.read_bytes() for p in (tmp_path / "store").rglob("*.json")}
+    for line in [["bench"], ["bench", *SHIFTED]]:
+        (row,) = ejk(*line, *plugin, "--seconds", "0.3", "--json").json["benchmarks"]
+        assert row["seconds"] > 0 and row["heuristic_seconds"] > 0
+        assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]
+    assert {str(p): p.read_bytes() for p in (tmp_path / "store").rglob("*.json")} == before
+
+
+def test_what_if_counts_coverage_and_regret(ejk, shifted, device, store):
+    record(store / "recorded", device, shifted, calls=300, seconds=3.0)
+    known = {"op": "matmul@v1", "key": KEY, "spec": json.loads(SPEC)}
+    record(store / "recorded", device, known, calls=100, seconds=9.0)
+    result = ejk("what-if", "--json").json
+    assert result["coverage"] == {"calls": 0.25, "time": 0.75}
+    assert (result["calls"], result["seconds"]) == (400, 12.0)
+    assert {t["tier"]: t["calls"] for t in result["tiers"] if t["calls"]} == {"measured here": 100, "nothing: heuristic": 300}
+    (todo,) = result["to_tune"]
+    # Two stored tunings halved their times, so half of the rest is expected to be saved.
+    assert todo["expected_gain"] == pytest.approx(0.5) and result["expected_regret_seconds"] == pytest.approx(1.5)
+    assert "75 % of the time" in ejk("what-if").stdout
+    ejk("what-if", "--min-coverage", "74")
+    ejk("what-if", "--min-coverage", "76", expect=4)
+    assert "no store" in ejk("what-if", "--store", store / "nothing", expect=3).stderr
+
+
+def test_damaged_records_are_told(ejk, shifted, device, store):
+    record(store / "recorded", device, shifted)
+    (next((store / "recorded/v1").glob("*/*")) / "broken.json").write_text("{")
+    result = ejk("what-if", "--json")
+    assert result.json["shapes"] == 1 and result.json["problems"]
+
+
+def test_from_recording_to_shipping(ejk, device, tmp_path):
+    """A program is recorded, its calls are tuned elsewhere, and the result is shipped."""
+    (library,) = PLUGINS.glob("*examples.so")
+    recorded = ["--recorded-in", tmp_path / "recorded", "--op", "saxpy"]
+    env = {**os.environ, "EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "program"),
+           "EJKERNEL_OPS_RECORD": "1", "EJKERNEL_OPS_RECORD_DIR": str(tmp_path / "recorded")}  # fmt: skip
+    subprocess.run([BUILD / "examples/tour"], env=env, check=True, capture_output=True, timeout=300)
+
+    before = ejk("what-if", *recorded, "--json").json
+    assert before["coverage"] == {"calls": 0, "time": 0} and before["seconds"] > 0
+    keys = {call["key"] for call in before["to_tune"]}
+    assert len(keys) == 2
+    line = ["tune", "--recorded", *recorded, "--plugin", library, "--budget-per-call", "3", "--json"]
+    assert {e["key"] for e in ejk(*line).json["tuned"]} == keys
+    assert ejk("what-if", *recorded, "--min-coverage", "100", "--json").json["coverage"]["calls"] == 1
+
+    ejk("export", "tuned.jsonl", "--device", "this")
+    ejk("import", "tuned.jsonl", "--store", tmp_path / "shipped")
+    layers = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "user"),
+              "EJKERNEL_PERSISTENT_CACHE_LAYERS": str(tmp_path / "shipped")}  # fmt: skip
+    for key in keys:
+        (told,) = ejk("explain", key, "--recorded-in", tmp_path / "recorded", "--json", env=layers).json["stored"]
+        assert told["origin"] == "persistent" and str(tmp_path / "shipped") in told["layers"][0]["where"]
+
+
+# ---- the report ---------------------------------------------------------------------------------
+
+
+class Page(html.parser.HTMLParser):
+    """Figures by section and class, and everything that could come from elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.section, self.figures, self.outside, self.tags, self.text = "", {}, [], [], ""
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.tags.append(tag)
+        if tag in ("section", "div") and "id" in attributes:
+            self.section = attributes["id"]
+        if tag == "data":
+            self.figures.setdefault((self.section, attributes["class"]), []).append(json.loads(attributes["value"]))
+        for name in ("src", "href"):
+            if not attributes.get(name, "#").startswith(("#", "data:")):
+                self.outside.append(attributes[name])
+
+    def handle_data(self, text):
+        self.text += text
+
+
+def test_the_figures_of_the_report_are_those_of_the_json(ejk, store, device, shifted, tmp_path):
+    record(store / "recorded", device, shifted)
+    document = ejk("report", "r.html", "--json").json
+    text = (tmp_path / "r.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert page.outside == [] and "script" not in page.tags and "svg" in page.tags
+    assert "viewport" in text and "http://" not in text and "https://" not in text
+    for name, value in document["summary"].items():
+        assert page.figures["summary", name] == [value]
+    assert len(document["entries"]) == 2
+    assert page.figures["entries", "speedup"] == [e["speedup"] for e in document["entries"]]
+    for i, e in enumerate(document["entries"]):
+        for name in ["seconds", "heuristic_seconds", "speedup", "speedup_low", "speedup_high", "noise", "samples"]:
+            assert page.figures[f"entry-{i}", name] == [e[name]]
+        assert page.figures[f"entry-{i}", "worth"] == [p["worth"] for p in e["parameters"]]
+        assert [p["name"] for p in e["parameters"]] == ["block", "threads"]
+        assert e["parameters"][0]["worth"] == pytest.approx(1.0)  # 16 at best 1.0, 64 at best 0.5
+        assert len(e["timed"]) == 3 and len(e["rejected"]) == 1
+    assert page.figures["recorded", "expected_regret_seconds"] == [document["recorded"]["expected_regret_seconds"]]
+    assert "crashed: SIGSEGV" in page.text
+    assert "no such entries" in ejk("report", "x.html", "--op", "none", expect=3).stderr
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_a_browser_shows_the_report_without_a_word_of_complaint(ejk, store, tmp_path):
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("chromium is not installed")
+    document = ejk("report", "r.html", "--json").json
+    shown = subprocess.run(
+        [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+         f"--user-data-dir={tmp_path}/profile", "--window-size=390,800", "--dump-dom",
+         f"file://{tmp_path}/r.html"],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert "CONSOLE" not in shown.stderr
+    page = Page()
+    page.feed(shown.stdout)
+    assert page.tags.count("section") == len(document["entries"]) == 2
+    for i, e in enumerate(document["entries"]):
+        assert page.figures[f"entry-{i}", "speedup"] == [e["speedup"]]
+
+
+# ---- what happens around it ---------------------------------------------------------------------
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(ejk, store):
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run(
+        [TOOL, "ls"], stdout=writer, stderr=subprocess.PIPE, env={"EJKERNEL_PERSISTENT_CACHE_DIR": str(store)}
+    )
+    os.close(writer)
+    assert result.returncode == 141 and result.stderr == b""
+
+
+def test_a_full_disk_is_a_clear_failure(ejk, store):
+    env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(store)}
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([TOOL, "ls"], stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    assert result.returncode == 1 and "No space left" in result.stderr
+    assert "No space left" in ejk("export", "/dev/full", expect=1).stderr
+
+
+def test_closed_standard_files_do_no_harm(ejk, store):
+    before = {str(p): p.read_bytes() for p in store.rglob("*") if p.is_file()}
+    for closed, code in [(">&-", 1), ("2>&-", 0), ("<&- >&- 2>&-", 1)]:
+        result = subprocess.run(
+            ["sh", "-c", f"exec {TOOL} ls {closed}"], env={"EJKERNEL_PERSISTENT_CACHE_DIR": str(store)}, capture_output=True
+        )
+        assert result.returncode == code
+    assert {str(p): p.read_bytes() for p in store.rglob("*") if p.is_file()} == before
+
+
+def test_a_store_that_cannot_be_written_is_a_clear_failure(ejk, device, tmp_path):
+    exported(tmp_path / "e", entry(device))
+    (tmp_path / "file").write_text("")
+    result = ejk("import", tmp_path / "e", "--store", tmp_path / "file/store", "--json", expect=1)
+    assert result.json["failed"] == 1 and "file/store" in result.stderr
+
+
+def test_writing_a_report_or_an_export_keeps_the_old_file_if_it_fails(ejk, store, tmp_path):
+    assert "no/such" in ejk("export", "no/such/folder/f", expect=3).stderr
+    (tmp_path / "out").write_text("old")
+    (tmp_path / "out").chmod(0o644)
+    ejk("export", "out", "--op", "none", expect=3)
+    assert (tmp_path / "out").read_text() == "old"
+    ejk("export", "out")
+    assert (tmp_path / "out").read_text().startswith('{"ejk_export"')
+    assert [p.name for p in tmp_path.glob("out*")] == ["out"]
+
+
+def test_ctrl_c_ends_a_tuning_with_what_it_has(ejk, device, tmp_path):
+    (library,) = PLUGINS.glob("*slow.so")
+    command = [TOOL, "tune", "plugin.slow", "--arg", "f32[64]", "--arg", "f32[64]", "--plugin", library,
+               "--budget-per-call", "100", "--json"]  # fmt: skip
+    env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")}
+    tool = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    for line in tool.stderr:  # progress, after the first second
+        if "racing" in line or "tried" in line:
+            break
+    tool.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    out, _ = tool.communicate(timeout=60)
+    assert time.monotonic() - started < 50
+    assert tool.returncode == 130
+    document = json.loads(out)
+    assert document["interrupted"]
+    left = [p.name for p in (tmp_path / "store").rglob("*") if p.suffix in (".tmp", ".intent")]
+    assert left == []
+
+
+def test_ctrl_c_ends_an_import_between_two_entries(ejk, tmp_path):
+    cache = {f"cpu|cpu|op@v0|{i:016x}": {"block": i} for i in range(20000)}
+    (tmp_path / "big.json").write_text(json.dumps(cache))
+    env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")}
+    command = [TOOL, "import", tmp_path / "big.json", "--json"]
+    tool = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    assert "entries" in tool.stderr.readline()
+    tool.send_signal(signal.SIGINT)
+    out, _ = tool.communicate(timeout=60)
+    assert tool.returncode == 130
+    told = json.loads(out)
+    assert told["interrupted"] and 0 < told["added"] < 20000
+    assert len(ejk("ls", "--json").json["entries"]) == told["added"]
+
+
+# ---- documents ----------------------------------------------------------------------------------
+
+
+def test_the_examples_of_the_document_run(ejk, plugin, device, tmp_path):
+    """Lines of ```sh blocks that begin with `$ ejk`, in order, in one empty home."""
+    text = (ROOT / "docs/tool.md").read_text()
+    lines = re.findall(r"(?m)^\$ (ejk .*)$", text)
+    assert len(lines) > 10
+    (tmp_path / "libkernels.so").symlink_to(plugin[1])
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ejk").symlink_to(TOOL)
+    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path / "home")}
+    for line in lines:
+        command, _, code = line.partition("  # exit ")
+        result = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True)
+        allowed = [int(c) for c in code.split(" or ")] if code else [0]
+        assert result.returncode in allowed, (line, result.stdout, result.stderr)
+
+
+def test_the_document_names_every_verb_and_exit_code():
+    text = (ROOT / "docs/tool.md").read_text()
+    for verb in VERBS:
+        assert f"`{verb.split()[0]}" in text or f"ejk {verb}" in text, verb
+    codes = re.findall(r"(?m)^\| `(\d+)` \|", text)
+    header = (ROOT / "cli/output.h").read_text()
+    assert sorted(map(int, codes)) == sorted(map(int, re.findall(r"exit_\w+ = (\d+)", header)))
