@@ -158,6 +158,7 @@ Entry ConfigSelectorChain::Call::entry_of(const TuneResult& result) const {
   entry.environment = inv.device->environment;
   entry.evidence = result.evidence;
   if (given) entry.evidence.strategy += among_given;
+  if (!inv.data.empty()) entry.evidence.data = inv.data;
   entry.candidates = result.candidates;
   return entry;
 }

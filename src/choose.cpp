@@ -7,6 +7,7 @@
 
 #include <ejk/detail/hash.h>
 #include <ejk/detail/warm_table.h>
+#include <ejk/record.h>
 
 #include "scope.h"
 
@@ -123,6 +124,7 @@ ConfigSelectorChain::ConfigSelectorChain(SelectorOptions options)
   if (!options_.tuner) options_.tuner = std::make_shared<Tuner>();
   if (!options_.on_warning) options_.on_warning = stderr_warnings();
   if (!options_.on_progress) options_.on_progress = progress_from_environment();
+  if (!options_.recording) options_.recording = recording_from_environment();
   if (options_.policy->validate_backward) salt_ = backward_salt;
 }
 
@@ -325,6 +327,7 @@ void ConfigSelectorChain::keep(Call& call, const AnyConfig& config, Origin origi
   auto entry = std::make_unique<detail::WarmEntry>();
   entry->owner = config;
   entry->id = call.id;
+  entry->record = call.inv.record;
   entry->heuristic = origin == Origin::heuristics;
   entry->ask_first = entry->heuristic && may_still_tune(*options_.policy, call.id);
   const uint64_t hash = detail::hash_words(call.inv.words.data(), call.inv.words.size());

@@ -35,8 +35,16 @@ ConfigSelectorChain& Executor::chain() const {
   return *chain_;
 }
 
-Choice Executor::ask(const Invocation& inv, const AnyKernel& kernel) const {
+Choice Executor::ask(Invocation& inv, const AnyKernel& kernel) const {
+  // A config that came with the call leaves nothing to tune. Data are sketched before run writes.
+  uint32_t record = 0;
+  if (chain_ != nullptr && !inv.override_cfg) {
+    if (Recording* own = chain_->recording()) record = inv.record = own->record(inv, kernel);
+    if (Recording* scoped = detail::scoped_recording()) record = scoped->record(inv, kernel);
+  }
   Choice choice = chooser_->choose(inv, kernel);
+  choice.record = record;
+  count(record);
   if (!choice.config || choice.config.type() != &kernel.config_type())
     throw Error(ErrorKind::no_configuration,
                 "[" + inv.op() + "] the chooser gave " +

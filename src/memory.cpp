@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory tier: the cache by text key and the warm table by key words.
 #include <algorithm>
+#include <limits>
 
 #include <ejk/cache.h>
 #include <ejk/detail/warm_table.h>
@@ -117,7 +118,8 @@ WarmTable::Slot& WarmTable::place(Slots& slots, uint64_t hash, const std::vector
 
 void WarmTable::publish(uint64_t hash, std::unique_ptr<WarmEntry> entry,
                         std::vector<uint64_t> words, uint64_t generation) {
-  entry->count = static_cast<uint32_t>(words.size());
+  if (words.size() > std::numeric_limits<uint16_t>::max()) return;
+  entry->count = static_cast<uint16_t>(words.size());
   entry->config = entry->owner.get();
   entry->rest = words;
   if (words.size() <= WarmEntry::inline_words) std::copy(words.begin(), words.end(), entry->first);
@@ -147,6 +149,7 @@ void WarmTable::publish(uint64_t hash, std::unique_ptr<WarmEntry> entry,
   const WarmEntry* there = slot.entry.load(std::memory_order_relaxed);
   // Entries are never freed: calls that always ask the selector must not add one each time.
   if (there && there->ask_first == entry->ask_first && there->heuristic == entry->heuristic &&
+      there->record == entry->record &&
       there->owner.type() == entry->owner.type() && there->owner == entry->owner)
     return;
   if (there == nullptr) ++used_;

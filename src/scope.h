@@ -20,6 +20,7 @@ struct ScopeNode {
   bool forward_only = false;
   const ConfigCache* overlay = nullptr;
   std::shared_ptr<const ConfigCache> overlay_owner;
+  std::shared_ptr<Recording> recording;
 };
 
 // Drops scopes that have ended from the top of the calling thread's chain and returns the rest.

@@ -2,6 +2,7 @@
 // The code that docs/guide.md shows; tests/docs_test.py checks that the two are the same.
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <span>
 #include <string>
 #include <thread>
@@ -269,6 +270,47 @@ TEST(Guide, StoresCanBeLayered) {
   user->for_each("", [&](const ejk::Entry&) { return ++entries, true; });
   EXPECT_EQ(entries, 1);
   std::filesystem::remove_all(mine);
+}
+
+// ---- recording and tuning offline ---------------------------------------------------------------
+
+EJK_REGISTER(Copy);
+
+TEST(Guide, CallsAreRecordedAndTunedLater) {
+  std::string place = ::testing::TempDir() + "guide_XXXXXX";
+  ASSERT_NE(mkdtemp(place.data()), nullptr);
+  const std::string folder = place + "/recorded";
+  const std::vector<int> from(1000, 1);
+  std::vector<int> to(1000);
+  std::string text = "HloModule step\n";
+  {
+    ejk::SelectorOptions options;
+    options.policy = ejk::AutotunePolicy{.allow_autotune = false};
+    options.recording = std::make_shared<ejk::Recording>(folder);
+    const ejk::Executor program(options);
+    for (int i = 0; i < 100; ++i) program(Copy{}, from, to);
+    text += "frontend_attributes={ejkernel_label=\"" + program.label(Copy{}, from, to) + "\"}";
+  }
+
+  for (const auto& [device, ops] : ejk::read_recorded(folder))
+    for (const auto& [op, calls] : ops)
+      for (const auto& [key, call] : calls)
+        std::cout << op << ' ' << key << ' ' << call.calls << " calls, " << call.seconds() << " s\n";
+
+  ejk::SelectorOptions options;
+  options.persistent = std::make_shared<ejk::PersistentCache>(place + "/store");
+  ejk::ConfigSelectorChain selector(options);
+  const auto result = ejk::autotune_recorded(selector, {.folder = folder, .budget_seconds = 60});
+  std::cout << result.text();
+  ASSERT_EQ(result.entries.size(), 1u);
+  EXPECT_EQ(result.entries[0].evidence.data, "recorded sketch");
+
+  for (const ejk::Label& label : ejk::find_labels(text).labels)
+    std::cout << label.op << ' ' << label.key << " on " << label.count << " instructions\n";
+  const auto of_module = ejk::autotune_lowered(selector, text, {.folder = folder});
+  const auto scope = of_module.apply();
+  EXPECT_EQ(of_module.already, 1u);
+  std::filesystem::remove_all(place);
 }
 
 // ---- gradients ----------------------------------------------------------------------------------

@@ -13,8 +13,12 @@
 #include <ejk/executor.h>
 #include <ejk/invocation.h>
 #include <ejk/kernel.h>
+#include <ejk/labels.h>
+#include <ejk/offline.h>
 #include <ejk/parallel.h>
 #include <ejk/quarantine.h>
+#include <ejk/record.h>
+#include <ejk/registry.h>
 #include <ejk/search.h>
 #include <ejk/selector.h>
 #include <ejk/space.h>

@@ -9,8 +9,10 @@
 #include <utility>
 
 #include <ejk/detail/bound_kernel.h>
+#include <ejk/detail/call_counts.h>
 #include <ejk/detail/plan.h>
 #include <ejk/detail/warm_table.h>
+#include <ejk/record.h>
 #include <ejk/selector.h>
 
 namespace ejk {
@@ -292,6 +294,19 @@ class alignas(64) Executor {
     return ask(inv, bound<P>(kernel, params));
   }
 
+  // -- for record.h --
+  // Keeps this call in a recording, as one that was made once, without making it.
+  template <class K, class... Args>
+  void record(Recording& recording, const K& kernel, Args&&... args) const {
+    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+    with_params<P>(
+        kernel,
+        [&](auto&& params) {
+          count(recording.record(invocation<P>(kernel, params), bound<P>(kernel, params)));
+        },
+        std::forward<Args>(args)...);
+  }
+
  private:
   template <class K, class... Args>
   auto tune_with(std::shared_ptr<const CandidateSet> candidates, const K& kernel,
@@ -379,16 +394,35 @@ class alignas(64) Executor {
     using Config = typename P::Config;
     if (undisturbed()) [[likely]] {
       const detail::WarmEntry* entry = probe<P>(kernel, params, salt_);
-      if (entry != nullptr && !entry->ask_first) [[likely]]
-        return P::run(kernel, *static_cast<const Config*>(entry->config), params);
+      if (entry != nullptr && !entry->ask_first) [[likely]] {
+        const auto& config = *static_cast<const Config*>(entry->config);
+        if (entry->record != 0 && detail::count_call(detail::call_count(entry->record)))
+            [[unlikely]]
+          return run_timed<P>(entry->record, kernel, config, params);
+        return P::run(kernel, config, params);
+      }
     }
     return run_slowly<P>(kernel, params);
   }
 
   template <class P, class K, class Params>
+  [[gnu::noinline, gnu::cold]] static decltype(auto) run_timed(uint32_t record, const K& kernel,
+                                                               const typename P::Config& config,
+                                                               Params& params) {
+    const detail::CallTimer timer(record);
+    return P::run(kernel, config, params);
+  }
+
+  template <class P, class K, class Params>
   [[gnu::noinline, gnu::cold]] decltype(auto) run_slowly(const K& kernel, Params& params) const {
     const Choice choice = lookup<P>(kernel, params);
-    return P::run(kernel, choice.config.template as<typename P::Config>(), params);
+    const auto& config = choice.config.template as<typename P::Config>();
+    if (choice.record != 0) return run_timed<P>(choice.record, kernel, config, params);
+    return P::run(kernel, config, params);
+  }
+
+  static void count(uint32_t record) {
+    if (record != 0) detail::count_call(detail::call_count(record));
   }
 
   // A warm entry if the scopes allow it, else the whole chain.
@@ -396,11 +430,18 @@ class alignas(64) Executor {
   Choice lookup(const K& kernel, const Params& params) const {
     if (chain_ != nullptr && !options_.hook)
       if (const detail::WarmEntry* entry = probe<P>(kernel, params, chain_->scoped_salt()))
-        if (auto choice = chain_->reuse(*entry)) return std::move(*choice);
+        if (auto choice = chain_->reuse(*entry)) {
+          choice->record = entry->record;
+          if (Recording* recording = detail::scoped_recording())
+            choice->record =
+                recording->record(invocation<P>(kernel, params), bound<P>(kernel, params));
+          count(choice->record);
+          return std::move(*choice);
+        }
     return choose<P>(kernel, params);
   }
 
-  Choice ask(const Invocation& inv, const AnyKernel& kernel) const;
+  Choice ask(Invocation& inv, const AnyKernel& kernel) const;
 
   std::shared_ptr<ConfigChooser> chooser_;
   ConfigSelectorChain* chain_ = nullptr;  // the chooser, if it is one

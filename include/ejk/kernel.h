@@ -60,6 +60,8 @@ class AnyKernel {
   virtual bool is_valid(const AnyConfig& config, const Invocation& inv) const = 0;
   // Private copies of the arguments to try configurations on.
   virtual std::unique_ptr<Trial> trial(const Invocation& inv) const = 0;
+  // The arguments without their data, so that such ones can be made again; null: nobody can.
+  virtual Value sketch() const { return {}; }
 };
 
 }  // namespace ejk

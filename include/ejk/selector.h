@@ -21,6 +21,7 @@
 namespace ejk {
 
 class ConfigSelectorChain;
+class Recording;
 namespace detail {
 struct ScopeNode;
 struct WarmEntry;
@@ -124,6 +125,7 @@ using EventSink = std::function<void(const Event&)>;
 struct Choice {
   AnyConfig config;
   Origin origin = Origin::memory;
+  uint32_t record = 0;  // the call in a recording; 0: it is not recorded
 };
 
 // Anything that can find a configuration for a call. Called from any thread.
@@ -174,6 +176,8 @@ struct SelectorOptions {
   bool strict_environment = false;
   WarningSink on_warning = {};    // default: stderr_warnings()
   ProgressSink on_progress = {};  // of tunings; default: progress_from_environment()
+  // Where calls are recorded; default: recording_from_environment(). See record.h.
+  std::shared_ptr<Recording> recording = {};
   // Set from elsewhere to end tunings with what they have: &StopOnInterrupt::requested()
   const std::atomic<bool>* stop = nullptr;
 };
@@ -198,6 +202,9 @@ class ConfigSelectorChain final : public ConfigChooser {
   ConfigCache& cache() const noexcept { return *options_.cache; }
   PersistentCache* persistent() const noexcept { return options_.persistent.get(); }
   Tuner& tuner() const noexcept { return *options_.tuner; }
+  bool persist_autotune() const noexcept { return options_.persist_autotune; }
+  // nullptr: calls are not recorded.
+  Recording* recording() const noexcept { return options_.recording.get(); }
 
   // -- for the executor's warm path --
   const detail::WarmTable& warm() const noexcept { return *warm_; }

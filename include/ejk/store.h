@@ -53,7 +53,7 @@ struct Evidence {
   std::string clock;     // "thread_cpu" or "wall"
   std::string cache;     // "warm" or "cold": what a sample began with
   std::string guard;     // "child" (first runs in a child process) or "none"
-  std::string data;      // what was measured on: "call" (the caller's own data)
+  std::string data;      // what was measured on: "call" (the caller's own) or "recorded sketch"
   std::string library;   // version that measured
   std::string time;      // UTC, ISO 8601
 };

@@ -18,6 +18,8 @@
 #include <system_error>
 #include <thread>
 
+#include <ejk/value.h>
+
 namespace ejk::base {
 namespace {
 
@@ -103,6 +105,13 @@ FileError flush(const Fd& fd, const std::string& path) {
   return last_error("flush", path);
 }
 
+// In every file system, shell and locale.
+bool is_safe(char c) {
+  const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  const bool digit = c >= '0' && c <= '9';
+  return letter || digit || std::string_view("@_+-.").find(c) != std::string_view::npos;
+}
+
 // A locked file in the temporary directory, removed unless it was renamed.
 class TemporaryFile {
  public:
@@ -128,9 +137,9 @@ class TemporaryFile {
   const FileError& error() const { return error_; }
   bool lost() const { return lost_; }
 
-  FileError fill(std::string_view text) {
+  FileError fill(std::string_view text, Written how) {
     if (auto error = write_all(fd_, text, path_)) return error;
-    return flush(fd_, path_);
+    return how == Written::flushed ? flush(fd_, path_) : FileError{};
   }
 
   FileError rename_to(const std::string& path) {
@@ -180,16 +189,27 @@ FileText read_file(const std::string& path, size_t limit) {
   return out;
 }
 
-FileError replace_file(const std::string& path, std::string_view text, const std::string& tmp_dir) {
+FileError replace_file(const std::string& path, std::string_view text, const std::string& tmp_dir,
+                       Written how) {
   constexpr int tries = 100;  // a file is lost to a cleaner rarely, unless many start at once
   for (int i = 0; i < tries; ++i) {
     TemporaryFile temporary(tmp_dir);
     if (temporary.error().code == EEXIST || temporary.lost()) continue;
     if (temporary.error()) return temporary.error();
-    if (auto error = temporary.fill(text)) return error;
+    if (auto error = temporary.fill(text, how)) return error;
     return temporary.rename_to(path);
   }
   return {EAGAIN, "create a temporary file in " + tmp_dir};
+}
+
+std::string file_name_of(std::string_view text) {
+  constexpr size_t most = 48;
+  std::string out;
+  for (const char c : text.substr(0, most)) {
+    const bool hides = out.empty() && c == '.';
+    out += is_safe(c) && !hides ? c : '_';
+  }
+  return out + "-" + short_hash(text);
 }
 
 FileError write_at(const Fd& fd, std::string_view text, off_t at, const std::string& path) {

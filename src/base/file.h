@@ -51,9 +51,12 @@ struct FileText {
 // Regular files only: a pipe or a device in the place of a file must not block its reader.
 FileText read_file(const std::string& path, size_t limit);
 
-// Replaces the file by `text`: readers see the old or the new content, also after a crash. Written
-// first to a file of a random name in `tmp_dir`, which must be on the same file system.
-FileError replace_file(const std::string& path, std::string_view text, const std::string& tmp_dir);
+// Replaces the file by `text`: readers see the old or the new content, also after a crash of the
+// machine if it was `flushed`. Written first to a file of a random name in `tmp_dir`, which must be
+// on the same file system.
+enum class Written { flushed, unflushed };
+FileError replace_file(const std::string& path, std::string_view text, const std::string& tmp_dir,
+                       Written how = Written::flushed);
 
 // Writes into an open file at that place, in one step where the file system takes it whole.
 FileError write_at(const Fd& fd, std::string_view text, off_t at, const std::string& path);
@@ -69,6 +72,10 @@ FileError remove_file(const std::string& path);
 
 // The names in a directory, sorted, without "." and ".."; none if it cannot be read.
 std::vector<std::string> list_directory(const std::string& path);
+
+// Readable, safe as a file name on any file system, and different for different texts even where
+// case does not count.
+std::string file_name_of(std::string_view text);
 
 // Part of a path before its last '/'.
 std::string parent_directory(const std::string& path);

@@ -34,25 +34,6 @@ constexpr int shards = 64;
 // a dead file system, and a lost put is better than a stalled call.
 constexpr milliseconds put_patience{10'000}, put_pause{4}, lease_pause{20};
 
-// In every file system, shell and locale.
-bool is_safe(char c) {
-  const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  const bool digit = c >= '0' && c <= '9';
-  return letter || digit || std::string_view("@_+-.").find(c) != std::string_view::npos;
-}
-
-// Readable, safe as a file name on any file system, and different for different texts even where
-// case does not count.
-std::string slug(std::string_view text) {
-  constexpr size_t most = 48;
-  std::string out;
-  for (const char c : text.substr(0, most)) {
-    const bool hides = out.empty() && c == '.';
-    out += is_safe(c) && !hides ? c : '_';
-  }
-  return out + "-" + short_hash(text);
-}
-
 // What a file turned out to be.
 struct Loaded {
   enum class Status {
@@ -187,10 +168,10 @@ struct DirectoryStore::State {
   std::atomic<bool> cleaned = false;
 
   std::string directory_of(const EntryId& id) const {
-    return root + "/" + format_directory + "/" + slug(id.device) + "/" + slug(id.op);
+    return root + "/" + format_directory + "/" + base::file_name_of(id.device) + "/" + base::file_name_of(id.op);
   }
   std::string file_of_key(const EntryId& id) const {
-    return directory_of(id) + "/" + slug(id.key) + ".json";
+    return directory_of(id) + "/" + base::file_name_of(id.key) + ".json";
   }
   std::string file_of(const EntryId& id) const {
     if (id.spec.empty()) return file_of_key(id);
@@ -385,7 +366,7 @@ void DirectoryStore::for_each(std::string_view op, const std::function<bool(cons
   const std::string top = state_->root + "/" + format_directory;
   for (const std::string& device : base::list_directory(top)) {
     const std::string below = top + "/" + device;
-    const auto ops = op.empty() ? base::list_directory(below) : std::vector{slug(op)};
+    const auto ops = op.empty() ? base::list_directory(below) : std::vector{base::file_name_of(op)};
     for (const std::string& name : ops) {
       const std::string directory = below + "/" + name;
       for (const std::string& file : base::list_directory(directory)) {

@@ -14,6 +14,7 @@
 
 #include <ejk/detail/gradient.h>
 #include <ejk/detail/plan.h>
+#include <ejk/detail/sketch.h>
 #include <ejk/kernel.h>
 #include <ejk/space.h>
 
@@ -263,6 +264,17 @@ class BoundKernel final : public AnyKernel {
 
   std::unique_ptr<Trial> trial(const Invocation& inv) const override {
     return std::make_unique<TypedTrial<P>>(kernel_, params_, inv.backward);
+  }
+
+  Value sketch() const override {
+    return [&]<size_t... I>(std::index_sequence<I...>) {
+      Value out = Value::array();
+      (out.push_back(sketch_of<typename P::template Param<I>>(
+           std::get<I>(params_), role_of_raw<typename P::template Raw<I>>())),
+       ...);
+      return out;
+    }
+    (typename P::Indices{});
   }
 
  private:

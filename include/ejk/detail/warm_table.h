@@ -16,7 +16,8 @@ namespace ejk::detail {
 // What a warm call needs of a choice, words last so that a short key shares the first line.
 struct alignas(64) WarmEntry {
   const void* config = nullptr;
-  uint32_t count = 0;
+  uint32_t record = 0;  // counts calls; 0: nobody does
+  uint16_t count = 0;
   bool ask_first = false;  // a warm call may not use it without asking the selector
   bool heuristic = false;  // a call under scopes must ask the policy
   const uint64_t* words = nullptr;

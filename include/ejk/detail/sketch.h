@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arguments without their data, and arguments made again from that.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ejk/config.h>
+#include <ejk/detail/bind.h>
+
+namespace ejk::detail {
+
+// An array's type, shape and strides and, unless it is only written, what its elements are like:
+// ranges, bounds of integers, a seed.
+Value sketch_array(const AnyView& array, bool with_data);
+
+// Owns what rebuilt arguments refer to.
+class RebuiltData {
+ public:
+  // An array like the sketched one. Throws Error(parse) if that is no sketch of an array, and
+  // Error(invalid_argument) if it would not fit into memory.
+  const ArrayRef& array(const Value& sketch);
+  const std::string& text(std::string text) { return texts_.emplace_back(std::move(text)); }
+
+ private:
+  std::deque<ArrayRef> arrays_;
+  std::deque<Tensor> storage_;
+  std::deque<std::string> texts_;
+  size_t bytes_ = 0;
+};
+// Fills an array with elements like the sketched ones.
+void fill_array(const AnyView& array, const Value& sketch);
+
+[[noreturn]] void cannot_rebuild(std::string_view what);
+
+template <class P>
+concept ViewsAnArray = requires(const P& p) {
+  { ArgTraits<P>::array(p) } -> std::same_as<ArrayRef>;
+};
+template <class P>
+inline constexpr bool is_array_vector = false;
+template <ArrayElement T, class A>
+inline constexpr bool is_array_vector<std::vector<T, A>> = true;
+
+template <class P>
+Value sketch_of(const P& p, Role role) {
+  const bool with_data = role != Role::output;
+  if constexpr (is_a<P, Out>) return sketch_of(p.view, Role::output);
+  else if constexpr (is_named<P>) return sketch_of(p.value, role);
+  else if constexpr (is_a<P, Keyed>) return value_of(p.value);
+  else if constexpr (is_a<P, Unkeyed>) {
+    if constexpr (Argument<decltype(p.value)>) return sketch_of(p.value, role);
+    else return {};
+  } else if constexpr (ViewsAnArray<P>) return sketch_array(ArgTraits<P>::array(p).any(), with_data);
+  else if constexpr (std::same_as<P, Tensor>) return sketch_array(p.any(), with_data);
+  else if constexpr (is_array_vector<P>) {
+    std::array<int64_t, 1> size;
+    return sketch_array(view_vector(p, size), with_data);
+  } else if constexpr (std::same_as<P, Half> || std::same_as<P, BFloat16>)
+    return static_cast<double>(static_cast<float>(p));
+  else if constexpr (is_a<P, std::optional>) {
+    if (!p) return {};
+    return Value::object({{"some", sketch_of(*p, role)}});
+  } else if constexpr (is_a<P, std::tuple> || is_a<P, std::pair>) {
+    Value out = Value::array();
+    std::apply([&](const auto&... item) { (out.push_back(sketch_of(item, role)), ...); }, p);
+    return out;
+  } else if constexpr (MadeOfValues<P>) return value_of(p);
+  else if constexpr (is_a<P, std::vector> || is_std_array<P>) {
+    Value out = Value::array();
+    for (const auto& item : p) out.push_back(sketch_of(item, role));
+    return out;
+  } else if constexpr (is_a<P, std::map>) {
+    Value out = Value::array();
+    for (const auto& [name, item] : p)
+      out.push_back(Value(Value::Array{value_of(name), sketch_of(item, role)}));
+    return out;
+  } else return {};  // a type of the user's: nobody knows how to make one
+}
+
+template <class P>
+P rebuild(const Value& sketch, RebuiltData& data) {
+  constexpr Place nowhere{"", -1};
+  if constexpr (is_a<P, Out> || is_named<P>) {
+    return P(rebuild<typename Wrapped<P>::type>(sketch, data));
+  } else if constexpr (is_a<P, Keyed>) return P(from_value<typename Wrapped<P>::type>(sketch));
+  else if constexpr (is_a<P, Unkeyed>) {
+    if constexpr (Argument<typename Wrapped<P>::type>)
+      return P(rebuild<typename Wrapped<P>::type>(sketch, data));
+    else cannot_rebuild(type_name<P>());
+  } else if constexpr (requires { ArrayTarget<P>::make(nowhere, AnyView{}); })
+    return ArrayTarget<P>::make(nowhere, data.array(sketch).any());
+  else if constexpr (std::same_as<P, Tensor>) {
+    const ArrayRef& array = data.array(sketch);
+    if (!array.any().packed()) cannot_rebuild("a Tensor that is not packed");
+    Tensor out(array.dtype, array.shape);
+    copy_elements(array.any(), out.any());
+    return out;
+  } else if constexpr (is_array_vector<P>) {
+    const auto line = ArrayTarget<std::span<typename P::value_type>>::make(
+        nowhere, data.array(sketch).any());
+    return P(line.begin(), line.end());
+  } else if constexpr (std::same_as<P, Half> || std::same_as<P, BFloat16>)
+    return P(static_cast<float>(sketch.as_double()));
+  else if constexpr (std::same_as<P, std::string_view>) return data.text(sketch.as_string());
+  else if constexpr (is_a<P, std::optional>) {
+    if (sketch.is_null()) return P();
+    const Value* some = sketch.find("some");
+    if (some == nullptr) throw Error(ErrorKind::parse, "an optional argument has no \"some\"");
+    return P(rebuild<typename P::value_type>(*some, data));
+  } else if constexpr (is_a<P, std::tuple> || is_a<P, std::pair>) {
+    const auto& items = sketch.as_array();
+    if (items.size() != std::tuple_size_v<P>)
+      throw Error(ErrorKind::parse, "a tuple has another number of items");
+    return [&]<size_t... I>(std::index_sequence<I...>) {
+      return P{rebuild<std::tuple_element_t<I, P>>(items[I], data)...};
+    }
+    (std::make_index_sequence<std::tuple_size_v<P>>{});
+  } else if constexpr (MadeOfValues<P> && std::default_initializable<P>) return from_value<P>(sketch);
+  else if constexpr (is_a<P, std::vector>) {
+    P out;
+    for (const Value& item : sketch.as_array())
+      out.push_back(rebuild<typename P::value_type>(item, data));
+    return out;
+  } else if constexpr (is_a<P, std::map>) {
+    P out;
+    for (const Value& item : sketch.as_array()) {
+      if (item.as_array().size() != 2) throw Error(ErrorKind::parse, "a map's item is no pair");
+      out.emplace(from_value<typename P::key_type>(item.as_array()[0]),
+                  rebuild<typename P::mapped_type>(item.as_array()[1], data));
+    }
+    return out;
+  } else cannot_rebuild(type_name<P>());
+}
+
+}  // namespace ejk::detail

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tuning away from the program: recorded calls, the calls of a lowered computation, and in which
+// order.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ejk/autotune.h>
+#include <ejk/labels.h>
+#include <ejk/record.h>
+#include <ejk/registry.h>
+#include <ejk/selector.h>
+
+namespace ejk {
+
+// Keeps this call in a recording, as one that was made once, without making it.
+template <class K, class... Args>
+void record_invocation(Recording& recording, const K& kernel, Args&&... args) {
+  Executor(SelectorOptions{}).record(recording, kernel, std::forward<Args>(args)...);
+}
+
+// The recorded calls of a device by op and key, each made again from its sketch. Those that cannot
+// be are left out; `why_not` (by "OP:KEY") says why. Arrays of all of them are in memory at once.
+using Invocations = std::map<std::string, std::map<std::string, std::unique_ptr<RebuiltCall>>>;
+Invocations get_invocations(const std::string& folder,
+                            const std::string& device = cpu_device().fingerprint,
+                            std::map<std::string, std::string>* why_not = nullptr);
+
+// ---- in which order -----------------------------------------------------------------------------
+
+// A recorded call and what tuning it is likely to give.
+struct PlannedCall {
+  RecordedCall call;
+  double seconds = 0;        // spent in it so far, as recorded
+  double expected_gain = 0;  // share of these that tuning is likely to save
+  std::string why;           // where that number comes from
+  double worth() const { return seconds * expected_gain; }
+};
+
+// The calls in the order in which tuning them pays: time spent in them times what tuning is likely
+// to save. That is read off the stored tunings: nothing for a call that is tuned, what other calls
+// of the op or of all ops gained, else a guess. Calls with nothing to gain are left out.
+std::vector<PlannedCall> plan_tuning(std::vector<RecordedCall> calls, PersistentCache* store);
+
+// ---- tuning ---------------------------------------------------------------------------------------
+
+struct OfflineOptions {
+  std::string folder = {};     // of recorded calls; default: default_recording_path()
+  std::string device = {};     // fingerprint; default: this CPU's
+  std::vector<std::string> ops = {};  // only these ("name" or "name@vVERSION"); empty: all
+  double budget_seconds = 0;   // for all of them together; 0: any time
+  bool retune = false;         // also what is tuned
+  LabelOptions labels = {};
+  ProgressSink on_progress = {};  // told which call is next: kind candidate, message "3 of 20"
+};
+
+struct OfflineResult : AutotuningResult {
+  // A call or label that was not tuned, and why.
+  struct Skipped {
+    std::string op, key;
+    std::string why;
+  };
+  std::vector<Skipped> skipped;
+  size_t already = 0;  // the last so many entries were tuned before and left as they were
+  std::string note;    // why nothing was tuned; "" if something was
+
+  // For people: a line per entry and per skipped call.
+  std::string text() const;
+};
+
+// Tunes recorded calls of kernels that are registered here, those first that pay most, each once,
+// within the budget. Results go where the selector's own go: memory, and the store unless
+// persist_autotune is off. Never throws for a call that cannot be tuned: it is in `skipped`.
+OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOptions& options = {});
+
+// The same for the labels of a lowered computation (text or bytes, see find_labels): every label's
+// call once, in the order of the file, from its record. Labels without a record are in `skipped`.
+OfflineResult autotune_lowered(ConfigSelectorChain& selector, std::string_view lowered,
+                               const OfflineOptions& options = {});
+// The same for labels that were found before, for example in a file or a folder.
+OfflineResult autotune_labels(ConfigSelectorChain& selector, const FoundLabels& found,
+                              const OfflineOptions& options = {});
+
+}  // namespace ejk

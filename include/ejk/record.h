@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recording: which calls a program makes, how often and how long, kept on disk for tuning them
+// later, in another process.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ejk/invocation.h>
+#include <ejk/kernel.h>
+#include <ejk/selector.h>
+#include <ejk/store.h>
+#include <ejk/value.h>
+
+namespace ejk {
+
+// One distinct call. It holds no data: arrays are kept as sketches (type, shape, range of their
+// elements, a seed), everything else as values.
+struct RecordedCall {
+  EntryId id;  // of forward runs: the key that is in labels
+  Platform platform = Platform::cpu;
+  Context context = Context::plain;
+  Value members;     // the kernel's own data members; null: none
+  Value batch_axes;  // null: none
+  Value arguments;   // run's parameters in order, as sketches; null: cannot be made again
+  uint64_t calls = 0;
+  uint64_t timed_calls = 0;  // of these
+  double timed_seconds = 0;  // they took
+  std::string first, last;   // UTC, ISO 8601
+
+  // About what all the calls took, 0 if none was timed.
+  double seconds() const;
+};
+
+// A folder of recorded calls. Any number of processes may record into one; each adds its counts to
+// what is there. Files are written by a thread of the recording's own, some time after a new call
+// was met, now and then, and at the end: a process that is killed loses the last few counts.
+// Nothing here throws for what the file system does: it is a warning, said once, and recording goes
+// on in memory. Thread-safe. A forked child does not record.
+class Recording {
+ public:
+  struct Options {
+    size_t most_calls = 10'000;  // in the folder; further ones are not kept
+    std::chrono::milliseconds first_write{300};  // after a new call
+    std::chrono::milliseconds interval{10'000};  // between writes of counts
+    WarningSink on_warning;                      // default: stderr_warnings()
+  };
+  explicit Recording(std::string folder) : Recording(std::move(folder), Options{}) {}
+  Recording(std::string folder, Options options);
+  ~Recording();
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  // Writes what is not yet written. False if something could not be.
+  bool flush();
+  const std::string& folder() const;
+
+  // The number under which this call is counted, and its sketch kept if it is new. 0: it is not
+  // recorded, because there are too many.
+  uint32_t record(const Invocation& inv, const AnyKernel& kernel);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// $EJKERNEL_OPS_RECORD_DIR, else "recorded" in default_store_path(); "" if neither is there.
+std::string default_recording_path();
+// The recording that $EJKERNEL_OPS_RECORD=1 asks for, one for the whole process; nullptr if it is
+// unset, empty or 0. Throws Error(invalid_argument) for anything else.
+std::shared_ptr<Recording> recording_from_environment();
+
+// Calls of this thread are recorded there until the scope ends, instead of where their selector
+// records. What a call costs is then some hundred nanoseconds more.
+Scope record_calls(std::shared_ptr<Recording> recording);
+
+// What a folder holds: device, op, key. Files that cannot be read are passed over and reported to
+// `on_warning`. A folder that is not there holds nothing.
+using RecordedCalls =
+    std::map<std::string, std::map<std::string, std::map<std::string, RecordedCall>>>;
+RecordedCalls read_recorded(const std::string& folder, const WarningSink& on_warning = {});
+
+// The JSON document of a record, and back; docs/store_format.md specifies it. Throws Error(parse)
+// for what is no record of a known schema.
+inline constexpr int record_schema = 1;
+Value record_to_document(const RecordedCall& call);
+RecordedCall record_from_document(const Value& document);
+
+namespace detail {
+// The recording that the calling thread's scopes name; nullptr: none does.
+Recording* scoped_recording();
+}  // namespace detail
+
+}  // namespace ejk

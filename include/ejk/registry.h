@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels by name, so that recorded calls of them can be made again and tuned.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ejk/detail/bound_kernel.h>
+#include <ejk/detail/plan.h>
+#include <ejk/error.h>
+#include <ejk/record.h>
+
+// Makes a kernel known by its op: once per kernel type, at namespace scope of a source file,
+//   EJK_REGISTER(Saxpy);
+// In a static library the linker drops a file that nothing refers to, registration included. In a
+// shared library it is all that load_kernels() needs.
+#define EJK_REGISTER(...)                                                       \
+  namespace {                                                                   \
+  [[maybe_unused]] const bool EJK_JOIN_2(ejk_registered_, __COUNTER__) =        \
+      ::ejk::detail::register_here<__VA_ARGS__>();                              \
+  }                                                                             \
+  static_assert(true, "ejk: a semicolon follows")
+#define EJK_JOIN_2(a, b) EJK_JOIN_3(a, b)
+#define EJK_JOIN_3(a, b) a##b
+
+namespace ejk {
+
+// A recorded call made again: the kernel, and arguments like the recorded ones.
+class RebuiltCall {
+ public:
+  virtual ~RebuiltCall() = default;
+  virtual const Invocation& invocation() const = 0;
+  virtual const AnyKernel& kernel() const = 0;
+};
+
+// What must be known of a kernel to make its calls again.
+struct KernelType {
+  std::string op;         // "name@vVERSION"
+  std::string type_name;  // for people
+  // Throws Error if the record does not fit the kernel.
+  std::unique_ptr<RebuiltCall> (*rebuild)(const RecordedCall& call) = nullptr;
+};
+
+// Thread-safe, as are the next ones. The same type again changes nothing; two types of one op are a
+// mistake, which rebuild_call reports.
+void register_kernel(KernelType type);
+// Ops of the kernels known in this process, sorted.
+std::vector<std::string> registered_kernels();
+bool is_registered(const std::string& op);
+
+// Loads a shared library of kernels and registers them; they stay for the process's life. Returns
+// their ops. Throws Error(io) if it cannot be loaded and Error(invalid_argument) if it holds no
+// kernels or was built with another version of this library or compiler.
+std::vector<std::string> load_kernels(const std::string& path);
+
+// The call with the kernel of its op. Throws Error(invalid_argument) that says why it cannot be
+// made: the op is not registered, an argument cannot be rebuilt, or the kernel is another one now
+// and gives another key.
+std::unique_ptr<RebuiltCall> rebuild_call(const RecordedCall& call);
+
+namespace detail {
+
+// What a shared library was built with. Must be equal for C++ types to pass between two modules.
+inline constexpr std::string_view header_version = "0.1.0";
+inline constexpr std::string_view compiler_version =
+#if defined(__clang__)
+    "clang"
+#else
+    "gcc"
+#endif
+#if defined(_GLIBCXX_USE_CXX11_ABI)
+    " cxx11"
+#endif
+    ;
+
+// What a shared library of kernels says of itself. The first three members never change.
+struct Plugin {
+  const char* magic = "ejk kernels";
+  const char* version = header_version.data();
+  const char* compiler = compiler_version.data();
+  std::vector<KernelType> kernels = {};
+};
+// One per module: hidden, so that each shared library has its own.
+#pragma GCC visibility push(hidden)
+inline Plugin& this_plugin() {
+  static Plugin plugin;
+  return plugin;
+}
+#pragma GCC visibility pop
+
+template <class P>
+class TypedRebuiltCall final : public RebuiltCall {
+ public:
+  using K = typename P::Kernel;
+
+  explicit TypedRebuiltCall(const RecordedCall& call)
+      : kernel_(kernel_of(call)),
+        params_(params_of(call, typename P::Indices{})),
+        bound_(kernel_, params_),
+        inv_(P::invocation(kernel_, params_, typename P::Indices{})) {
+    inv_.context = call.context;
+    inv_.batch_axes = call.batch_axes;
+    inv_.data = "recorded sketch";
+  }
+  const Invocation& invocation() const override { return inv_; }
+  const AnyKernel& kernel() const override { return bound_; }
+
+ private:
+  static K kernel_of(const RecordedCall& call) {
+    if constexpr (std::is_empty_v<K> && std::default_initializable<K>) return K{};
+    else if constexpr (MadeOfValues<K> && std::default_initializable<K>) {
+      if (call.members.is_null()) return K{};  // a key hook says what counts
+      return from_value<K>(call.members);
+    } else cannot_rebuild("the kernel itself, whose data members are not plain values");
+  }
+
+  template <class I>
+  struct ParamsOf;
+  template <size_t... I>
+  struct ParamsOf<std::index_sequence<I...>> {
+    using type = std::tuple<typename P::template Param<I>...>;
+  };
+  using Params = typename ParamsOf<typename P::Indices>::type;
+
+  template <size_t... I>
+  Params params_of(const RecordedCall& call, std::index_sequence<I...>) {
+    if (call.arguments.is_null()) cannot_rebuild("the record has none");
+    const auto& sketches = call.arguments.as_array();
+    if (sketches.size() != P::arity)
+      throw Error(ErrorKind::parse, std::to_string(sketches.size()) +
+                                        " arguments are recorded and run takes " +
+                                        std::to_string(P::arity));
+    return Params{rebuild<typename P::template Param<I>>(sketches[I], data_)...};
+  }
+
+  RebuiltData data_;
+  K kernel_;
+  Params params_;
+  BoundKernel<P, Params> bound_;
+  Invocation inv_;
+};
+
+template <class K, Context C>
+inline constexpr bool has_hooks_of_its_own =
+    !std::is_same_v<hook_t<K, run_family, C, Platform::cpu>,
+                    hook_t<K, run_family, Context::plain, Platform::cpu>> ||
+    !std::is_same_v<hook_t<K, candidate_cfgs_family, C, Platform::cpu>,
+                    hook_t<K, candidate_cfgs_family, Context::plain, Platform::cpu>> ||
+    !std::is_same_v<hook_t<K, heuristic_cfg_family, C, Platform::cpu>,
+                    hook_t<K, heuristic_cfg_family, Context::plain, Platform::cpu>>;
+
+template <class K>
+std::unique_ptr<RebuiltCall> rebuild_kernel(const RecordedCall& call) {
+  if (call.platform != Platform::cpu)
+    cannot_rebuild("it was made on the platform " + std::string(platform_name(call.platform)));
+  if constexpr (has_hooks_of_its_own<K, Context::batch>)
+    if (call.context == Context::batch)
+      return std::make_unique<TypedRebuiltCall<Plan<K, Context::batch, Platform::cpu>>>(call);
+  if constexpr (has_hooks_of_its_own<K, Context::shard_map>)
+    if (call.context == Context::shard_map)
+      return std::make_unique<TypedRebuiltCall<Plan<K, Context::shard_map, Platform::cpu>>>(call);
+  return std::make_unique<TypedRebuiltCall<Plan<K, Context::plain, Platform::cpu>>>(call);
+}
+
+template <class K>
+KernelType kernel_type() {
+  return {std::string(K::op_id) + "@v" + std::string(version_of<K>()),
+          std::string(type_name<K>()), &rebuild_kernel<K>};
+}
+
+template <class K>
+bool register_here() {
+  this_plugin().kernels.push_back(kernel_type<K>());
+  register_kernel(kernel_type<K>());
+  return true;
+}
+
+}  // namespace detail
+}  // namespace ejk
+
+// Asked for by load_kernels; every module has its own.
+extern "C" [[gnu::used, gnu::visibility("default")]] inline const ejk::detail::Plugin*
+ejk_plugin() {
+  return &ejk::detail::this_plugin();
+}

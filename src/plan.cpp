@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which recorded calls to tune first: where most time goes and most of it can be saved.
+#include <algorithm>
+#include <map>
+
+#include <ejk/offline.h>
+
+namespace ejk {
+
+namespace {
+
+// What the tunings of one op, or of all, gained.
+struct Gains {
+  double sum = 0;
+  int count = 0;
+  void add(double gain) { sum += gain, ++count; }
+  double mean() const { return sum / count; }
+};
+
+// Share of the heuristic's time that the chosen config saves. Nothing is known without a heuristic.
+std::optional<double> gain_of(const Entry& entry) {
+  if (entry.outcome == Outcome::unresolved) return 0;
+  if (entry.outcome == Outcome::failed || entry.evidence.speedup <= 0) return std::nullopt;
+  return std::max(0., 1 - 1 / entry.evidence.speedup);
+}
+
+// Of a call of which nothing is known: large enough to be tried, small beside what is known.
+constexpr double guess = 0.1;
+// What was cut short may get better still.
+constexpr double left_to_gain = 0.02;
+
+}  // namespace
+
+std::vector<PlannedCall> plan_tuning(std::vector<RecordedCall> calls, PersistentCache* store) {
+  std::map<std::string, Gains> by_op;
+  Gains all;
+  if (store != nullptr)
+    store->for_each("", [&](const Entry& entry) {
+      if (const auto gain = gain_of(entry)) by_op[entry.id.op].add(*gain), all.add(*gain);
+      return true;
+    });
+
+  std::vector<PlannedCall> plan;
+  for (RecordedCall& call : calls) {
+    PlannedCall planned;
+    planned.seconds = call.seconds();
+    const auto stored = store == nullptr ? std::nullopt : store->get(call.id);
+    if (stored && stored->entry.evidence.complete && stored->entry.outcome != Outcome::failed)
+      continue;
+    if (stored && stored->entry.outcome == Outcome::failed) {
+      planned.expected_gain = 0;
+      planned.why = "an earlier tuning rejected every candidate";
+    } else if (stored) {
+      planned.expected_gain = left_to_gain;
+      planned.why = "its tuning was cut short";
+    } else if (const auto op = by_op.find(call.id.op); op != by_op.end()) {
+      planned.expected_gain = op->second.mean();
+      planned.why = "as " + std::to_string(op->second.count) + " other calls of the op gained";
+    } else if (all.count > 0) {
+      planned.expected_gain = all.mean();
+      planned.why = "as " + std::to_string(all.count) + " calls of other ops gained";
+    } else {
+      planned.expected_gain = guess;
+      planned.why = "nothing is known yet";
+    }
+    if (planned.expected_gain <= 0 && stored) continue;
+    planned.call = std::move(call);
+    plan.push_back(std::move(planned));
+  }
+  // Calls that were never timed, and those of ops that gained nothing so far, come last, by their
+  // number. Equal ones stay in the order of op and key.
+  std::ranges::stable_sort(plan, [](const PlannedCall& a, const PlannedCall& b) {
+    if (a.worth() != b.worth()) return a.worth() > b.worth();
+    return a.call.calls > b.call.calls;
+  });
+  return plan;
+}
+
+}  // namespace ejk

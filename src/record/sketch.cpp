@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the elements of arrays are like, and arrays filled with such elements.
+#include <ejk/detail/sketch.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <ejk/error.h>
+
+namespace ejk::detail {
+
+namespace {
+
+// Enough to see what floating-point numbers are like; integers are all looked at, because one that
+// is out of range can be an address out of range.
+constexpr int64_t most_sampled = 1 << 16;
+// Floating-point elements repeat after so many (a prime): making each one would take longer than
+// the kernels that read them.
+constexpr size_t period = 65'521;
+
+template <class T>
+double to_double(T v) {
+  if constexpr (std::same_as<T, Half> || std::same_as<T, BFloat16>)
+    return static_cast<double>(static_cast<float>(v));
+  else return static_cast<double>(v);
+}
+template <class T>
+T from_double(double v) {
+  if constexpr (std::same_as<T, Half> || std::same_as<T, BFloat16>) return T(static_cast<float>(v));
+  else return static_cast<T>(v);
+}
+
+template <class T>
+Value sketch_numbers(const T* data, int64_t size) {
+  double low = std::numeric_limits<double>::infinity(), high = -low, sum = 0, squares = 0;
+  int64_t finite = 0, zeros = 0, seen = 0;
+  // An odd step does not always meet the same column.
+  const int64_t step = size <= most_sampled ? 1 : (size / most_sampled) | 1;
+  for (int64_t i = 0; i < size; i += step, ++seen) {
+    const double v = to_double(data[i]);
+    if (!std::isfinite(v)) continue;
+    ++finite, zeros += v == 0;
+    low = std::min(low, v), high = std::max(high, v);
+    sum += v, squares += v * v;
+  }
+  if (finite == 0) return Value::object({{"finite", 0.}});
+  const double n = static_cast<double>(finite), mean = sum / n;
+  const double variance = std::max(0., squares / n - mean * mean);
+  return Value::object({{"min", low},
+                        {"max", high},
+                        {"mean", mean},
+                        {"deviation", std::sqrt(variance)},
+                        {"zeros", static_cast<double>(zeros) / n},
+                        {"finite", n / static_cast<double>(seen)}});
+}
+
+// Offsets into something else must stay in their order.
+template <class T>
+Value sketch_integers(const T* data, int64_t size) {
+  T low = data[0], high = data[0];
+  bool rising = size > 1, never_falling = size > 1;
+  for (int64_t i = 1; i < size; ++i) {
+    low = std::min(low, data[i]), high = std::max(high, data[i]);
+    rising = rising && data[i - 1] < data[i];
+    never_falling = never_falling && data[i - 1] <= data[i];
+  }
+  Value out = Value::object({{"min", low}, {"max", high}});
+  if (rising) out["order"] = "rising";
+  else if (never_falling) out["order"] = "not falling";
+  return out;
+}
+
+Value sketch_elements(const AnyView& array) {
+  const int64_t size = array.size();
+  if (size == 0) return {};
+  auto as = [&]<class T>(T) { return static_cast<const T*>(array.data); };
+  switch (array.dtype) {
+    case DType::boolean: {
+      const auto* bytes = static_cast<const uint8_t*>(array.data);
+      int64_t set = 0;
+      for (int64_t i = 0; i < size; ++i) set += bytes[i] != 0;
+      return Value::object({{"mean", static_cast<double>(set) / static_cast<double>(size)}});
+    }
+    case DType::int8:
+      return sketch_integers(as(int8_t{}), size);
+    case DType::int16:
+      return sketch_integers(as(int16_t{}), size);
+    case DType::int32:
+      return sketch_integers(as(int32_t{}), size);
+    case DType::int64:
+      return sketch_integers(as(int64_t{}), size);
+    case DType::uint8:
+      return sketch_integers(as(uint8_t{}), size);
+    case DType::uint16:
+      return sketch_integers(as(uint16_t{}), size);
+    case DType::uint32:
+      return sketch_integers(as(uint32_t{}), size);
+    case DType::uint64:
+      return sketch_integers(as(uint64_t{}), size);
+    case DType::float16:
+      return sketch_numbers(as(Half{}), size);
+    case DType::bfloat16:
+      return sketch_numbers(as(BFloat16{}), size);
+    case DType::float32:
+      return sketch_numbers(as(float{}), size);
+    case DType::float64:
+      return sketch_numbers(as(double{}), size);
+    case DType::complex64:
+      return sketch_numbers(as(float{}), 2 * size);
+    case DType::complex128:
+      return sketch_numbers(as(double{}), 2 * size);
+    default:
+      return Value::object();
+  }
+}
+
+Value list_of(std::span<const int64_t> numbers) {
+  Value out = Value::array();
+  for (const int64_t n : numbers) out.push_back(n);
+  return out;
+}
+
+double number(const Value& sketch, std::string_view name, double otherwise) {
+  const Value* v = sketch.find(name);
+  const double found = v != nullptr && v->is_number() ? v->as_double() : otherwise;
+  return std::isfinite(found) ? found : otherwise;
+}
+
+template <class T>
+void fill_numbers(T* to, size_t size, const Value& sketch, std::mt19937_64& random) {
+  const double low = number(sketch, "min", -1e30), high = number(sketch, "max", 1e30);
+  const double deviation = std::max(0., number(sketch, "deviation", 1));
+  const double zeros = number(sketch, "zeros", 0);
+  std::normal_distribution<double> normal(number(sketch, "mean", 0), std::max(deviation, 1e-300));
+  std::uniform_real_distribution<double> share(0, 1);
+  const size_t made = std::min(size, period);
+  for (size_t i = 0; i < made; ++i) {
+    double v = deviation > 0 ? normal(random) : normal.mean();
+    if (low <= high) v = std::clamp(v, low, high);
+    if (zeros > 0 && share(random) < zeros) v = 0;
+    to[i] = from_double<T>(v);
+  }
+  for (size_t i = made; i < size; ++i) to[i] = to[i - made];
+}
+
+template <class T>
+T bound(const Value& sketch, std::string_view name) {
+  const Value* v = sketch.find(name);
+  if (v == nullptr || !v->is_int()) return 0;
+  if constexpr (std::same_as<T, uint64_t>) return v->as_uint();
+  else {
+    const int64_t n = v->as_int();
+    if (!std::in_range<T>(n)) throw Error(ErrorKind::parse, "a bound of integers is out of range");
+    return static_cast<T>(n);
+  }
+}
+
+template <class T>
+void fill_integers(T* to, size_t size, const Value& sketch, std::mt19937_64& random) {
+  if (size == 0) return;
+  const T low = bound<T>(sketch, "min"), high = std::max(low, bound<T>(sketch, "max"));
+  using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+  std::uniform_int_distribution<Wide> any(low, high);
+  for (size_t i = 0; i < size; ++i) to[i] = static_cast<T>(any(random));
+  const Value* order = sketch.find("order");
+  if (order == nullptr) return;
+  std::sort(to, to + size);
+  to[0] = low, to[size - 1] = high;
+  if (!order->is_string() || order->as_string() != "rising") return;
+  if (static_cast<uint64_t>(high) - static_cast<uint64_t>(low) < size - 1) return;  // no room
+  for (size_t i = 1; i < size; ++i)
+    if (to[i] <= to[i - 1]) to[i] = to[i - 1] < high ? static_cast<T>(to[i - 1] + 1) : high;
+  to[size - 1] = high;
+  for (size_t i = size - 1; i-- > 0;)
+    if (to[i] >= to[i + 1]) to[i] = static_cast<T>(to[i + 1] - 1);
+}
+
+int64_t integer(const Value& v) {
+  if (!v.is_int()) throw Error(ErrorKind::parse, "a size in the sketch of an array is no integer");
+  return v.as_int();
+}
+
+std::vector<int64_t> integers(const Value* list) {
+  std::vector<int64_t> out;
+  if (list != nullptr)
+    for (const Value& v : list->as_array()) out.push_back(integer(v));
+  return out;
+}
+
+// Elements between the first and the last one, and of the first one's place among them.
+struct Extent {
+  int64_t elements = 1, first = 0;
+};
+Extent extent_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
+  Extent out;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] == 0) return {0, 0};
+    int64_t span = 0;
+    if (__builtin_mul_overflow(shape[d] - 1, strides[d], &span) ||
+        span == std::numeric_limits<int64_t>::min() ||
+        __builtin_add_overflow(out.elements, std::abs(span), &out.elements))
+      throw Error(ErrorKind::parse, "the strides of a sketched array reach too far");
+    if (span < 0) out.first -= span;
+  }
+  return out;
+}
+
+size_t memory_of_this_machine() {
+  return static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<size_t>(::sysconf(_SC_PAGE_SIZE));
+}
+
+}  // namespace
+
+void cannot_rebuild(std::string_view what) {
+  throw Error(ErrorKind::invalid_argument,
+              "an argument cannot be made again from its record: " + std::string(what));
+}
+
+Value sketch_array(const AnyView& array, bool with_data) {
+  Value out = Value::object({{"dtype", dtype_name(array.dtype)}, {"shape", list_of(array.shape)}});
+  if (!array.packed()) out["strides"] = list_of(array.strides);
+  if (!with_data || array.platform != Platform::cpu) return out;
+  Value data;
+  if (array.packed()) data = sketch_elements(array);
+  else {
+    const OutputBytes packed = packed_bytes(array);
+    data = sketch_elements({const_cast<std::byte*>(packed.bytes.data()), array.dtype,
+                            Platform::cpu, array.shape, {}, false});
+  }
+  if (data.is_null()) return out;
+  // The same for the same array, another one for another.
+  data["seed"] = static_cast<int64_t>(std::stoull(short_hash(stable_json(out)), nullptr, 16) >> 12);
+  out["data"] = std::move(data);
+  return out;
+}
+
+void fill_array(const AnyView& array, const Value& sketch) {
+  std::mt19937_64 random(static_cast<uint64_t>(number(sketch, "seed", 0)));
+  const auto size = static_cast<size_t>(array.size());
+  auto as = [&]<class T>(T) { return static_cast<T*>(array.data); };
+  switch (array.dtype) {
+    case DType::boolean: {
+      std::bernoulli_distribution set(std::clamp(number(sketch, "mean", 0.5), 0., 1.));
+      for (size_t i = 0; i < size; ++i) as(uint8_t{})[i] = set(random);
+      return;
+    }
+    case DType::int8:
+      return fill_integers(as(int8_t{}), size, sketch, random);
+    case DType::int16:
+      return fill_integers(as(int16_t{}), size, sketch, random);
+    case DType::int32:
+      return fill_integers(as(int32_t{}), size, sketch, random);
+    case DType::int64:
+      return fill_integers(as(int64_t{}), size, sketch, random);
+    case DType::uint8:
+      return fill_integers(as(uint8_t{}), size, sketch, random);
+    case DType::uint16:
+      return fill_integers(as(uint16_t{}), size, sketch, random);
+    case DType::uint32:
+      return fill_integers(as(uint32_t{}), size, sketch, random);
+    case DType::uint64:
+      return fill_integers(as(uint64_t{}), size, sketch, random);
+    case DType::float16:
+      return fill_numbers(as(Half{}), size, sketch, random);
+    case DType::bfloat16:
+      return fill_numbers(as(BFloat16{}), size, sketch, random);
+    case DType::float32:
+      return fill_numbers(as(float{}), size, sketch, random);
+    case DType::float64:
+      return fill_numbers(as(double{}), size, sketch, random);
+    case DType::complex64:
+      return fill_numbers(as(float{}), 2 * size, sketch, random);
+    case DType::complex128:
+      return fill_numbers(as(double{}), 2 * size, sketch, random);
+    default: {
+      // Small numbers in every format of 8 bits and less, and never a NaN.
+      const size_t bytes = array.bytes();
+      for (size_t i = 0; i < bytes; ++i) as(uint8_t{})[i] = static_cast<uint8_t>(random() & 0x33);
+    }
+  }
+}
+
+const ArrayRef& RebuiltData::array(const Value& sketch) {
+  const Value *dtype = sketch.find("dtype"), *shape = sketch.find("shape");
+  if (dtype == nullptr || !dtype->is_string() || shape == nullptr)
+    throw Error(ErrorKind::parse, "the sketch of an array has no dtype or no shape: " +
+                                      stable_json(sketch).substr(0, 200));
+  ArrayRef ref;
+  ref.dtype = dtype_from_name(dtype->as_string());
+  ref.shape = integers(shape);
+  ref.strides = integers(sketch.find("strides"));
+  ref.writable = true;
+  for (const int64_t d : ref.shape)
+    if (d < 0) throw Error(ErrorKind::parse, "a sketched array has a negative size");
+  if (!ref.strides.empty() && ref.strides.size() != ref.shape.size())
+    throw Error(ErrorKind::parse, "a sketched array has another number of strides than of sizes");
+  if (!ref.strides.empty() && dtype_bits(ref.dtype) < 8)
+    cannot_rebuild("a strided array of elements smaller than a byte");
+
+  const Extent extent =
+      ref.strides.empty() ? Extent{} : extent_of(ref.shape, ref.strides);
+  const std::vector<int64_t> block = ref.strides.empty() ? ref.shape : std::vector{extent.elements};
+  const size_t limit = memory_of_this_machine() / 4;  // tuning makes copies
+  double wanted = static_cast<double>(dtype_bits(ref.dtype)) / 8;
+  for (const int64_t d : block) wanted *= static_cast<double>(d);
+  if (wanted + static_cast<double>(bytes_) > static_cast<double>(limit))
+    throw Error(ErrorKind::invalid_argument,
+                "its arrays do not fit: one of shape " + shape_text(ref.shape) + " is needed, and " +
+                    std::to_string(limit >> 20) + " MiB may be used here");
+  Tensor& storage = storage_.emplace_back(ref.dtype, block);
+  bytes_ += storage.any().bytes();
+  if (const Value* data = sketch.find("data")) fill_array(storage.any(), *data);
+  ref.data = static_cast<std::byte*>(storage.any().data) +
+             static_cast<size_t>(extent.first) * (dtype_bits(ref.dtype) / 8);
+  return arrays_.emplace_back(std::move(ref));
+}
+
+}  // namespace ejk::detail

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels by op, and shared libraries of them.
+#include <ejk/registry.h>
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+namespace ejk {
+
+static_assert(detail::header_version == EJK_VERSION, "registry.h names another version");
+
+namespace {
+
+struct Registered {
+  KernelType type;
+  std::string conflict;  // another type of the same op
+};
+struct Registry {
+  std::mutex mutex;
+  std::map<std::string, Registered> kernels;
+};
+// Kernels are registered before main begins.
+Registry& registry() {
+  static auto* const all = new Registry;
+  return *all;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
+  return out.empty() ? "none" : out;
+}
+
+[[noreturn]] void refuse(const RecordedCall& call, const std::string& why) {
+  throw Error(ErrorKind::invalid_argument,
+              "[" + call.id.op + "] the recorded call " + call.id.key + " cannot be made: " + why);
+}
+
+}  // namespace
+
+void register_kernel(KernelType type) {
+  const std::lock_guard lock(registry().mutex);
+  const auto [it, is_new] = registry().kernels.try_emplace(type.op, Registered{type, {}});
+  if (!is_new && it->second.type.type_name != type.type_name)
+    it->second.conflict = std::move(type.type_name);
+}
+
+std::vector<std::string> registered_kernels() {
+  const std::lock_guard lock(registry().mutex);
+  std::vector<std::string> out;
+  for (const auto& [op, kernel] : registry().kernels) out.push_back(op);
+  return out;
+}
+
+bool is_registered(const std::string& op) {
+  const std::lock_guard lock(registry().mutex);
+  return registry().kernels.contains(op);
+}
+
+std::vector<std::string> load_kernels(const std::string& path) {
+  // Never closed: configs and kernels of it may live anywhere.
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* why = ::dlerror();
+    throw Error(ErrorKind::io,
+                "cannot load kernels from " + path + ": " + (why ? why : "unknown error"));
+  }
+  const auto refuse_library = [&](const std::string& why) {
+    ::dlclose(library);
+    throw Error(ErrorKind::invalid_argument, "cannot use the kernels in " + path + ": " + why);
+  };
+  void* const symbol = ::dlsym(library, "ejk_plugin");
+  if (symbol == nullptr)
+    refuse_library("it is not a library of kernels (EJK_REGISTER in one of its sources makes it one)");
+  const auto* plugin = reinterpret_cast<const detail::Plugin* (*)()>(symbol)();
+  if (plugin == nullptr || std::strcmp(plugin->magic, "ejk kernels") != 0)
+    refuse_library("its ejk_plugin is something else");
+  if (plugin->version != detail::header_version)
+    refuse_library("it was built with version " + std::string(plugin->version) +
+                   " of this library, which is " + std::string(detail::header_version) +
+                   "; build it again");
+  if (plugin->compiler != detail::compiler_version)
+    refuse_library("it was built with " + std::string(plugin->compiler) + " and this library with " +
+                   std::string(detail::compiler_version));
+  if (plugin->kernels.empty()) refuse_library("it registers no kernel");
+  std::vector<std::string> ops;
+  for (const KernelType& type : plugin->kernels) {
+    register_kernel(type);
+    ops.push_back(type.op);
+  }
+  return ops;
+}
+
+std::unique_ptr<RebuiltCall> rebuild_call(const RecordedCall& call) {
+  Registered kernel;
+  {
+    const std::lock_guard lock(registry().mutex);
+    const auto found = registry().kernels.find(call.id.op);
+    if (found != registry().kernels.end()) kernel = found->second;
+  }
+  if (kernel.type.rebuild == nullptr)
+    refuse(call, "no kernel of that op and version is registered here (registered: " +
+                     joined(registered_kernels()) + ")");
+  if (!kernel.conflict.empty())
+    refuse(call, "two kernels are registered for that op, " + kernel.type.type_name + " and " +
+                     kernel.conflict);
+  std::unique_ptr<RebuiltCall> made;
+  try {
+    made = kernel.type.rebuild(call);
+  } catch (const std::bad_alloc&) {
+    refuse(call, "its arrays do not fit into memory");
+  } catch (const std::exception& error) {
+    refuse(call, error.what());
+  }
+  if (const std::string spec = made->invocation().spec(); spec != call.id.spec)
+    refuse(call, "the kernel is another one since it was recorded: its key is made from " + spec +
+                     " and the recorded one from " + call.id.spec);
+  return made;
+}
+
+}  // namespace ejk

@@ -1,0 +1,1 @@
+loc("ejkernel_ops#a\C3\A4@v1:0123456789abcdef")

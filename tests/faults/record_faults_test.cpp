@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recordings among killed processes, damaged files, missing rights and full disks.
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ejk/ejk.h>
+
+#include "fakes.h"
+#include "store_fixture.h"
+
+using namespace ejk::testing;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+namespace {
+
+void make_calls(const std::shared_ptr<ejk::Recording>& recording, size_t size, int times) {
+  ejk::SelectorOptions options;
+  options.policy = ejk::AutotunePolicy{.allow_autotune = false};
+  options.recording = recording;
+  const ejk::Executor executor(options);
+  const std::vector<float> x(size);
+  std::vector<float> y{0};
+  for (int i = 0; i < times; ++i) executor(fakes::Show{}, x, y);
+}
+
+class RecordFaults : public ::testing::Test {
+ protected:
+  std::string folder() const { return scratch / "recorded"; }
+  std::shared_ptr<ejk::Recording> open() {
+    return std::make_shared<ejk::Recording>(folder(),
+                                            ejk::Recording::Options{.on_warning = said.sink()});
+  }
+  std::map<std::string, ejk::RecordedCall> calls() {
+    return ejk::read_recorded(folder(), said.sink())[ejk::cpu_device().fingerprint]["show@v3"];
+  }
+  // The one file there is.
+  std::string file() {
+    for (const std::string& name : files_below(folder()))
+      if (name.ends_with(".json")) return folder() + "/" + name;
+    return {};
+  }
+
+  Scratch scratch;
+  fakes::WarningLog said;
+};
+
+TEST_F(RecordFaults, ProcessesAddTheirCountsToOnePlace) {
+  std::vector<pid_t> children;
+  for (int i = 0; i < 4; ++i)
+    children.push_back(start_child([&] {
+      for (int round = 0; round < 5; ++round) {
+        const auto recording = open();
+        make_calls(recording, 8, 10);
+        if (!recording->flush()) return false;
+      }
+      return true;
+    }));
+  for (const pid_t child : children) EXPECT_TRUE(child_succeeded(child));
+  ASSERT_THAT(calls(), SizeIs(1));
+  EXPECT_EQ(calls().begin()->second.calls, 4u * 5 * 10);
+  EXPECT_THAT(said.take(), IsEmpty());
+}
+
+TEST_F(RecordFaults, AKilledProcessLosesNothingThatWasWrittenAndHoldsNobodyUp) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = start_child([&] {
+    const auto recording = open();
+    make_calls(recording, 8, 10);
+    recording->flush();
+    ::write(ready[1], "x", 1);
+    while (true) {  // killed while it writes
+      make_calls(recording, 9, 1);
+      recording->flush();
+    }
+  });
+  char c;
+  ASSERT_EQ(::read(ready[0], &c, 1), 1);
+  ::usleep(20'000);
+  ::kill(child, SIGKILL);
+  EXPECT_FALSE(child_succeeded(child));
+  EXPECT_GE(calls().size(), 1u);
+  const auto recording = open();
+  make_calls(recording, 8, 1);
+  EXPECT_TRUE(recording->flush());
+  const auto x8 = std::vector<float>(8);
+  std::vector<float> y{0};
+  EXPECT_EQ(calls().at(ejk::Executor(ejk::SelectorOptions{})
+                           .describe(fakes::Show{}, x8, y)
+                           .call_key())
+                .calls,
+            11u);
+  EXPECT_THAT(said.take(), IsEmpty());
+}
+
+TEST_F(RecordFaults, AForkedChildLeavesTheRecordingToItsParent) {
+  const auto recording = open();
+  make_calls(recording, 8, 3);
+  auto copy = recording;
+  EXPECT_TRUE(child_succeeded(start_child([&] {
+    make_calls(copy, 8, 100);
+    // What exit() does to an object that the parent made.
+    auto* raw = new std::shared_ptr<ejk::Recording>(recording);
+    static_cast<void>(raw);
+    return true;
+  })));
+  recording->flush();
+  EXPECT_EQ(calls().begin()->second.calls, 3u);
+}
+
+TEST_F(RecordFaults, AChildThatExitsDoesNotHang) {
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    {
+      auto recording = open();
+      make_calls(recording, 8, 1);
+      recording->flush();
+      const pid_t inner = ::fork();
+      if (inner == 0) {
+        recording.reset();  // of its parent: neither joins a thread nor writes
+        ::_exit(0);
+      }
+      if (!child_succeeded(inner)) ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  EXPECT_TRUE(child_succeeded(child));
+}
+
+TEST_F(RecordFaults, DamagedRecordsArePassedOverAndWrittenAnew) {
+  for (const std::string& damage :
+       {std::string(), std::string("{"), std::string("[]"), std::string("\0\xff\x80", 3),
+        std::string(R"({"schema":1})"), std::string(R"({"schema":1,"op":3})")}) {
+    make_calls(open(), 8, 5);
+    const std::string path = file();
+    ASSERT_NE(path, "");
+    write_text(path, damage);
+    EXPECT_THAT(calls(), IsEmpty());
+    EXPECT_THAT(said.take(), ElementsAre(HasSubstr("passing over " + path)));
+    make_calls(open(), 8, 2);
+    EXPECT_THAT(said.take(), ElementsAre(HasSubstr("is written anew")));
+    EXPECT_EQ(calls().begin()->second.calls, 2u);
+    ::unlink(path.c_str());
+  }
+}
+
+TEST_F(RecordFaults, ARecordOfAnotherCallIsNotTakenForThisOne) {
+  make_calls(open(), 8, 5);
+  const std::string path = file();
+  std::string text = read_text(path);
+  text.replace(text.find("show@v3"), 7, "evil@v3");
+  write_text(path, text);
+  EXPECT_THAT(ejk::read_recorded(folder(), said.sink()), IsEmpty());
+  EXPECT_THAT(said.take(), ElementsAre(HasSubstr("the record of another call")));
+}
+
+TEST_F(RecordFaults, RecordsOfANewerVersionStay) {
+  make_calls(open(), 8, 5);
+  const std::string path = file();
+  write_text(path, R"({"schema":2,"new":"things"})");
+  make_calls(open(), 8, 5);
+  EXPECT_EQ(read_text(path), R"({"schema":2,"new":"things"})");
+  EXPECT_THAT(said.take(), ElementsAre(HasSubstr("newer version")));
+}
+
+TEST_F(RecordFaults, AFullDiskIsSaidOnceAndHarmsNoCall) {
+  EXPECT_TRUE(child_succeeded(start_child([&] {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = 0;
+    const auto recording = open();
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    make_calls(recording, 8, 3);
+    bool well = !recording->flush() && !recording->flush();
+    well = well && said.take().size() == 1;
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    return well && recording->flush();
+  })));
+  EXPECT_EQ(calls().begin()->second.calls, 3u) << "nothing was lost";
+}
+
+TEST_F(RecordFaults, APlaceThatCannotBeWrittenIsSaidOnce) {
+  write_text(scratch / "recorded", "a file");
+  {
+    const auto recording = open();
+    make_calls(recording, 8, 3);
+    EXPECT_FALSE(recording->flush());
+    EXPECT_FALSE(recording->flush());
+  }
+  EXPECT_THAT(said.take(), ElementsAre(HasSubstr("cannot record calls in")));
+  EXPECT_THROW(ejk::Recording(""), ejk::Error);
+}
+
+}  // namespace

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ejk/offline.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ejk/ejk.h>
+
+#include "fakes.h"
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+namespace {
+
+EJK_REGISTER(fakes::Show);
+
+// Known to nobody by name.
+struct Hidden : fakes::Show {
+  static constexpr std::string_view op_id = "hidden";
+};
+
+class Offline : public testing::Test {
+ protected:
+  Offline() { recorder = std::make_shared<ejk::Recording>(records); }
+
+  // A call as a program makes it, and its label.
+  template <class K = fakes::Show>
+  std::string call(size_t size, int times = 1) {
+    ejk::SelectorOptions options;
+    options.policy = ejk::AutotunePolicy{.allow_autotune = false};
+    options.recording = recorder;
+    const ejk::Executor program(options);
+    const std::vector<float> x(size);
+    std::vector<float> y{0};
+    for (int i = 0; i < times; ++i) program(K{}, x, y);
+    recorder->flush();
+    return program.label(K{}, x, y);
+  }
+  static std::string lowered(const std::vector<std::string>& labels) {
+    std::string text = "HloModule m\n";
+    for (const std::string& l : labels)
+      text += "a = f32[] add(b, c), frontend_attributes={ejkernel_label=\"" + l +
+              "\"}, metadata={op_name=\"jit(f)/" + ejk::scope_label(l) + "/add\"}\n";
+    return text;
+  }
+  ejk::ConfigSelectorChain chain(bool persist = true) {
+    ejk::SelectorOptions options = setup.options(folder.path() + "/store");
+    options.persist_autotune = persist;
+    return ejk::ConfigSelectorChain(std::move(options));
+  }
+  float runs_with(ejk::ConfigSelectorChain& selector, size_t size) {
+    // Another one that shares nothing but what the selector kept.
+    ejk::SelectorOptions options;
+    options.policy = ejk::AutotunePolicy{.allow_autotune = false};
+    options.persistent = std::make_shared<ejk::PersistentCache>(folder.path() + "/store");
+    static_cast<void>(selector);
+    const std::vector<float> x(size);
+    std::vector<float> y{0};
+    ejk::Executor(options)(fakes::Show{}, x, y);
+    return y[0];
+  }
+
+  fakes::TempDir folder;
+  const std::string records = folder.path() + "/recorded";
+  std::shared_ptr<ejk::Recording> recorder;
+  fakes::Setup setup;
+  ejk::OfflineOptions here{.folder = records};
+};
+
+TEST_F(Offline, EveryLabelOfALoweredComputationIsTunedOnce) {
+  const std::string a = call(4), b = call(5);
+  auto selector = chain();
+  const auto result = autotune_lowered(selector, lowered({a, b, a, a, b, a, a}), here);
+  EXPECT_EQ(setup.tuner->asked, 2);
+  ASSERT_THAT(result.entries, SizeIs(2));
+  EXPECT_EQ(result.device, ejk::cpu_device().fingerprint);
+  EXPECT_EQ(ejk::make_label(result.entries[0].id.op, result.entries[0].id.key), a);
+  EXPECT_EQ(result.entries[0].evidence.data, "recorded sketch");
+  EXPECT_THAT(result.skipped, IsEmpty());
+  EXPECT_EQ(result.note, "");
+  EXPECT_EQ(runs_with(selector, 4), 2.f) << "the store has it";
+}
+
+TEST_F(Offline, TheResultIsAScope) {
+  auto selector = chain(false);
+  const auto result = autotune_lowered(selector, lowered({call(4)}), here);
+  ASSERT_THAT(result.entries, SizeIs(1));
+  EXPECT_EQ(runs_with(selector, 4), 7.f) << "persist_autotune is off: nothing is stored";
+  {
+    const auto scope = result.apply();
+    EXPECT_EQ(runs_with(selector, 4), 2.f);
+  }
+  EXPECT_EQ(runs_with(selector, 4), 7.f);
+}
+
+TEST_F(Offline, WhatIsTunedIsKeptUnlessAskedFor) {
+  const std::string text = lowered({call(4)});
+  auto selector = chain();
+  autotune_lowered(selector, text, here);
+  auto result = autotune_lowered(selector, text, here);
+  EXPECT_EQ(setup.tuner->asked, 1);
+  EXPECT_THAT(result.entries, SizeIs(1));
+  EXPECT_EQ(result.already, 1u);
+  EXPECT_EQ(result.note, "nothing was tuned: 1 call is tuned already");
+  EXPECT_THAT(result.text(), HasSubstr("tuned before"));
+  here.retune = true;
+  result = autotune_lowered(selector, text, here);
+  EXPECT_EQ(setup.tuner->asked, 2);
+  EXPECT_EQ(result.already, 0u);
+}
+
+TEST_F(Offline, LabelsThatCannotBeTunedSayWhy) {
+  auto selector = chain();
+  EXPECT_THAT(autotune_lowered(selector, lowered({"ejkernel_ops#show@v3:0123456789abcdef"}), here)
+                  .note,
+              HasSubstr("nothing is recorded in " + records));
+  const std::string good = call(4), hidden = call<Hidden>(4);
+  const std::string text = lowered({good, "ejkernel_ops#show@v3:0123456789abcdef",
+                                    "ejkernel_ops#other@v1:0123456789abcdef", hidden}) +
+                           "op_name=\"jit(f)/ejkernel_ops#matmul\"\n";
+  const auto result = autotune_lowered(selector, text, here);
+  EXPECT_THAT(result.entries, SizeIs(1));
+  std::vector<std::string> why;
+  for (const auto& s : result.skipped) why.push_back(s.op + ": " + s.why);
+  EXPECT_THAT(why, ElementsAre(HasSubstr("show@v3: the op is recorded with other arguments only"),
+                               HasSubstr("other@v1: it was never recorded"),
+                               HasSubstr("matmul: its label is truncated"),
+                               HasSubstr("no kernel of that op and version is registered")));
+  EXPECT_THAT(result.text(), HasSubstr("[other@v1] 0123456789abcdef: not tuned: "));
+}
+
+TEST_F(Offline, NothingIsNeverSilent) {
+  auto selector = chain();
+  call(4);
+  EXPECT_THAT(autotune_lowered(selector, "HloModule m\n", here).note,
+              HasSubstr("(HLO text) holds no label"));
+  here.ops = {"another"};
+  EXPECT_THAT(autotune_lowered(selector, lowered({call(4)}), here).note,
+              HasSubstr("none of its labels is of the ops asked for"));
+  EXPECT_THAT(autotune_recorded(selector, here).note,
+              HasSubstr("none of the 1 recorded calls"));
+  here.folder = folder.path() + "/nowhere";
+  EXPECT_THAT(autotune_recorded(selector, here).note, HasSubstr("nothing is recorded for"));
+  setup.tuner->outcome = ejk::Outcome::failed;
+  here = {.folder = records};
+  const auto failed = autotune_recorded(selector, here);
+  EXPECT_THAT(failed.skipped, SizeIs(1));
+  EXPECT_THAT(failed.note, HasSubstr("because the test says so"));
+}
+
+TEST_F(Offline, RecordedCallsAreTunedWithinTheBudget) {
+  for (size_t n = 1; n <= 4; ++n) call(n);
+  setup.tuner->before = [](const ejk::TuneTask& task) {
+    EXPECT_LE(task.budget.seconds, 0.05);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(60);
+    while (std::chrono::steady_clock::now() < end) {
+    }
+  };
+  auto selector = chain();
+  here.budget_seconds = 0.05;
+  const auto result = autotune_recorded(selector, here);
+  EXPECT_THAT(result.entries, SizeIs(1));
+  ASSERT_THAT(result.skipped, SizeIs(3));
+  EXPECT_THAT(result.skipped[0].why, HasSubstr("the budget was spent"));
+}
+
+TEST_F(Offline, ProgressTellsWhichCallIsNext) {
+  call(1), call(2);
+  std::vector<std::string> told;
+  here.on_progress = [&](const ejk::TuneProgress& p) { told.emplace_back(p.message); };
+  auto selector = chain();
+  autotune_recorded(selector, here);
+  EXPECT_THAT(told, ElementsAre("1 of 2", "2 of 2"));
+}
+
+TEST_F(Offline, RecordsOfAnotherDeviceAreNotTunedHere) {
+  call(4);
+  here.device = "cpu|Another|0123456789abcdef";
+  auto selector = chain();
+  EXPECT_THAT(autotune_recorded(selector, here).note,
+              HasSubstr("nothing is recorded for cpu|Another"));
+}
+
+TEST_F(Offline, ARealTunerFindsTheFasterConfigFromASketch) {
+  const std::string label = call(64);
+  ejk::SelectorOptions options;
+  options.policy = ejk::AutotunePolicy{.budget_seconds = 2};
+  ejk::ConfigSelectorChain selector(options);
+  const auto result = autotune_lowered(selector, lowered({label}), here);
+  // Show writes its config into the output: candidates differ from the heuristic, and are refused.
+  EXPECT_THAT(result.entries, IsEmpty());
+  EXPECT_THAT(result.note, HasSubstr("wrong"));
+}
+
+// ---- plans --------------------------------------------------------------------------------------
+
+ejk::RecordedCall recorded(const std::string& op, int n, uint64_t calls, double seconds_each) {
+  ejk::RecordedCall call;
+  const std::string spec = R"({"n":)" + std::to_string(n) + "}";
+  call.id = {ejk::cpu_device().fingerprint, op, ejk::short_hash(std::string_view(spec)), spec};
+  call.calls = calls, call.timed_calls = 1, call.timed_seconds = seconds_each;
+  return call;
+}
+ejk::Entry tuned(const ejk::RecordedCall& call, double speedup, bool complete = true) {
+  ejk::Entry entry;
+  entry.id = call.id;
+  entry.config = ejk::Value::object();
+  entry.evidence.speedup = speedup;
+  entry.evidence.complete = complete;
+  return entry;
+}
+std::vector<std::string> order(const std::vector<ejk::PlannedCall>& plan) {
+  std::vector<std::string> out;
+  for (const auto& p : plan) out.push_back(p.call.id.op + p.call.id.spec);
+  return out;
+}
+
+TEST(Plan, MostTimeFirstIfNothingIsKnown) {
+  EXPECT_THAT(order(ejk::plan_tuning({recorded("a", 1, 10, 1), recorded("a", 2, 1, 100),
+                                      recorded("b", 3, 1000, 0.05)},
+                                     nullptr)),
+              ElementsAre(R"(a{"n":2})", R"(b{"n":3})", R"(a{"n":1})"));
+}
+
+TEST(Plan, WhatOtherCallsOfTheOpGainedCounts) {
+  const fakes::TempDir folder;
+  ejk::PersistentCache store(folder.path());
+  store.put(tuned(recorded("gains", 9, 1, 1), 4));    // three quarters
+  store.put(tuned(recorded("hardly", 9, 1, 1), 1.01));
+  const auto plan = ejk::plan_tuning(
+      {recorded("hardly", 1, 1, 100), recorded("gains", 2, 1, 10), recorded("new", 3, 1, 10)},
+      &store);
+  EXPECT_THAT(order(plan), ElementsAre(R"(gains{"n":2})", R"(new{"n":3})", R"(hardly{"n":1})"));
+  EXPECT_NEAR(plan[0].expected_gain, 0.75, 1e-9);
+  EXPECT_EQ(plan[0].why, "as 1 other calls of the op gained");
+  EXPECT_EQ(plan[1].why, "as 2 calls of other ops gained");
+}
+
+TEST(Plan, TunedCallsAreLeftOutAndUnfinishedOnesComeLast) {
+  const fakes::TempDir folder;
+  ejk::PersistentCache store(folder.path());
+  store.put(tuned(recorded("a", 1, 1, 1), 2));
+  store.put(tuned(recorded("a", 2, 1, 1), 2, false));
+  EXPECT_THAT(order(ejk::plan_tuning({recorded("a", 1, 1, 1), recorded("a", 2, 1, 1),
+                                      recorded("a", 3, 1, 1)},
+                                     &store)),
+              ElementsAre(R"(a{"n":3})", R"(a{"n":2})"));
+}
+
+}  // namespace

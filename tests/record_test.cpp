@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ejk/record.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ejk/ejk.h>
+
+#include "fakes.h"
+#include "store_fixture.h"
+
+using ejk::Recording;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+namespace {
+
+// Every kind of argument that can be made again.
+struct Many {
+  static constexpr std::string_view op_id = "many", version = "2";
+  struct Config {
+    int block = 1;
+  };
+  struct Settings {
+    int depth = 0;
+    std::string mode;
+  };
+  enum class Kind { one, two };
+
+  int scale = 3;  // a member
+
+  void run(const Config&, ejk::View<const float, 2> x, std::span<const int32_t> table,
+           ejk::StridedView<float, 2> strided, const ejk::Tensor& tensor,
+           const std::vector<int64_t>& offsets, int n, float factor, ejk::Keyed<double> limit,
+           ejk::Unkeyed<int> seed, std::string_view name, const Settings&, Kind,
+           const std::optional<ejk::View<const float, 1>>& mask,
+           const std::tuple<int, std::span<const float>>&,
+           const std::vector<std::span<const float>>& parts, ejk::Named<"causal", bool, false>,
+           ejk::Out<std::span<float>> out) const {
+    static_cast<void>(x), static_cast<void>(table), static_cast<void>(strided);
+    static_cast<void>(tensor), static_cast<void>(offsets), static_cast<void>(mask);
+    static_cast<void>(parts), static_cast<void>(name);
+    for (float& v : *out) v = factor * float(n) + float(limit) + 0.f * float(seed);
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
+};
+EJK_REGISTER(Many);
+EJK_REGISTER(fakes::Show);
+
+class Record : public testing::Test {
+ protected:
+  std::shared_ptr<Recording> open(Recording::Options options = {}) {
+    options.on_warning = said.sink();
+    return std::make_shared<Recording>(folder.path() + "/recorded", options);
+  }
+  ejk::Executor recording_into(const std::shared_ptr<Recording>& recording) {
+    ejk::SelectorOptions options = setup.options();
+    options.on_event = {};
+    options.recording = recording;
+    return ejk::Executor(std::move(options));
+  }
+  std::map<std::string, ejk::RecordedCall> calls_of(const std::string& op) {
+    return ejk::read_recorded(folder.path() + "/recorded",
+                              said.sink())[ejk::cpu_device().fingerprint][op];
+  }
+
+  fakes::TempDir folder;
+  fakes::WarningLog said;
+  fakes::Setup setup;
+  std::vector<float> x = std::vector<float>(8, 0.5f), longer = std::vector<float>(9), y{0, 0};
+};
+
+TEST_F(Record, KeepsEachDistinctCallWithItsCountAndTime) {
+  auto recording = open();
+  const ejk::Executor executor = recording_into(recording);
+  for (int i = 0; i < 200; ++i) executor(fakes::Show{}, x, y);
+  for (int i = 0; i < 3; ++i) executor(fakes::Show{}, longer, y);
+  ASSERT_TRUE(recording->flush());
+
+  const auto calls = calls_of("show@v3");
+  ASSERT_THAT(calls, SizeIs(2));
+  const auto& call = calls.at(executor.describe(fakes::Show{}, x, y).call_key());
+  EXPECT_EQ(call.calls, 200u);
+  EXPECT_GE(call.timed_calls, 8u);
+  EXPECT_LT(call.timed_calls, 30u);
+  EXPECT_GT(call.timed_seconds, 0);
+  EXPECT_GT(call.seconds(), call.timed_seconds);
+  EXPECT_EQ(call.id.spec, executor.describe(fakes::Show{}, x, y).spec());
+  EXPECT_EQ(calls.at(executor.describe(fakes::Show{}, longer, y).call_key()).calls, 3u);
+  EXPECT_THAT(said.take(), IsEmpty());
+}
+
+TEST_F(Record, CountsGoOnWhereTheyWere) {
+  for (int round = 0; round < 3; ++round) {
+    const ejk::Executor executor = recording_into(open());
+    for (int i = 0; i < 5; ++i) executor(fakes::Show{}, x, y);
+  }
+  ASSERT_THAT(calls_of("show@v3"), SizeIs(1));
+  EXPECT_EQ(calls_of("show@v3").begin()->second.calls, 15u);
+}
+
+TEST_F(Record, EveryCallOfEveryThreadIsCounted) {
+  auto recording = open();
+  const ejk::Executor executor = recording_into(recording);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      std::vector<float> mine{0, 0};
+      for (int i = 0; i < 1000; ++i) executor(fakes::Show{}, x, mine);
+    });
+  for (auto& t : threads) t.join();
+  recording->flush();
+  EXPECT_EQ(calls_of("show@v3").begin()->second.calls, 4000u);
+}
+
+TEST_F(Record, IsWrittenBeforeTheProgramEnds) {
+  auto recording = open({.first_write = std::chrono::milliseconds(1)});
+  const ejk::Executor executor = recording_into(recording);
+  executor(fakes::Show{}, x, y);
+  for (int i = 0; i < 2000 && calls_of("show@v3").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_THAT(calls_of("show@v3"), SizeIs(1));
+}
+
+TEST_F(Record, DataAreNotKept) {
+  auto recording = open();
+  const ejk::Executor executor = recording_into(recording);
+  std::vector<float> secret(100);
+  for (size_t i = 0; i < secret.size(); ++i) secret[i] = float(i) * 0.015625f;
+  secret[50] = 0.12345679f;
+  executor(fakes::Show{}, secret, y);
+  recording->flush();
+  for (const auto& file : ejk::testing::files_below(folder.path() + "/recorded"))
+    EXPECT_THAT(ejk::testing::read_text(folder.path() + "/recorded/" + file),
+                testing::Not(HasSubstr("0.1234")));
+  const ejk::Value& sketch = calls_of("show@v3").begin()->second.arguments.as_array().at(0);
+  EXPECT_EQ(sketch.find("data")->find("max")->as_double(), 99 * 0.015625);
+  EXPECT_EQ(calls_of("show@v3").begin()->second.arguments.as_array().at(1).find("data"), nullptr)
+      << "outputs are not looked at";
+}
+
+TEST_F(Record, AConfigGivenWithTheCallLeavesNothingToRecord) {
+  auto recording = open();
+  const ejk::Executor executor = recording_into(recording);
+  executor(fakes::Show{}, {5}, x, y);
+  EXPECT_TRUE(recording->flush());
+  EXPECT_THAT(calls_of("show@v3"), IsEmpty());
+}
+
+TEST_F(Record, AScopeRecordsTheCallsOfItsThread) {
+  auto own = open();
+  auto scoped = std::make_shared<Recording>(folder.path() + "/scoped");
+  const ejk::Executor executor = recording_into(own);
+  executor(fakes::Show{}, x, y);
+  {
+    const auto scope = ejk::record_calls(scoped);
+    for (int i = 0; i < 7; ++i) executor(fakes::Show{}, x, y);
+    executor(fakes::Show{}, longer, y);
+    std::thread([&] {
+      std::vector<float> mine{0, 0};
+      executor(fakes::Show{}, x, mine);
+    }).join();
+  }
+  executor(fakes::Show{}, x, y);
+  own->flush(), scoped->flush();
+  const std::string key = executor.describe(fakes::Show{}, x, y).call_key();
+  EXPECT_EQ(calls_of("show@v3").at(key).calls, 3u);
+  auto inside = ejk::read_recorded(folder.path() + "/scoped")[ejk::cpu_device().fingerprint];
+  EXPECT_THAT(inside["show@v3"], SizeIs(2));
+  EXPECT_EQ(inside["show@v3"].at(key).calls, 7u);
+}
+
+TEST_F(Record, TheEnvironmentAsksForIt) {
+  ::setenv("EJKERNEL_OPS_RECORD", "1", 1);
+  ::setenv("EJKERNEL_OPS_RECORD_DIR", (folder.path() + "/recorded").c_str(), 1);
+  {
+    const ejk::Executor one(setup.options()), two(setup.options());
+    one(fakes::Show{}, x, y), two(fakes::Show{}, x, y);
+    EXPECT_EQ(one.chain().recording(), two.chain().recording());
+  }
+  ::setenv("EJKERNEL_OPS_RECORD", "yes", 1);
+  EXPECT_THROW(ejk::Executor{setup.options()}, ejk::Error);
+  ::setenv("EJKERNEL_OPS_RECORD", "0", 1);
+  EXPECT_EQ(ejk::Executor(setup.options()).chain().recording(), nullptr);
+  ::unsetenv("EJKERNEL_OPS_RECORD");
+  ::unsetenv("EJKERNEL_OPS_RECORD_DIR");
+  EXPECT_EQ(calls_of("show@v3").begin()->second.calls, 2u);
+}
+
+TEST_F(Record, TooManyCallsAreNotKeptAndSaidOnce) {
+  auto recording = open({.most_calls = 3});
+  const ejk::Executor executor = recording_into(recording);
+  for (size_t n = 1; n < 9; ++n) executor(fakes::Show{}, std::vector<float>(n), y);
+  recording->flush();
+  EXPECT_THAT(calls_of("show@v3"), SizeIs(3));
+  EXPECT_THAT(said.take(), testing::ElementsAre(HasSubstr("more than 3 different calls")));
+  // Nor are more in a later process.
+  {
+    auto later = open({.most_calls = 3});
+    recording_into(later)(fakes::Show{}, std::vector<float>(50), y);
+  }
+  EXPECT_THAT(calls_of("show@v3"), SizeIs(3));
+}
+
+TEST_F(Record, BatchesGradientsAndChoicesAreCallsToo) {
+  auto recording = open();
+  const ejk::Executor executor = recording_into(recording);
+  executor.choose_config(fakes::Show{}, x, y);
+  executor.compile(fakes::Show{}, longer, y);
+  recording->flush();
+  EXPECT_THAT(calls_of("show@v3"), SizeIs(2));
+}
+
+// ---- made again ---------------------------------------------------------------------------------
+
+struct ManyArguments {
+  std::vector<float> x = std::vector<float>(12), strided = std::vector<float>(40), part{1, 2, 3};
+  std::vector<int32_t> table{5, 9, 7, 5};
+  std::vector<int64_t> offsets{0, 3, 4, 40};
+  ejk::Tensor tensor = ejk::Tensor::of<ejk::BFloat16>({3, 2});
+  std::vector<float> mask{0, 0, 1}, out{0, 0, 0};
+
+  ManyArguments() {
+    for (size_t i = 0; i < x.size(); ++i) x[i] = i % 2 ? 10.f : 12.f;
+  }
+};
+
+TEST_F(Record, CallsAreMadeAgainWithTheSameKeyAndDataOfTheSameKind) {
+  ManyArguments arguments;
+  auto recording = open();
+  const ejk::Executor executor = recording_into(recording);
+  const ejk::StridedView<float, 2> view(arguments.strided.data() + 9, {3, 2}, {10, -2});
+  const Many kernel{5};
+  auto call = [&](auto&& use) {
+    use(kernel, ejk::View<const float, 2>{arguments.x.data(), {3, 4}}, arguments.table, view,
+        arguments.tensor, arguments.offsets, 7, 0.25f, 1.5, 11, "name", Many::Settings{4, "fast"},
+        Many::Kind::two, ejk::View<const float, 1>{arguments.mask.data(), {3}},
+        std::tuple<int, std::span<const float>>{1, arguments.part},
+        std::vector<std::span<const float>>{arguments.part, arguments.x}, true,
+        std::span<float>(arguments.out));
+  };
+  call([&](auto&&... a) { executor(a...); });
+  recording->flush();
+
+  ASSERT_THAT(calls_of("many@v2"), SizeIs(1));
+  const ejk::RecordedCall recorded = calls_of("many@v2").begin()->second;
+  const auto made = ejk::rebuild_call(recorded);
+  EXPECT_EQ(made->invocation().spec(), recorded.id.spec);
+  EXPECT_EQ(made->invocation().op(), "many@v2");
+  EXPECT_EQ(made->invocation().members.find("scale")->as_int(), 5);
+  // The rebuilt arguments are like the recorded ones: a sketch of them says so.
+  const ejk::Value again = made->kernel().sketch();
+  const auto& before = recorded.arguments.as_array();
+  const auto& after = again.as_array();
+  ASSERT_EQ(before.size(), after.size());
+  EXPECT_GE(after[0].find("data")->find("min")->as_double(), 10);
+  EXPECT_LE(after[0].find("data")->find("max")->as_double(), 12);
+  EXPECT_GE(after[1].find("data")->find("min")->as_int(), 5);
+  EXPECT_LE(after[1].find("data")->find("max")->as_int(), 9);
+  EXPECT_EQ(stable_json(*after[2].find("strides")), "[10,-2]");
+  EXPECT_EQ(after[4].find("data")->find("order")->as_string(), "rising");
+  EXPECT_EQ(after[4].find("data")->find("min")->as_int(), 0);
+  EXPECT_EQ(after[4].find("data")->find("max")->as_int(), 40);
+  for (size_t i = 5; i < 12; ++i) EXPECT_EQ(stable_json(after[i]), stable_json(before[i])) << i;
+  const auto trial = made->kernel().trial(made->invocation());
+  trial->reset();
+  trial->run(ejk::make_config(Many::Config{1}));
+  EXPECT_THAT(trial->outputs(), testing::Not(IsEmpty()));
+}
+
+TEST_F(Record, TheSameSketchGivesTheSameData) {
+  const ejk::Value sketch = ejk::parse_json(
+      R"({"dtype":"float32","shape":[1000],"data":{"mean":2.0,"deviation":1.0,"min":-1.0,
+          "max":5.0,"zeros":0.25,"seed":7}})");
+  ejk::detail::RebuiltData one, two;
+  const auto a = one.array(sketch), b = two.array(sketch);
+  const std::span<const float> first(static_cast<const float*>(a.data), 1000),
+      second(static_cast<const float*>(b.data), 1000);
+  EXPECT_TRUE(std::ranges::equal(first, second));
+  const auto zeros = std::ranges::count(first, 0.f);
+  EXPECT_GT(zeros, 150);
+  EXPECT_LT(zeros, 350);
+  EXPECT_GE(*std::ranges::min_element(first), -1.f);
+  EXPECT_LE(*std::ranges::max_element(first), 5.f);
+}
+
+TEST_F(Record, EveryElementTypeCanBeMadeAgain) {
+  using enum ejk::DType;
+  for (const ejk::DType dtype : {boolean, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
+                                 float16, bfloat16, float32, float64, complex64, complex128,
+                                 float8_e4m3fn, float8_e5m2, int4, uint2}) {
+    SCOPED_TRACE(ejk::dtype_name(dtype));
+    const ejk::Tensor tensor(dtype, {5, 3});
+    ejk::detail::RebuiltData data;
+    const ejk::Value sketch = ejk::detail::sketch_array(tensor.any(), true);
+    const auto made = data.array(sketch);
+    EXPECT_EQ(made.dtype, dtype);
+    EXPECT_EQ(made.shape, (std::vector<int64_t>{5, 3}));
+    const ejk::Value again = ejk::detail::sketch_array(made.any(), true);
+    if (const ejk::Value* max = sketch.find("data")->find("max")) {
+      EXPECT_EQ(again.find("data")->find("max")->as_double(), max->as_double());
+    }
+  }
+}
+
+TEST_F(Record, WhatCannotBeMadeAgainSaysWhy) {
+  auto recording = open();
+  const ejk::Executor executor = recording_into(recording);
+  executor(fakes::Show{}, x, y);
+  recording->flush();
+  const ejk::RecordedCall good = calls_of("show@v3").begin()->second;
+  EXPECT_NO_THROW(ejk::rebuild_call(good));
+
+  auto why = [](const ejk::RecordedCall& call) -> std::string {
+    try {
+      ejk::rebuild_call(call);
+      return "";
+    } catch (const ejk::Error& error) {
+      return error.what();
+    }
+  };
+  auto with = [&](const std::string& arguments) {
+    ejk::RecordedCall call = good;
+    call.arguments = ejk::parse_json(arguments);
+    return call;
+  };
+  ejk::RecordedCall unknown = good;
+  unknown.id.op = "nobody@v1";
+  EXPECT_THAT(why(unknown), HasSubstr("[nobody@v1]"));
+  EXPECT_THAT(why(unknown), HasSubstr("no kernel of that op and version is registered"));
+  EXPECT_THAT(why(unknown), HasSubstr("show@v3"));
+  const std::string out = R"(,{"dtype":"float32","shape":[2]}])";
+  EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":[9]})" + out)), HasSubstr("another one"));
+  EXPECT_THAT(why(with("[]")), HasSubstr("0 arguments are recorded"));
+  EXPECT_THAT(why(with("null")), HasSubstr("cannot be made again"));
+  EXPECT_THAT(why(with("[1,2]")), HasSubstr("no dtype"));
+  EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":[4611686018427387904]})" + out)),
+              HasSubstr("do not fit"));
+  EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":[-1]})" + out)), HasSubstr("negative"));
+  EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":["a"]})" + out)), HasSubstr("no integer"));
+  EXPECT_THAT(why(with(R"([{"dtype":"float33","shape":[8]})" + out)), HasSubstr("float33"));
+  EXPECT_THAT(why(with(R"([{"dtype":"int32","shape":[8]})" + out)), HasSubstr("element type"));
+  EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":[8],"strides":[4611686018427387904]})" + out)),
+              HasSubstr("too far"));
+  EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":[8],"strides":[1,1]})" + out)),
+              HasSubstr("number of strides"));
+}
+
+TEST_F(Record, ByHandWithoutACall) {
+  auto recording = open();
+  ejk::record_invocation(*recording, fakes::Show{}, x, y);
+  recording->flush();
+  EXPECT_EQ(calls_of("show@v3").begin()->second.calls, 1u);
+  EXPECT_EQ(y, (std::vector<float>{0, 0}));
+  std::map<std::string, std::string> why_not;
+  const auto made =
+      ejk::get_invocations(recording->folder(), ejk::cpu_device().fingerprint, &why_not);
+  EXPECT_THAT(made.at("show@v3"), SizeIs(1));
+  EXPECT_THAT(why_not, IsEmpty());
+}
+
+}  // namespace
