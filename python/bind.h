@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the extension share.
+//
+// The core is never entered with the GIL held, and calls into Python take it: a thread that holds
+// a lock of the core may wait for the GIL, so no thread may hold the GIL and wait for such a lock.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <ejk/ejk.h>
+
+namespace nb = nanobind;
+
+namespace ejk::python {
+
+// Python objects as values: None, bools, numbers, strings, lists, tuples and dicts; arrays as their
+// type and shape; anything else is first made simpler by ejk._describe.simpler.
+Value value_of(nb::handle object);
+nb::object object_of(const Value& value);
+
+// A Python object as a configuration, written and read by ejk._configs. The second throws nothing.
+AnyConfig config_of(nb::handle object);
+nb::object object_of(const AnyConfig& config);
+extern const ConfigType python_config;
+
+// Calls f without the GIL. Python objects must not be touched in it.
+template <class F>
+auto without_gil(F&& f) {
+  nb::gil_scoped_release released;
+  return f();
+}
+
+EntryId entry_id(const std::string& device, const std::string& op, const std::string& key);
+nb::object object_of(const Entry& entry);  // its document, with the config as an object
+
+void bind_values(nb::module_& m);
+void bind_stores(nb::module_& m);
+void bind_chain(nb::module_& m);
+void bind_dispatch(nb::module_& m);
+
+}  // namespace ejk::python
