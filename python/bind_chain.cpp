@@ -118,6 +118,9 @@ class PythonTrial final : public Trial {
     });
   }
   nb::handle self() const { return trial_; }
+  bool interrupted() const { return interruption_.thrown != nullptr; }
+  // In a handler of what was thrown.
+  void interrupt() { interruption_.thrown = std::current_exception(), interruption_.stop->store(true); }
 
  private:
   PyObject* trial_;
@@ -165,11 +168,32 @@ class PythonKernel final : public AnyKernel {
   mutable Interruption interruption_;
 };
 
+// Of a tuning that was interrupted nothing is kept: a result without a winner, while `stop` is set.
+class Race final : public Tuner {
+ public:
+  using Tuner::Tuner;
+  TuneResult tune(const TuneTask& task) override {
+    TuneResult result = Tuner::tune(task);
+    return static_cast<PythonTrial&>(*task.trial).interrupted() ? TuneResult() : std::move(result);
+  }
+};
+
 // A tuner of the user's own: asked for one of the candidates.
 class PythonTuner final : public Tuner {
  public:
   using Tuner::Tuner;
   TuneResult tune(const TuneTask& task) override {
+    try {
+      return ask(task);
+    } catch (nb::python_error& e) {
+      if (e.matches(PyExc_Exception)) throw;
+      static_cast<PythonTrial&>(*task.trial).interrupt();
+      return {};
+    }
+  }
+
+ private:
+  static TuneResult ask(const TuneTask& task) {
     nb::gil_scoped_acquire held;
     nb::list configs;
     for (uint64_t i = 0; i < task.candidates->size(); ++i)
@@ -325,7 +349,7 @@ void make_selector(Selector* made, std::shared_ptr<ConfigCache> cache, nb::dict 
   options.policy->cache_miss_fallback = updates.cache_miss_fallback.value_or(Fallback::autotune);
   options.policy->validate_backward = updates.validate_backward.value_or(false);
   if (own_tuner) options.tuner = std::make_shared<PythonTuner>(warmup, iters);
-  else options.tuner = std::make_shared<Tuner>(warmup, iters);
+  else options.tuner = std::make_shared<Race>(warmup, iters);
   options.persistent = std::move(persistent);
   options.persist_autotune = persist_autotune;
   options.forbid_reautotune = forbid_reautotune;

@@ -9,36 +9,30 @@ import contextvars
 
 FORWARD_ONLY = "forward_only"
 
-# (selector or None, scope), outermost first.
+# Those entered, outermost first.
 current = contextvars.ContextVar("ejk_scopes", default=())
 
 
 def in_force(selector):
-    """The scopes that `selector` must be asked under, outermost first."""
-    return tuple(scope for whose, scope in current.get() if whose is None or whose is selector)
+    """What `selector` must be asked under, outermost first."""
+    return tuple(s.what for s in current.get() if s.selector is None or s.selector is selector)
 
 
 class Scope:
-    """A `with` that puts something in force. May be entered again, also inside itself."""
+    """A `with` that puts something in force. May be entered again, also inside itself and in several
+    threads; scopes may end in any order."""
 
-    def __init__(self, scope, selector=None):
-        self._scope, self._selector = scope, selector
-        self._entered = []
+    def __init__(self, what, selector=None):
+        self.what, self.selector = what, selector
 
     def __enter__(self):
-        item = (self._selector, self._scope)
-        self._entered.append((item, current.set((*current.get(), item))))
+        current.set((*current.get(), self))
         return self
 
     def __exit__(self, *exc):
-        item, token = self._entered.pop()
-        try:
-            current.reset(token)
-        except (ValueError, RuntimeError):  # left in another context than it was entered in
-            rest = list(current.get())
-            for i in range(len(rest) - 1, -1, -1):
-                if rest[i] is item:
-                    del rest[i]
-                    current.set(tuple(rest))
-                    break
-        return None
+        entered = list(current.get())
+        for i in range(len(entered) - 1, -1, -1):
+            if entered[i] is self:  # it is not there if this is another context than it was entered in
+                del entered[i]
+                current.set(tuple(entered))
+                break

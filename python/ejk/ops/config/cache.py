@@ -92,7 +92,7 @@ class overlay_cache:
 
 def _sync_traces() -> None:
     """Tells JAX which overlays are in force: what is traced under them is theirs alone."""
-    overlays = [scope for _, scope in _scopes.current.get() if isinstance(scope, _core.ConfigCache)]
+    overlays = [s.what for s in _scopes.current.get() if isinstance(s.what, _core.ConfigCache)]
     _jax.retrace_under(tuple(map(_content, overlays)) or None)
 
 
