@@ -28,10 +28,34 @@ AnyConfig config_of(nb::handle object);
 nb::object object_of(const AnyConfig& config);
 extern const ConfigType python_config;
 
-// Calls f without the GIL. Python objects must not be touched in it.
+// The GIL, for a thread of the core. When the interpreter ends it takes the GIL for good and kills
+// threads that wait for it, which C++ frames do not survive: from then on they wait here instead.
+class Gil {
+ public:
+  Gil();
+  ~Gil();
+  Gil(const Gil&) = delete;
+  static bool closing() noexcept;  // the interpreter is about to end
+
+ private:
+  bool taken_ = false;
+  PyGILState_STATE state_ = PyGILState_LOCKED;
+};
+
+// Gives the GIL away for as long as it lives. Python objects must not be touched meanwhile.
+class WithoutGil {
+ public:
+  WithoutGil() : thread_(PyEval_SaveThread()) {}
+  ~WithoutGil();
+  WithoutGil(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* thread_;
+};
+
 template <class F>
 auto without_gil(F&& f) {
-  nb::gil_scoped_release released;
+  WithoutGil released;
   return f();
 }
 

@@ -66,7 +66,7 @@ struct Interruption {
 
   template <class F>
   auto guarded(F&& f) {
-    nb::gil_scoped_acquire held;
+    const Gil held;
     if (thrown) std::rethrow_exception(thrown);
     try {
       return f();
@@ -74,8 +74,11 @@ struct Interruption {
       if (!e.matches(PyExc_Exception)) {
         thrown = std::current_exception();
         stop->store(true);
+        throw;
       }
-      throw;
+      // The core tells people what was thrown: without the way it came.
+      throw std::runtime_error(nb::cast<std::string>(e.type().attr("__name__")) + ": " +
+                               nb::cast<std::string>(nb::str(e.value())));
     }
   }
 };
@@ -86,7 +89,7 @@ class PythonTrial final : public Trial {
   PythonTrial(nb::object trial, Interruption& interruption)
       : trial_(trial.release().ptr()), interruption_(interruption) {}
   ~PythonTrial() override {
-    nb::gil_scoped_acquire held;
+    const Gil held;
     Py_DECREF(trial_);
   }
   void reset() override {
@@ -194,7 +197,7 @@ class PythonTuner final : public Tuner {
 
  private:
   static TuneResult ask(const TuneTask& task) {
-    nb::gil_scoped_acquire held;
+    const Gil held;
     nb::list configs;
     for (uint64_t i = 0; i < task.candidates->size(); ++i)
       configs.append(object_of(task.candidates->config(i)));
@@ -279,7 +282,7 @@ thread_local nb::handle listener;
 
 void tell(const Event& event) {
   if (!listener) return;
-  nb::gil_scoped_acquire held;
+  const Gil held;
   nb::dict data;
   data["device"] = std::string(event.device);
   data["op_id"] = std::string(event.op);
@@ -297,7 +300,7 @@ void tell(const Event& event) {
 
 void warn(const std::string& message) {
   if (!nb::is_alive() || !Py_IsInitialized()) return;
-  nb::gil_scoped_acquire held;
+  const Gil held;
   try {
     nb::module_::import_("ejk._log").attr("warn")(message);
   } catch (nb::python_error& e) {
@@ -317,7 +320,7 @@ struct Selector {
     PythonKernel kernel(kernel_side, &stop);
     std::exception_ptr thrown;
     {
-      nb::gil_scoped_release released;
+      const WithoutGil released;
       const nb::handle outer = std::exchange(listener, listens ? kernel_side : nb::handle());
       try {
         ScopeSnapshot().run([&] { inside(specs, 0, [&] { f(kernel); }); });
@@ -415,8 +418,8 @@ nb::object policy(Selector& s, nb::handle scopes) {
 double seconds_of(nb::handle function, int warmup, int iters) {
   return without_gil([&] {
     return Tuner(warmup, iters).measure([&] {
-      nb::gil_scoped_acquire held;
-      function();
+      const Gil held;
+      function();  // what it raises is raised
     });
   });
 }

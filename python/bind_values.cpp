@@ -145,8 +145,9 @@ std::unordered_set<Held*>& all_held() {
 
 void release(const void* pointer) {
   auto* held = static_cast<Held*>(const_cast<void*>(pointer));
-  if (nb::is_alive() && Py_IsInitialized()) {
-    nb::gil_scoped_acquire lock;
+  const bool reachable = nb::is_alive() && Py_IsInitialized();
+  if (reachable && (PyGILState_Check() || !Gil::closing())) {
+    const Gil lock;
     all_held().erase(held);
     Py_XDECREF(held->object);
   }
@@ -166,7 +167,7 @@ void let_go() {
 }
 
 std::shared_ptr<const void> read_config(const Value& value, std::string& why) {
-  nb::gil_scoped_acquire held;
+  const Gil held;
   try {
     return hold(nb::module_::import_("ejk._configs").attr("decode")(object_of(value)), value);
   } catch (nb::python_error& e) {

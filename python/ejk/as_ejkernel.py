@@ -24,17 +24,12 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec):
         module = importlib.import_module("ejk" + spec.name[len("ejkernel") :])
-        self._own = (module, module.__spec__, module.__name__)
+        spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module):
-        # The import system wrote the alias's names into the module, which has its own.
-        module.__spec__ = importlib.util.find_spec(_own_name(module))
-        module.__loader__ = module.__spec__.loader
-
-
-def _own_name(module):
-    return module.__name__ if not module.__name__.startswith("ejkernel") else "ejk" + module.__name__[len("ejkernel") :]
+        # The import system wrote the alias's spec into the module, which has its own.
+        module.__spec__ = module.__spec__.loader_state
 
 
 def _installed() -> bool:
@@ -45,4 +40,4 @@ def _installed() -> bool:
 
 
 if "ejkernel" not in sys.modules and not _installed():
-    sys.meta_path.append(_Alias())
+    sys.meta_path.insert(0, _Alias())  # before the finder of files, which would load a second copy
