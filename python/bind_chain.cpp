@@ -424,6 +424,38 @@ double seconds_of(nb::handle function, int warmup, int iters) {
   });
 }
 
+// ---- recorded calls ------------------------------------------------------------------------------
+
+// The recording that $EJKERNEL_OPS_RECORD asks for; None if it does not. Written to disk now and then,
+// by `flush` and at exit.
+nb::object record(const Call& call, nb::handle kernel_side) {
+  std::atomic<bool> stop{false};
+  const PythonKernel kernel(kernel_side, &stop);
+  const bool recorded = without_gil([&] {
+    const std::shared_ptr<Recording> recording = recording_from_environment();
+    if (recording) recording->record(call.inv, kernel);
+    return recording != nullptr;
+  });
+  if (kernel.interrupted()) std::rethrow_exception(kernel.interrupted());
+  return nb::bool_(recorded);
+}
+
+// (op, key, sketch) of the calls of a device that a folder holds.
+nb::object recorded_calls(const std::string& folder, const std::string& device) {
+  const RecordedCalls all = without_gil([&] {
+    if (const std::shared_ptr<Recording> recording = recording_from_environment())
+      recording->flush();
+    return read_recorded(folder.empty() ? default_recording_path() : folder, warn);
+  });
+  nb::list out;
+  const auto found = all.find(device);
+  if (found == all.end()) return out;
+  for (const auto& [op, calls] : found->second)
+    for (const auto& [key, call] : calls)
+      out.append(nb::make_tuple(op, key, object_of(call.arguments)));
+  return out;
+}
+
 // Candidates side by side, as a tuning measures them: the winner's place (None: nobody is left), and
 // (status, seconds, why) of each.
 nb::object race(nb::handle trial_side, nb::handle configs, int warmup, int iters, double budget) {
@@ -483,6 +515,8 @@ void bind_chain(nb::module_& m) {
 
   m.def("seconds_of", &seconds_of, nb::arg("function"), nb::arg("warmup"), nb::arg("iters"),
         "Median seconds of function(), measured as a race measures.");
+  m.def("record", &record, nb::arg("call"), nb::arg("kernel"));
+  m.def("recorded_calls", &recorded_calls, nb::arg("folder"), nb::arg("device"));
   m.def("race", &race, nb::arg("trial"), nb::arg("configs"), nb::arg("warmup"), nb::arg("iters"),
         nb::arg("budget"));
   m.def("policy_from_environment", [] {

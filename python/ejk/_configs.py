@@ -142,7 +142,8 @@ def _look_up(name: str):
     return found
 
 
-def _class(name: str):
+def class_named(name: str):
+    """The class of that name, if this process knows it; else ValueError."""
     found = _known.get(name)
     if found is None:
         found = _look_up(name)
@@ -153,7 +154,7 @@ def _class(name: str):
 
 def _read_type(value):
     fields = {name: _decode(item) for name, item in value.items() if name != "$type"}
-    return _build(_class(value["$type"]), fields)
+    return _build(class_named(value["$type"]), fields)
 
 
 def _build(cls, fields, untyped=False):
@@ -211,7 +212,7 @@ def _as_hinted(value, hint):
 
 def _read_enum(value):
     try:
-        return _class(value["$enum"])[value["name"]]
+        return class_named(value["$enum"])[value["name"]]
     except KeyError:
         raise ValueError(f"{value['$enum']} has no {value['name']!r}") from None
 
@@ -246,7 +247,7 @@ def _is_pydantic(cls) -> bool:
 _readers = {
     "$type": _read_type,
     "$enum": _read_enum,
-    "$class": lambda value: _class(value["$class"]),
+    "$class": lambda value: class_named(value["$class"]),
     "$object": _read_object,
     "$opaque": _read_opaque,
     "$tuple": lambda value: tuple(_decode(item) for item in value["$tuple"]),

@@ -297,3 +297,17 @@ def test_labels_in_hlo(kernel, executor):
         return jax.nn.softmax(q @ k.T) @ v
 
     assert len(find_labels_in_lowered(jax.jit(my_attention).lower(a, b, a))) == 1
+
+
+def test_the_readme():
+    import pathlib
+    import re
+
+    text = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert blocks
+    for block in blocks:
+        names = {}
+        exec(block, names)
+        np.testing.assert_allclose(names["y"], np.cumsum(np.arange(4096.0)), rtol=1e-5)
+        np.testing.assert_allclose(names["g"], names["y"], rtol=1e-5)

@@ -437,3 +437,72 @@ def test_labels_without_a_record_are_told(executor):
     assert result.entries == () and "not recorded" in result.skipped[0][1]
     record_invocation(MatMul(), Invocation(kernel=MatMul(), args=(A, B)))
     assert len(autotune_lowered(executor.chooser, lowered).entries) == 1
+
+
+def test_recorded_calls_are_tuned_in_another_process(tmp_path, monkeypatch):
+    import subprocess
+    import sys
+
+    (tmp_path / "some_kernels.py").write_text(
+        """
+import jax, jax.numpy as jnp
+from ejk.ops import ConfigSelectorChain, Executor, Kernel
+
+class Scaled(Kernel):
+    op_id, version = "scaled", "3"
+    def __init__(self, power):
+        super().__init__()
+        self.power = power
+    def run(self, x, weights, *, cfg, mode, nothing=None):
+        return x * weights["w"][0] ** self.power
+    def heuristic_cfg(self, inv):
+        return (1, "a")
+    def candidate_cfgs(self, inv):
+        return [(1, "a"), (2, "b")]
+
+def model(executor):
+    return jax.jit(lambda x, w: executor(Scaled(2), x, {"w": [w, 3]}, mode="fast"))
+
+args = (jnp.ones((4, 4)), jnp.ones(4))
+"""
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:" + ":".join(p for p in sys.path if p))
+    monkeypatch.setenv("EJKERNEL_OPS_RECORD_DIR", str(tmp_path / "recorded"))
+
+    def run(code, **environment):
+        import os
+
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    record = """
+import some_kernels as s
+from ejk.ops import *
+text = s.model(Executor(ConfigSelectorChain(autotune=False))).lower(*s.args).as_text()
+print(text)
+"""
+    text = run(record, EJKERNEL_OPS_RECORD="1")
+    (tmp_path / "lowered.mlir").write_text(text)
+    tune = f"""
+import some_kernels
+from ejk.ops import *
+selector = ConfigSelectorChain(persistent=PersistentCache(path={str(tmp_path / "store")!r}))
+result = autotune_lowered(selector, open({str(tmp_path / "lowered.mlir")!r}).read())
+assert result.skipped == (), result
+print(result.entries)
+assert len(selector.persistent.keys()) == 1
+"""
+    assert "scaled@v3" in run(tune)
+    use = f"""
+import some_kernels as s
+from ejk.ops import *
+store = PersistentCache(path={str(tmp_path / "store")!r})
+events = []
+selector = ConfigSelectorChain(persistent=store, on_event=lambda event, **d: events.append((event, d.get("level"))))
+s.model(Executor(selector))(*s.args)
+assert events == [("cache_hit", "persistent")], events
+"""
+    run(use)

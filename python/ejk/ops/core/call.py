@@ -56,7 +56,10 @@ class KernelCall:
         return Trial(self, backward)
 
     def sketch(self):
-        return None
+        """What is recorded of the call: enough to make it again in another process, without its data."""
+        from ejk.ops.registry import sketch_of
+
+        return sketch_of(self.kernel, self.inv)
 
     def event(self, kind: str, data: dict):
         encoded = data.pop("config")

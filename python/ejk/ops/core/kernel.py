@@ -55,6 +55,7 @@ class Kernel(Generic[Cfg, Out]):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
+        _configs.remember(cls)
         _configs.remember(_declared_config(cls))
 
     def __setattr__(self, name, value):

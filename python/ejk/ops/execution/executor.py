@@ -261,7 +261,7 @@ def _record(kernel, inv) -> None:
     if recording():
         from ejk.ops.registry import record_call
 
-        record_call(kernel, inv)
+        record_call(kernel, inv, on_disk=True)
 
 
 _default = None
