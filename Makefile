@@ -13,7 +13,8 @@ help:
 bench-%:
 	@. cmake/setup.sh && set_up && \
 	if [ -f bench/$*.py ]; then \
-	  if [ -f bench/$*_ours.cpp ]; then build release bench_$*_ours; fi && .venv/bin/python bench/$*.py $(ARGS); \
+	  if [ -f bench/$*_ours.cpp ]; then build release bench_$*_ours; else install_python; fi && \
+	  .venv/bin/python bench/$*.py $(ARGS); \
 	elif [ -f bench/$*.cpp ]; then \
 	  build release bench_$* && build/release/bench/$* $(ARGS); \
 	else \

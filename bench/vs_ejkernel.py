@@ -31,7 +31,7 @@ ROUNDS = {"choose": 40, "put": 15}
 CALLS = {"choose": {"original": 100, "ours": 200_000}, "put": {"original": 1, "ours": 20}}
 
 
-def enter_venv():
+def enter_venv(script=__file__):
     """Goes on as this script in .venv-ejkernel, which is made first if it is not there or is another."""
     if pathlib.Path(sys.prefix) == VENV:
         return
@@ -43,7 +43,7 @@ def enter_venv():
         subprocess.run(pip, check=True)
         stamp.write_text(" ".join(REQUIREMENTS))
     python = str(VENV / "bin/python")
-    os.execve(python, [python, __file__], {**os.environ, "JAX_PLATFORMS": "cpu"})
+    os.execve(python, [python, script], {**os.environ, "JAX_PLATFORMS": "cpu"})
 
 
 class Original:

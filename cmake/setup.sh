@@ -69,6 +69,13 @@ set_up() {
   make_venv
 }
 
+# The Python package, built in build/python and installed into .venv: quick if nothing changed.
+install_python() {
+  stage "building the Python package"
+  CCACHE_BASEDIR=$(pwd) CCACHE_NOHASHDIR=true CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) \
+    logged python .venv/bin/pip install --disable-pip-version-check --no-build-isolation --no-deps .
+}
+
 # build PRESET [TARGET...]: the whole preset if no target is named.
 build() {
   preset=$1

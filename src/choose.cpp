@@ -103,7 +103,7 @@ ConfigSelectorChain::Call::Call(const ConfigSelectorChain& chain, const Invocati
     if (!inv.words.empty()) inv.words[0] ^= backward_salt;
   }
   id = {inv.device->fingerprint, inv.op(), {}, inv.spec()};
-  id.key = short_hash(std::string_view(id.spec));
+  id.key = inv.call_key();
 }
 
 std::optional<std::string> ConfigSelectorChain::Call::problem_with(const AnyConfig& config) const {

@@ -68,6 +68,11 @@ const Arg* Invocation::kw(std::string_view name) const {
 }
 
 std::string Invocation::spec() const {
+  if (!own_key.empty()) {
+    Value spec = Value::object({{"key", own_key}});
+    if (backward) spec["objective"] = "forward+backward";
+    return stable_json(spec);
+  }
   Value kwargs_spec = Value::object();
   if (!key_args)
     for (const auto& [name, arg] : kwargs)
@@ -85,7 +90,11 @@ std::string Invocation::spec() const {
   return stable_json(spec);
 }
 
-std::string Invocation::call_key() const { return short_hash(std::string_view(spec())); }
+std::string Invocation::call_key() const {
+  // Results for another objective live beside the others, under a key of their own.
+  if (!own_key.empty() && !backward) return own_key;
+  return short_hash(std::string_view(spec()));
+}
 
 std::string make_label(std::string_view op, std::string_view key, std::string_view prefix) {
   // A prefix that ends in '#' is taken as it is; an empty one means the default.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory tier: the cache by text key and the warm table by key words.
 #include <algorithm>
+#include <charconv>
 #include <limits>
 
 #include <ejk/cache.h>
@@ -32,6 +33,15 @@ namespace {
 std::string joined(const EntryId& id) {
   return std::to_string(id.device.size()) + ' ' + std::to_string(id.op.size()) + ' ' + id.device +
          id.op + id.key;
+}
+
+EntryId separated(std::string_view text) {
+  size_t device = 0, op = 0;
+  const char* at = std::from_chars(text.data(), text.data() + text.size(), device).ptr;
+  at = std::from_chars(at + 1, text.data() + text.size(), op).ptr;
+  text.remove_prefix(static_cast<size_t>(at + 1 - text.data()));
+  return {std::string(text.substr(0, device)), std::string(text.substr(device, op)),
+          std::string(text.substr(device + op)), {}};
 }
 
 }  // namespace
@@ -73,6 +83,13 @@ void ConfigCache::clear() {
 size_t ConfigCache::size() const {
   std::lock_guard lock(mutex_);
   return records_.size();
+}
+
+std::vector<EntryId> ConfigCache::keys() const {
+  std::lock_guard lock(mutex_);
+  std::vector<EntryId> ids;
+  for (const auto& [text, record] : records_) ids.push_back(separated(text));
+  return ids;
 }
 
 std::optional<AnyConfig> ConfigCache::get(std::string device, std::string op,

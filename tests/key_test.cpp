@@ -768,5 +768,28 @@ TEST(Key, ACallInTheBatchContextHasItsOwnKey) {
   EXPECT_EQ(executor.call<Context::batch>(InABatch{}, 5), 2);
 }
 
+TEST(Key, AKernelsOwnKeyIsTheKeyAndOtherObjectivesLiveBesideIt) {
+  Invocation inv;
+  inv.op_id = "bucketed", inv.version = "1";
+  inv.own_key = "rows64";
+  Invocation other = inv;
+  other.args.push_back(by_value(3));
+  EXPECT_EQ(inv.call_key(), "rows64");
+  EXPECT_EQ(inv.spec(), R"({"key":"rows64"})");
+  EXPECT_EQ(other.spec(), inv.spec());  // the key alone says which calls share an entry
+  other.backward = true;
+  EXPECT_NE(other.call_key(), inv.call_key());
+  EXPECT_EQ(make_label(inv.op(), inv.call_key()), "ejkernel_ops#bucketed@v1:rows64");
+}
+
+TEST(Cache, TellsWhatItHolds) {
+  ConfigCache cache;
+  cache.put("cpu|a 1", "op|x@v1", "k 1", 3);
+  cache.put("", "", "", 4);
+  std::vector<std::string> held;
+  for (const EntryId& id : cache.keys()) held.push_back(id.device + "/" + id.op + "/" + id.key);
+  EXPECT_THAT(held, testing::UnorderedElementsAre("cpu|a 1/op|x@v1/k 1", "//"));
+}
+
 }  // namespace
 }  // namespace ejk

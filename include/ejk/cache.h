@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ejk/any_config.h>
 #include <ejk/config.h>
@@ -39,6 +40,8 @@ class ConfigCache {
   virtual void insert(const EntryId& id, Record record);
   virtual void clear();
   virtual size_t size() const;
+  // What it holds, without specs.
+  virtual std::vector<EntryId> keys() const;
 
   // For people: by text, any config type. A kernel whose Config is of another type reads the same
   // fields from it, or does not find it.

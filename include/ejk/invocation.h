@@ -52,6 +52,7 @@ struct Invocation {
   std::vector<Arg> args;  // run's parameters in order, named ones left out
   std::vector<std::pair<std::string, Arg>> kwargs;  // the named ones
   std::optional<std::vector<Arg>> key_args;         // what the `key` hook returned, if there is one
+  std::string own_key;                              // the key itself, made by the kernel; "": none
   Value members;                                    // the kernel's own data members; null: none
   Value batch_axes;                                 // of a batched call: argument index -> axis
   bool backward = false;                            // forward plus backward is what counts
@@ -64,9 +65,10 @@ struct Invocation {
   const Arg* kw(std::string_view name) const;
 
   std::string op() const { return op_id + "@v" + version; }
-  // The canonical text of the abstract arguments. Outputs are not in it.
+  // The canonical text of the abstract arguments. Outputs are not in it. With a key of the kernel's
+  // own it holds that key alone, so that calls which share the key share their entry.
   std::string spec() const;
-  // The first 16 hex digits of its SHA-256.
+  // The first 16 hex digits of its SHA-256, or the kernel's own key.
   std::string call_key() const;
 };
 

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call through ejk.ops costs in JAX, beside the bare jitted function and beside the original.
+
+eager      executor(kernel, a, b), warm, for two float32 arrays of (8, 8), over jax.jit of the same function
+eager_vjp  the same with a gradient of the kernel's own, over jax.jit of the jax.custom_vjp
+trace      tracing a function that calls the executor, over tracing one that has the kernel's body
+import     `import ejk.ops` over `import jax`, in processes of their own
+
+All sides take turns within a round; each time is CPU time of the calling thread, of an import of the whole
+process; a ratio is the median of the rounds' ratios. `control` is the bare function against itself.
+`make bench-python` runs this in .venv-ejkernel, which has the original (PyPI: ejkernel).
+"""
+
+import json
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import vs_ejkernel
+
+ROUNDS, IMPORT_ROUNDS = 60, 5
+PACKAGES = vs_ejkernel.ROOT / ".venv/lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+
+
+def kernels(ops, jax, jnp):
+    class Tanh(ops.Kernel):
+        def run(self, a, b, cfg=None, **kwargs):
+            return jnp.tanh(a @ b)
+
+        def heuristic_cfg(self, inv):
+            return 1
+
+        def candidate_cfgs(self, inv):
+            return [1]
+
+    class WithGradient(Tanh):
+        def fwd_with_residuals(self, a, b, cfg=None, **kwargs):
+            y = jnp.tanh(a @ b)
+            return y, (a, b, y)
+
+        def vjp(self, residuals, y, dy, *args, cfg=None, **kwargs):
+            a, b, y = residuals
+            d = dy * (1 - y * y)
+            return d @ b.T, a.T @ d
+
+    return Tanh("tanh"), WithGradient("tanh_with_gradient")
+
+
+def bare_functions(jax, jnp):
+    def body(a, b):
+        return jnp.tanh(a @ b)
+
+    with_gradient = jax.custom_vjp(body)
+    with_gradient.defvjp(
+        lambda a, b: (body(a, b), (a, b)), lambda kept, dy: (dy @ kept[1].T, kept[0].T @ dy)
+    )
+    return body, jax.jit(body), jax.jit(with_gradient)
+
+
+def executor_of(ops):
+    policy = ops.AutotunePolicy(allow_autotune=False, cache_miss_fallback="heuristics")
+    return ops.Executor(ops.ConfigSelectorChain(ops.ConfigCache(), policy=policy))
+
+
+def sample(call, count):
+    begin = time.thread_time_ns()
+    for _ in range(count):
+        call()
+    return (time.thread_time_ns() - begin) / count
+
+
+def rounds(sides, count):
+    """Nanoseconds of each side in each round; the sides begin in turn."""
+    for call, n in sides.values():
+        sample(call, max(2, n // 4))
+    taken = {name: [] for name in sides}
+    names = list(sides)
+    for i in range(count):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            taken[name].append(sample(*sides[name]))
+    return taken
+
+
+def ratio(taken, side, to):
+    return round(statistics.median(a / b for a, b in zip(taken[side], taken[to])), 3)
+
+
+def import_ratio():
+    def seconds(module):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        code = f"import sys; sys.path.append({str(PACKAGES)!r}); import {module}"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    pairs = [(seconds("ejk.ops"), seconds("jax")) for _ in range(IMPORT_ROUNDS)]
+    empty = statistics.median(seconds("sys") for _ in range(IMPORT_ROUNDS))
+    return round(statistics.median((ours - empty) / (theirs - empty) for ours, theirs in pairs), 3)
+
+
+def main():
+    vs_ejkernel.enter_venv(__file__)
+    sys.path.append(str(PACKAGES))
+    imported = import_ratio()
+    import ejkernel.ops as original
+    import jax
+    import jax.numpy as jnp
+
+    import ejk.ops as ours
+
+    a = b = jnp.ones((8, 8), jnp.float32)
+    body, jitted, jitted_vjp = bare_functions(jax, jnp)
+    our_executor, original_executor = executor_of(ours), executor_of(original)
+    our_kernel, our_vjp = kernels(ours, jax, jnp)
+    original_kernel, _ = kernels(original, jax, jnp)
+    eager = rounds(
+        {
+            "jit": (lambda: jitted(a, b), 400),
+            "control": (lambda: jitted(a, b), 400),
+            "ours": (lambda: our_executor(our_kernel, a, b), 400),
+            "jit_vjp": (lambda: jitted_vjp(a, b), 400),
+            "ours_vjp": (lambda: our_executor(our_vjp, a, b), 400),
+            "original": (lambda: original_executor(original_kernel, a, b), 20),
+        },
+        ROUNDS,
+    )
+    traces = rounds(
+        {
+            "bare": (lambda: jax.make_jaxpr(lambda a, b: body(a, b))(a, b), 5),
+            "ours": (lambda: jax.make_jaxpr(lambda a, b: our_executor(our_kernel, a, b))(a, b), 5),
+        },
+        ROUNDS,
+    )
+    print(f"a jitted call: {statistics.median(eager['jit']) / 1e3:.2f} us, "
+          f"through the executor: {statistics.median(eager['ours']) / 1e3:.2f} us")  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "eager_over_jit": ratio(eager, "ours", "jit"),
+                "eager_vjp_over_jit": ratio(eager, "ours_vjp", "jit_vjp"),
+                "trace_over_bare": ratio(traces, "ours", "bare"),
+                "original_eager_over_jit": ratio(eager, "original", "jit"),
+                "import_seconds_over_jax": imported,
+                "control": ratio(eager, "control", "jit"),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        import os
+
+        os.environ.setdefault("EJKERNEL_PERSISTENT_CACHE_DIR", folder)
+        main()

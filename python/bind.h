@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the extension share.
+//
+// The core is never entered with the GIL held, and calls into Python take it: a thread that holds
+// a lock of the core may wait for the GIL, so no thread may hold the GIL and wait for such a lock.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <ejk/ejk.h>
+
+namespace nb = nanobind;
+
+namespace ejk::python {
+
+// Python objects as values: None, bools, numbers, strings, lists, tuples and dicts; arrays as their
+// type and shape; anything else is first made simpler by ejk._describe.simpler.
+Value value_of(nb::handle object);
+nb::object object_of(const Value& value);
+
+// A Python object as a configuration, written and read by ejk._configs. The second throws nothing.
+AnyConfig config_of(nb::handle object);
+nb::object object_of(const AnyConfig& config);
+extern const ConfigType python_config;
+
+// The GIL, for a thread of the core. When the interpreter ends it takes the GIL for good and kills
+// threads that wait for it, which C++ frames do not survive: from then on they wait here instead.
+class Gil {
+ public:
+  Gil();
+  ~Gil();
+  Gil(const Gil&) = delete;
+  static bool closing() noexcept;  // the interpreter is about to end
+
+ private:
+  bool taken_ = false;
+  PyGILState_STATE state_ = PyGILState_LOCKED;
+};
+
+// Gives the GIL away for as long as it lives. Python objects must not be touched meanwhile.
+class WithoutGil {
+ public:
+  WithoutGil() : thread_(PyEval_SaveThread()) {}
+  ~WithoutGil();
+  WithoutGil(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* thread_;
+};
+
+template <class F>
+auto without_gil(F&& f) {
+  WithoutGil released;
+  return f();
+}
+
+EntryId entry_id(const std::string& device, const std::string& op, const std::string& key);
+nb::object object_of(const Entry& entry);  // its document, with the config as an object
+
+void bind_values(nb::module_& m);
+void bind_stores(nb::module_& m);
+void bind_chain(nb::module_& m);
+void bind_dispatch(nb::module_& m);
+
+}  // namespace ejk::python

@@ -1,0 +1,529 @@
+// SPDX-License-Identifier: Apache-2.0
+// The selection chain for kernels that are written in Python.
+#include "bind.h"
+
+#include <atomic>
+#include <exception>
+#include <variant>
+
+namespace ejk::python {
+
+namespace {
+
+// ---- a call --------------------------------------------------------------------------------------
+
+// One call without its data. Keeps its device.
+struct Call {
+  Invocation inv;
+  std::shared_ptr<Device> device;
+};
+
+Arg arg_of(nb::handle object) {
+  Arg arg;
+  arg.value = value_of(object);
+  return arg;
+}
+
+Context context_of(nb::handle name) {
+  if (name.is_none()) return Context::plain;
+  const auto text = nb::cast<std::string>(name);
+  for (const Context c : {Context::plain, Context::shard_map, Context::batch})
+    if (context_name(c) == text) return c;
+  throw Error(ErrorKind::invalid_argument,
+              "method=\"" + text + "\" was given: \"shard_map\" or None is expected");
+}
+
+Call make_call(const std::string& op_id, const std::string& version,
+               std::shared_ptr<Device> device, nb::handle method, nb::handle args, nb::dict kwargs,
+               const std::string& key, nb::handle batch_axes, const std::string& data) {
+  Call call;
+  call.inv.op_id = op_id, call.inv.version = version;
+  call.device = std::move(device);
+  call.inv.device = call.device.get();
+  call.inv.context = context_of(method);
+  for (nb::handle arg : args) call.inv.args.push_back(arg_of(arg));
+  for (auto [name, value] : kwargs)
+    call.inv.kwargs.emplace_back(nb::cast<std::string>(name), arg_of(value));
+  call.inv.own_key = key;
+  call.inv.batch_axes = value_of(batch_axes);
+  call.inv.data = data;
+  return call;
+}
+
+// ---- the kernel and its trials -----------------------------------------------------------------
+
+std::optional<Tolerance> tolerance_of(nb::handle pair) {
+  if (pair.is_none()) return std::nullopt;
+  const auto [relative, absolute] = nb::cast<std::pair<double, double>>(pair);
+  return Tolerance{relative, absolute};
+}
+
+// What an exception that is not meant for callers (Ctrl-C, exit) does: it ends the selection and is
+// raised when the core has returned.
+struct Interruption {
+  std::exception_ptr thrown;
+  std::atomic<bool>* stop;
+
+  template <class F>
+  auto guarded(F&& f) {
+    const Gil held;
+    if (thrown) std::rethrow_exception(thrown);
+    try {
+      return f();
+    } catch (nb::python_error& e) {
+      if (!e.matches(PyExc_Exception)) {
+        thrown = std::current_exception();
+        stop->store(true);
+        throw;
+      }
+      // The core tells people what was thrown: without the way it came.
+      throw std::runtime_error(nb::cast<std::string>(e.type().attr("__name__")) + ": " +
+                               nb::cast<std::string>(nb::str(e.value())));
+    }
+  }
+};
+
+// The Python side of each is an object with methods of the same names (ejk.ops.execution.trial).
+class PythonTrial final : public Trial {
+ public:
+  PythonTrial(nb::object trial, Interruption& interruption)
+      : trial_(trial.release().ptr()), interruption_(interruption) {}
+  ~PythonTrial() override {
+    const Gil held;
+    Py_DECREF(trial_);
+  }
+  void reset() override {
+    interruption_.guarded([&] { self().attr("reset")(); });
+  }
+  bool repeatable() const override {
+    return interruption_.guarded([&] { return nb::cast<bool>(self().attr("repeatable")); });
+  }
+  void run(const AnyConfig& config) override {
+    interruption_.guarded([&] { self().attr("run")(object_of(config)); });
+  }
+  bool run_reference() override {
+    return interruption_.guarded([&] { return nb::cast<bool>(self().attr("run_reference")()); });
+  }
+  std::vector<OutputBytes> outputs() override {
+    return interruption_.guarded([&] {
+      std::vector<OutputBytes> out;
+      for (nb::handle item : self().attr("outputs")()) {
+        const nb::bytes bytes = nb::cast<nb::bytes>(item[1]);
+        const auto* data = reinterpret_cast<const std::byte*>(bytes.c_str());
+        out.push_back({dtype_from_name(nb::cast<std::string>(item[0])), {data, data + bytes.size()}});
+      }
+      return out;
+    });
+  }
+  std::optional<Tolerance> tolerance(DType dtype) const override {
+    return interruption_.guarded([&] {
+      return tolerance_of(self().attr("tolerance")(std::string(dtype_name(dtype))));
+    });
+  }
+  nb::handle self() const { return trial_; }
+  bool interrupted() const { return interruption_.thrown != nullptr; }
+  // In a handler of what was thrown.
+  void interrupt() { interruption_.thrown = std::current_exception(), interruption_.stop->store(true); }
+
+ private:
+  PyObject* trial_;
+  Interruption& interruption_;
+};
+
+class PythonKernel final : public AnyKernel {
+ public:
+  PythonKernel(nb::handle kernel, std::atomic<bool>* stop)
+      : kernel_(kernel), interruption_{nullptr, stop} {}
+
+  const ConfigType& config_type() const override { return python_config; }
+  std::optional<AnyConfig> heuristic_cfg(const Invocation&) const override {
+    return interruption_.guarded([&]() -> std::optional<AnyConfig> {
+      const nb::object found = kernel_.attr("heuristic_cfg")();
+      if (found.is_none()) return std::nullopt;
+      return config_of(found[0]);
+    });
+  }
+  std::shared_ptr<const CandidateSet> candidate_cfgs(const Invocation&) const override {
+    return interruption_.guarded([&]() -> std::shared_ptr<const CandidateSet> {
+      const nb::object found = kernel_.attr("candidate_cfgs")();
+      if (found.is_none()) return nullptr;
+      std::vector<AnyConfig> configs;
+      for (nb::handle config : found) configs.push_back(config_of(config));
+      return candidate_list(std::move(configs));
+    });
+  }
+  bool is_valid(const AnyConfig& config, const Invocation&) const override {
+    return interruption_.guarded(
+        [&] { return nb::cast<bool>(kernel_.attr("is_valid")(object_of(config))); });
+  }
+  std::unique_ptr<Trial> trial(const Invocation& inv) const override {
+    return interruption_.guarded([&]() -> std::unique_ptr<Trial> {
+      return std::make_unique<PythonTrial>(kernel_.attr("trial")(inv.backward), interruption_);
+    });
+  }
+  Value sketch() const override {
+    return interruption_.guarded([&] { return value_of(kernel_.attr("sketch")()); });
+  }
+  const std::exception_ptr& interrupted() const { return interruption_.thrown; }
+
+ private:
+  nb::handle kernel_;  // the caller's
+  mutable Interruption interruption_;
+};
+
+// Of a tuning that was interrupted nothing is kept: a result without a winner, while `stop` is set.
+class Race final : public Tuner {
+ public:
+  using Tuner::Tuner;
+  TuneResult tune(const TuneTask& task) override {
+    TuneResult result = Tuner::tune(task);
+    return static_cast<PythonTrial&>(*task.trial).interrupted() ? TuneResult() : std::move(result);
+  }
+};
+
+// A tuner of the user's own: asked for one of the candidates.
+class PythonTuner final : public Tuner {
+ public:
+  using Tuner::Tuner;
+  TuneResult tune(const TuneTask& task) override {
+    try {
+      return ask(task);
+    } catch (nb::python_error& e) {
+      if (e.matches(PyExc_Exception)) throw;
+      static_cast<PythonTrial&>(*task.trial).interrupt();
+      return {};
+    }
+  }
+
+ private:
+  static TuneResult ask(const TuneTask& task) {
+    const Gil held;
+    nb::list configs;
+    for (uint64_t i = 0; i < task.candidates->size(); ++i)
+      configs.append(object_of(task.candidates->config(i)));
+    const nb::handle trial = static_cast<PythonTrial&>(*task.trial).self();
+    const auto winner = nb::cast<uint64_t>(trial.attr("ask_own_tuner")(configs));
+    TuneResult result;
+    result.outcome = Outcome::tuned;
+    result.winner = winner;
+    result.config = task.candidates->config(winner);
+    result.evidence.strategy = "race";
+    result.evidence.library = library_version();
+    for (uint64_t i = 0; i < task.candidates->size(); ++i) {
+      Measurement m;
+      m.config = task.candidates->config(i).to_value();
+      m.status = i == winner ? "ok" : "slower";
+      result.candidates.push_back(std::move(m));
+    }
+    return result;
+  }
+};
+
+// ---- scopes --------------------------------------------------------------------------------------
+
+Fallback fallback_of(const std::string& name) {
+  if (name == "autotune") return Fallback::autotune;
+  if (name == "heuristics") return Fallback::heuristics;
+  throw Error(ErrorKind::invalid_argument, "cache_miss_fallback=\"" + name +
+                                               "\" was given: \"autotune\" or \"heuristics\" is "
+                                               "expected");
+}
+
+PolicyUpdates updates_of(nb::dict given) {
+  PolicyUpdates updates;
+  for (auto [key, value] : given) {
+    const auto name = nb::cast<std::string>(key);
+    if (name == "allow_autotune") updates.allow_autotune = nb::cast<bool>(value);
+    else if (name == "allow_heuristics") updates.allow_heuristics = nb::cast<bool>(value);
+    else if (name == "cache_miss_fallback")
+      updates.cache_miss_fallback = fallback_of(nb::cast<std::string>(value));
+    else if (name == "validate_backward") updates.validate_backward = nb::cast<bool>(value);
+    else if (name == "budget_seconds") updates.budget_seconds = nb::cast<double>(value);
+    else if (name == "budget_evaluations") updates.budget_evaluations = nb::cast<int>(value);
+    else
+      throw Error(ErrorKind::invalid_argument, "a policy has no field \"" + name + "\"");
+  }
+  return updates;
+}
+
+// Scopes are made in Python, where they follow the context; here they are taken to the thread that
+// asks, for as long as it asks.
+using ScopeSpec = std::variant<PolicyUpdates, std::shared_ptr<ConfigCache>, bool>;
+
+std::vector<ScopeSpec> scopes_of(nb::handle given) {
+  std::vector<ScopeSpec> specs;
+  for (nb::handle scope : given) {
+    if (nb::isinstance<ConfigCache>(scope))
+      specs.emplace_back(nb::cast<std::shared_ptr<ConfigCache>>(scope));
+    else if (PyDict_Check(scope.ptr())) specs.emplace_back(updates_of(nb::borrow<nb::dict>(scope)));
+    else specs.emplace_back(true);
+  }
+  return specs;
+}
+
+Scope enter(const ScopeSpec& spec) {
+  if (const auto* updates = std::get_if<PolicyUpdates>(&spec)) return policy_override(*updates);
+  if (const auto* cache = std::get_if<std::shared_ptr<ConfigCache>>(&spec))
+    return overlay_cache(std::shared_ptr<const ConfigCache>(*cache));
+  return forward_autotune_only();
+}
+
+template <class F>
+void inside(const std::vector<ScopeSpec>& specs, size_t next, F&& f) {
+  if (next == specs.size()) return f();
+  const Scope scope = enter(specs[next]);
+  inside(specs, next + 1, f);
+}
+
+// ---- the chain -----------------------------------------------------------------------------------
+
+// Who hears of events: the kernel's side of the selection that this thread is in.
+thread_local nb::handle listener;
+
+void tell(const Event& event) {
+  if (!listener) return;
+  const Gil held;
+  nb::dict data;
+  data["device"] = std::string(event.device);
+  data["op_id"] = std::string(event.op);
+  data["call_key"] = std::string(event.key);
+  if (!event.tier.empty()) data["level"] = std::string(event.tier);
+  if (!event.message.empty()) data["reason"] = std::string(event.message);
+  if (event.kind == "autotune_finish") data["seconds"] = event.seconds;
+  data["config"] = object_of(event.config);
+  try {
+    listener.attr("event")(std::string(event.kind), data);
+  } catch (nb::python_error& e) {
+    e.discard_as_unraisable("an on_event callback of ejk");
+  }
+}
+
+void warn(const std::string& message) {
+  if (!nb::is_alive() || !Py_IsInitialized()) return;
+  const Gil held;
+  try {
+    nb::module_::import_("ejk._log").attr("warn")(message);
+  } catch (nb::python_error& e) {
+    e.discard_as_unraisable("a warning of ejk");
+  }
+}
+
+struct Selector {
+  std::shared_ptr<ConfigCache> cache;
+  std::atomic<bool> stop{false};
+  std::unique_ptr<ConfigSelectorChain> chain;
+
+  // Calls f(kernel) without the GIL, under these scopes and no others.
+  template <class F>
+  void ask(nb::handle kernel_side, nb::handle scopes, bool listens, F&& f) {
+    const std::vector<ScopeSpec> specs = scopes_of(scopes);
+    PythonKernel kernel(kernel_side, &stop);
+    std::exception_ptr thrown;
+    {
+      const WithoutGil released;
+      const nb::handle outer = std::exchange(listener, listens ? kernel_side : nb::handle());
+      try {
+        ScopeSnapshot().run([&] { inside(specs, 0, [&] { f(kernel); }); });
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      listener = outer;
+    }
+    if (kernel.interrupted()) {
+      stop.store(false);
+      std::rethrow_exception(kernel.interrupted());
+    }
+    if (thrown) std::rethrow_exception(thrown);
+  }
+};
+
+void make_selector(Selector* made, std::shared_ptr<ConfigCache> cache, nb::dict policy, int warmup,
+                   int iters, bool own_tuner, std::shared_ptr<PersistentCache> persistent,
+                   bool persist_autotune, bool forbid_reautotune, bool strict_environment) {
+  new (made) Selector;
+  made->cache = cache;
+  SelectorOptions options;
+  options.cache = std::move(cache);
+  const PolicyUpdates updates = updates_of(policy);
+  options.policy = AutotunePolicy{};
+  options.policy->guard = false;  // a fork of a process in which JAX has threads does not run
+  options.policy->allow_autotune = updates.allow_autotune.value_or(true);
+  options.policy->allow_heuristics = updates.allow_heuristics.value_or(true);
+  options.policy->cache_miss_fallback = updates.cache_miss_fallback.value_or(Fallback::autotune);
+  options.policy->validate_backward = updates.validate_backward.value_or(false);
+  if (own_tuner) options.tuner = std::make_shared<PythonTuner>(warmup, iters);
+  else options.tuner = std::make_shared<Race>(warmup, iters);
+  options.persistent = std::move(persistent);
+  options.persist_autotune = persist_autotune;
+  options.forbid_reautotune = forbid_reautotune;
+  options.strict_environment = strict_environment;
+  options.on_event = tell;
+  options.on_warning = warn;
+  options.stop = &made->stop;
+  made->chain = std::make_unique<ConfigSelectorChain>(std::move(options));
+}
+
+nb::object choose(Selector& s, const Call& call, nb::handle kernel_side, nb::handle given,
+                  nb::handle scopes, bool listens) {
+  Invocation inv = call.inv;
+  if (!given.is_none()) inv.override_cfg = config_of(given[0]);
+  Choice choice;
+  s.ask(kernel_side, scopes, listens,
+        [&](const PythonKernel& kernel) { choice = s.chain->choose(inv, kernel); });
+  return nb::make_tuple(object_of(choice.config), std::string(origin_name(choice.origin)));
+}
+
+nb::object tune(Selector& s, const Call& call, nb::handle kernel_side, nb::handle candidates,
+                nb::handle scopes, bool listens) {
+  std::shared_ptr<const CandidateSet> given;
+  if (!candidates.is_none()) {
+    std::vector<AnyConfig> configs;
+    for (nb::handle config : candidates) configs.push_back(config_of(config));
+    given = candidate_list(std::move(configs));
+  }
+  std::pair<Choice, Entry> found;
+  s.ask(kernel_side, scopes, listens,
+        [&](const PythonKernel& kernel) { found = s.chain->tune(call.inv, kernel, given); });
+  return nb::make_tuple(object_of(found.first.config), object_of(found.second));
+}
+
+nb::object explain(Selector& s, const Call& call, nb::handle kernel_side, nb::handle given,
+                   nb::handle scopes) {
+  Invocation inv = call.inv;
+  if (!given.is_none()) inv.override_cfg = config_of(given[0]);
+  Explanation found;
+  s.ask(kernel_side, scopes, false,
+        [&](const PythonKernel& kernel) { found = s.chain->explain(inv, kernel); });
+  return nb::make_tuple(found.text(), object_of(found.to_value()));
+}
+
+nb::object policy(Selector& s, nb::handle scopes) {
+  const std::vector<ScopeSpec> specs = scopes_of(scopes);
+  AutotunePolicy now;
+  without_gil(
+      [&] { ScopeSnapshot().run([&] { inside(specs, 0, [&] { now = s.chain->policy(); }); }); });
+  nb::dict out;
+  out["allow_autotune"] = now.allow_autotune;
+  out["allow_heuristics"] = now.allow_heuristics;
+  out["cache_miss_fallback"] =
+      now.cache_miss_fallback == Fallback::autotune ? "autotune" : "heuristics";
+  out["validate_backward"] = now.validate_backward;
+  out["budget_seconds"] = now.budget_seconds;
+  out["budget_evaluations"] = now.budget_evaluations;
+  return out;
+}
+
+// ---- races of plain functions --------------------------------------------------------------------
+
+double seconds_of(nb::handle function, int warmup, int iters) {
+  return without_gil([&] {
+    return Tuner(warmup, iters).measure([&] {
+      const Gil held;
+      function();  // what it raises is raised
+    });
+  });
+}
+
+// ---- recorded calls ------------------------------------------------------------------------------
+
+// The recording that $EJKERNEL_OPS_RECORD asks for; None if it does not. Written to disk now and then,
+// by `flush` and at exit.
+nb::object record(const Call& call, nb::handle kernel_side) {
+  std::atomic<bool> stop{false};
+  const PythonKernel kernel(kernel_side, &stop);
+  const bool recorded = without_gil([&] {
+    const std::shared_ptr<Recording> recording = recording_from_environment();
+    if (recording) recording->record(call.inv, kernel);
+    return recording != nullptr;
+  });
+  if (kernel.interrupted()) std::rethrow_exception(kernel.interrupted());
+  return nb::bool_(recorded);
+}
+
+// (op, key, sketch) of the calls of a device that a folder holds.
+nb::object recorded_calls(const std::string& folder, const std::string& device) {
+  const RecordedCalls all = without_gil([&] {
+    if (const std::shared_ptr<Recording> recording = recording_from_environment())
+      recording->flush();
+    return read_recorded(folder.empty() ? default_recording_path() : folder, warn);
+  });
+  nb::list out;
+  const auto found = all.find(device);
+  if (found == all.end()) return out;
+  for (const auto& [op, calls] : found->second)
+    for (const auto& [key, call] : calls)
+      out.append(nb::make_tuple(op, key, object_of(call.arguments)));
+  return out;
+}
+
+// Candidates side by side, as a tuning measures them: the winner's place (None: nobody is left), and
+// (status, seconds, why) of each.
+nb::object race(nb::handle trial_side, nb::handle configs, int warmup, int iters, double budget) {
+  std::atomic<bool> stop{false};
+  Interruption interruption{nullptr, &stop};
+  PythonTrial trial(nb::borrow(trial_side), interruption);
+  std::vector<AnyConfig> list;
+  for (nb::handle config : configs) list.push_back(config_of(config));
+  TuneTask task;
+  task.op = "autotune";
+  task.trial = &trial;
+  task.candidates = candidate_list(std::move(list));
+  task.budget.seconds = budget;
+  task.guard = false;
+  task.stop = &stop;
+  const TuneResult result = without_gil([&] { return Tuner(warmup, iters).tune(task); });
+  if (interruption.thrown) std::rethrow_exception(interruption.thrown);
+  nb::list measured;
+  for (const Measurement& m : result.candidates)
+    measured.append(nb::make_tuple(m.status, m.seconds, m.why));
+  nb::object winner = nb::none();
+  if (result.winner) winner = nb::int_(*result.winner);
+  return nb::make_tuple(winner, measured);
+}
+
+}  // namespace
+
+void bind_chain(nb::module_& m) {
+  nb::class_<Call>(m, "Call", "One call without its data.")
+      .def(nb::new_([](const std::string& op_id, const std::string& version,
+                       std::shared_ptr<Device> device, nb::handle method, nb::handle args,
+                       nb::dict kwargs, const std::string& key, nb::handle batch_axes,
+                       const std::string& data) {
+             return std::make_shared<Call>(make_call(op_id, version, std::move(device), method,
+                                                     args, kwargs, key, batch_axes, data));
+           }),
+           nb::arg("op_id"), nb::arg("version"), nb::arg("device"), nb::arg("method").none(),
+           nb::arg("args"), nb::arg("kwargs"), nb::arg("key") = "",
+           nb::arg("batch_axes") = nb::none(), nb::arg("data") = "")
+      .def_prop_ro("op", [](const Call& c) { return c.inv.op(); })
+      .def_prop_ro("spec", [](const Call& c) { return c.inv.spec(); })
+      .def_prop_ro("key", [](const Call& c) { return c.inv.call_key(); })
+      .def_prop_ro("device", [](const Call& c) { return c.device->fingerprint; });
+
+  nb::class_<Selector>(m, "Selector", "The chain that finds configs.")
+      .def("__init__", &make_selector, nb::arg("cache"), nb::arg("policy"), nb::arg("warmup") = 1,
+           nb::arg("iters") = 3, nb::arg("own_tuner") = false, nb::arg("persistent").none() = nb::none(),
+           nb::arg("persist_autotune") = true, nb::arg("forbid_reautotune") = true,
+           nb::arg("strict_environment") = false)
+      .def("choose", &choose, nb::arg("call"), nb::arg("kernel"), nb::arg("given").none(),
+           nb::arg("scopes"), nb::arg("listens"))
+      .def("tune", &tune, nb::arg("call"), nb::arg("kernel"), nb::arg("candidates").none(),
+           nb::arg("scopes"), nb::arg("listens"))
+      .def("explain", &explain, nb::arg("call"), nb::arg("kernel"), nb::arg("given").none(),
+           nb::arg("scopes"))
+      .def("policy", &policy, nb::arg("scopes"));
+
+  m.def("seconds_of", &seconds_of, nb::arg("function"), nb::arg("warmup"), nb::arg("iters"),
+        "Median seconds of function(), measured as a race measures.");
+  m.def("record", &record, nb::arg("call"), nb::arg("kernel"));
+  m.def("recorded_calls", &recorded_calls, nb::arg("folder"), nb::arg("device"));
+  m.def("race", &race, nb::arg("trial"), nb::arg("configs"), nb::arg("warmup"), nb::arg("iters"),
+        nb::arg("budget"));
+  m.def("policy_from_environment", [] {
+    const AutotunePolicy policy = policy_from_environment();
+    return nb::make_tuple(policy.allow_autotune, policy.allow_heuristics,
+                          policy.cache_miss_fallback == Fallback::autotune);
+  });
+}
+
+}  // namespace ejk::python

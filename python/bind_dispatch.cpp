@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// Warm calls: from the arguments to the compiled function, without a step in Python.
+//
+// An argument counts by its type and shape if it is an array of JAX (its `aval`, which JAX makes once
+// per type and shape), else by its value. Everything here is under the GIL.
+#include "bind.h"
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <memory>
+
+#include <ejk/detail/hash.h>
+
+namespace ejk::python {
+
+namespace {
+
+// Entries of an earlier epoch are void: a kernel or a policy was changed.
+std::atomic<uint64_t> epoch{1};
+
+enum Kind : uint64_t { array = 1, integer, floating, text, singleton, name };
+
+constexpr size_t most_arguments = 24;
+
+// The key of a call: a kind and a word for each argument, and the objects that make the words mean
+// the same for as long as they are held.
+struct Key {
+  std::array<uint64_t, 4 * most_arguments + 2> words;
+  std::array<PyObject*, 2 * most_arguments + 1> held;  // new references
+  std::array<PyObject*, most_arguments> arrays;        // borrowed: what the function is given
+  size_t word_count = 0, held_count = 0, array_count = 0;
+
+  ~Key() {
+    for (size_t i = 0; i < held_count; ++i) Py_DECREF(held[i]);
+  }
+  Key() = default;
+  Key(const Key&) = delete;
+
+  void add(Kind kind, uint64_t word) { words[word_count++] = kind, words[word_count++] = word; }
+  void hold(PyObject* object) { held[held_count++] = object; }
+  void add_identity(Kind kind, PyObject* new_reference) {
+    add(kind, reinterpret_cast<uintptr_t>(new_reference));
+    hold(new_reference);
+  }
+  uint64_t hash() const { return detail::hash_words(words.data(), word_count); }
+};
+
+struct Entry {
+  std::vector<uint64_t> words;
+  std::vector<nb::object> held;
+  nb::object target;
+  uint64_t hash = 0, generation = 0, epoch = 0;
+};
+
+class Dispatcher {
+ public:
+  // `scopes`: the context variable with the scopes in force, an empty tuple if there are none.
+  explicit Dispatcher(nb::object scopes) : scopes_(std::move(scopes)) {}
+  Dispatcher(const Dispatcher&) = delete;
+  Dispatcher& operator=(const Dispatcher&) = delete;
+
+  // A cache whose changes make entries void; None: nothing is kept warm.
+  void watch(std::shared_ptr<ConfigCache> cache) { cache_ = std::move(cache); }
+  void add_array_type(nb::type_object type) { array_types_.push_back(std::move(type)); }
+  void clear() { entries_.clear(), slots_.clear(); }
+  size_t size() const { return entries_.size(); }
+
+  // nullptr without an error if the call is not warm.
+  PyObject* call(PyObject* const* args, size_t count, PyObject* kwargs) {
+    if (entries_.empty() || in_scope()) return nullptr;
+    Key key;
+    if (!make_key(args, count, kwargs, key)) return nullptr;
+    const Entry* entry = find(key);
+    if (entry == nullptr) return nullptr;
+    const nb::object target = entry->target;  // the table may change during the call
+    return PyObject_Vectorcall(target.ptr(), key.arrays.data(), key.array_count, nullptr);
+  }
+
+  // From now on these arguments go to target(arrays...). False if they cannot be kept warm.
+  bool publish(nb::tuple args, nb::dict kwargs, nb::object target, uint64_t generation) {
+    if (!cache_) return false;
+    Key key;
+    if (!make_key(&PyTuple_GET_ITEM(args.ptr(), 0), args.size(), kwargs.ptr(), key)) return false;
+    if (entries_.size() >= most_entries) clear();
+    auto entry = std::make_unique<Entry>();
+    entry->words.assign(key.words.data(), key.words.data() + key.word_count);
+    for (size_t i = 0; i < key.held_count; ++i) entry->held.push_back(nb::borrow(key.held[i]));
+    entry->target = std::move(target);
+    entry->hash = key.hash();
+    entry->generation = generation;
+    entry->epoch = epoch.load();
+    insert(std::move(entry));
+    return true;
+  }
+
+  int traverse(visitproc visit, void* arg) const {
+    Py_VISIT(scopes_.ptr());
+    for (const auto& type : array_types_) Py_VISIT(type.ptr());
+    for (const auto& entry : entries_) {
+      Py_VISIT(entry->target.ptr());
+      for (const auto& object : entry->held) Py_VISIT(object.ptr());
+    }
+    return 0;
+  }
+  void drop() {
+    const auto entries = std::move(entries_);
+    const auto types = std::move(array_types_);
+    entries_.clear(), slots_.clear(), array_types_.clear();
+    scopes_ = nb::none();
+  }
+
+ private:
+  static constexpr size_t most_entries = 8192;  // then it begins again
+
+  bool in_scope() const {
+    PyObject* scopes = nullptr;
+    if (PyContextVar_Get(scopes_.ptr(), nullptr, &scopes) < 0) {
+      PyErr_Clear();
+      return true;
+    }
+    const bool any = scopes != nullptr && PyTuple_CheckExact(scopes) && PyTuple_GET_SIZE(scopes) > 0;
+    Py_XDECREF(scopes);
+    return any;
+  }
+
+  bool is_array(PyTypeObject* type) const {
+    for (const auto& known : array_types_)
+      if (known.ptr() == reinterpret_cast<PyObject*>(type)) return true;
+    return false;
+  }
+
+  bool add_argument(PyObject* arg, Key& key) const {
+    PyTypeObject* type = Py_TYPE(arg);
+    if (is_array(type)) {
+      static PyObject* const aval = PyUnicode_InternFromString("aval");
+      PyObject* abstract = PyObject_GetAttr(arg, aval);
+      if (abstract == nullptr) return PyErr_Clear(), false;
+      key.add_identity(Kind::array, abstract);
+      key.arrays[key.array_count++] = arg;
+      return true;
+    }
+    if (arg == Py_None || type == &PyBool_Type) {
+      key.add(Kind::singleton, reinterpret_cast<uintptr_t>(arg));
+      return true;
+    }
+    if (type == &PyLong_Type) {
+      int overflow = 0;
+      const long long value = PyLong_AsLongLongAndOverflow(arg, &overflow);
+      if (overflow != 0) return false;
+      key.add(Kind::integer, static_cast<uint64_t>(value));
+      return true;
+    }
+    if (type == &PyFloat_Type) {
+      const double value = PyFloat_AS_DOUBLE(arg);
+      uint64_t bits;
+      std::memcpy(&bits, &value, sizeof bits);
+      key.add(Kind::floating, bits);
+      return true;
+    }
+    if (type == &PyUnicode_Type) {
+      key.add(Kind::text, static_cast<uint64_t>(PyObject_Hash(arg)));
+      key.hold(Py_NewRef(arg));
+      return true;
+    }
+    return false;
+  }
+
+  // args: the kernel first.
+  bool make_key(PyObject* const* args, size_t count, PyObject* kwargs, Key& key) const {
+    const size_t named = kwargs == nullptr ? 0 : static_cast<size_t>(PyDict_GET_SIZE(kwargs));
+    if (count == 0 || count - 1 + named > most_arguments) return false;
+    key.add_identity(Kind::singleton, Py_NewRef(args[0]));
+    for (size_t i = 1; i < count; ++i)
+      if (!add_argument(args[i], key)) return false;
+    if (named == 0) return true;
+    PyObject *label, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(kwargs, &at, &label, &value)) {
+      key.add(Kind::name, static_cast<uint64_t>(PyObject_Hash(label)));
+      key.hold(Py_NewRef(label));
+      if (!add_argument(value, key)) return false;
+    }
+    return true;
+  }
+
+  // Texts are compared as texts, everything else is in the words.
+  static bool equal(const Entry& entry, const Key& key) {
+    if (entry.words.size() != key.word_count || entry.held.size() != key.held_count) return false;
+    if (std::memcmp(entry.words.data(), key.words.data(), key.word_count * sizeof(uint64_t)) != 0)
+      return false;
+    for (size_t i = 0; i < key.held_count; ++i) {
+      PyObject *a = entry.held[i].ptr(), *b = key.held[i];
+      if (a == b) continue;
+      if (!PyUnicode_CheckExact(a) || !PyUnicode_CheckExact(b) || PyUnicode_Compare(a, b) != 0)
+        return false;
+    }
+    return true;
+  }
+
+  const Entry* find(const Key& key) const {
+    const uint64_t hash = key.hash();
+    const uint64_t generation = cache_->generation(), now = epoch.load(std::memory_order_relaxed);
+    for (uint64_t i = hash;; ++i) {
+      const uint32_t slot = slots_[i & (slots_.size() - 1)];
+      if (slot == 0) return nullptr;
+      const Entry& entry = *entries_[slot - 1];
+      if (entry.hash != hash || !equal(entry, key)) continue;
+      return entry.generation == generation && entry.epoch == now ? &entry : nullptr;
+    }
+  }
+
+  void insert(std::unique_ptr<Entry> entry) {
+    for (auto& present : entries_)
+      if (present->hash == entry->hash && present->words == entry->words &&
+          same_texts(*present, *entry)) {
+        present.swap(entry);  // what it held is let go at the end of this function
+        return;
+      }
+    entries_.push_back(std::move(entry));
+    if (entries_.size() * 2 > slots_.size()) {
+      slots_.assign(slots_.empty() ? 64 : slots_.size() * 2, 0);
+      for (size_t i = 0; i < entries_.size(); ++i) place(i);
+    } else place(entries_.size() - 1);
+  }
+
+  static bool same_texts(const Entry& a, const Entry& b) {
+    if (a.held.size() != b.held.size()) return false;
+    for (size_t i = 0; i < a.held.size(); ++i) {
+      PyObject *x = a.held[i].ptr(), *y = b.held[i].ptr();
+      if (x != y && !(PyUnicode_CheckExact(x) && PyUnicode_CheckExact(y) &&
+                      PyUnicode_Compare(x, y) == 0))
+        return false;
+    }
+    return true;
+  }
+
+  void place(size_t index) {
+    uint64_t i = entries_[index]->hash;
+    while (slots_[i & (slots_.size() - 1)] != 0) ++i;
+    slots_[i & (slots_.size() - 1)] = static_cast<uint32_t>(index + 1);
+  }
+
+  nb::object scopes_;
+  std::shared_ptr<ConfigCache> cache_;
+  std::vector<nb::object> array_types_;
+  std::vector<std::unique_ptr<Entry>> entries_;
+  std::vector<uint32_t> slots_;  // open addressing; place of an entry + 1, 0: free
+};
+
+nb::object call(nb::handle self, nb::args args, nb::kwargs kwargs) {
+  auto& dispatcher = *nb::inst_ptr<Dispatcher>(self);
+  PyObject* result = dispatcher.call(&PyTuple_GET_ITEM(args.ptr(), 0), args.size(), kwargs.ptr());
+  if (result != nullptr) return nb::steal(result);
+  if (PyErr_Occurred()) throw nb::python_error();
+  return self.attr("_call")(*args, **kwargs);
+}
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  return nb::inst_ptr<Dispatcher>(self)->traverse(visit, arg);
+}
+
+int clear(PyObject* self) {
+  if (nb::inst_ready(self)) nb::inst_ptr<Dispatcher>(self)->drop();
+  return 0;
+}
+
+PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+                       {Py_tp_clear, reinterpret_cast<void*>(clear)},
+                       {0, nullptr}};
+
+}  // namespace
+
+void bind_dispatch(nb::module_& m) {
+  nb::class_<Dispatcher>(m, "Dispatcher", nb::type_slots(slots),
+                         nb::is_weak_referenceable(),
+                         "Calls what was published for such arguments, else self._call.")
+      .def(nb::init<nb::object>(), nb::arg("scopes"))
+      .def("__call__", &call)
+      .def("_watch", &Dispatcher::watch, nb::arg("cache").none())
+      .def("_add_array_type", [](Dispatcher& d, nb::type_object t) { d.add_array_type(t); })
+      .def("_publish",
+           [](Dispatcher& d, nb::tuple args, nb::dict kwargs, nb::object target,
+              uint64_t generation) { return d.publish(args, kwargs, target, generation); },
+           nb::arg("args"), nb::arg("kwargs"), nb::arg("target"), nb::arg("generation"))
+      .def("_forget", &Dispatcher::clear)
+      .def_prop_ro("_warm_entries", &Dispatcher::size);
+  m.def("new_epoch", [] { epoch.fetch_add(1); }, "What is warm anywhere is asked for again.");
+}
+
+}  // namespace ejk::python

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Devices, the memory tier and the persistent tier.
+#include "bind.h"
+
+#include <map>
+#include <mutex>
+
+namespace ejk::python {
+
+namespace {
+
+// The cache file of ejkernel as a layer: "DEVICE|OP|KEY" to config. It is read, never written.
+class ImportedFile final : public Store {
+ public:
+  ImportedFile(std::string path, std::map<std::string, Value> configs,
+               std::vector<std::string> devices)
+      : path_(std::move(path)), configs_(std::move(configs)), devices_(std::move(devices)) {}
+
+  std::optional<Entry> get(const EntryId& id) override {
+    std::vector<std::string> names = devices_;  // what the file may call this device
+    names.insert(names.begin(), id.device);
+    for (const std::string& device : names) {
+      const auto found = configs_.find(device + '|' + id.op + '|' + id.key);
+      if (found == configs_.end()) continue;
+      Entry entry;
+      entry.id = id;
+      entry.config = found->second;
+      entry.provenance = "imported";
+      return entry;
+    }
+    return std::nullopt;
+  }
+  bool put(const Entry&, bool) override { return false; }
+  bool erase(const EntryId&) override { return false; }
+  void for_each(std::string_view, const std::function<bool(const Entry&)>&) override {}
+  std::unique_ptr<TuningLease> lease(const EntryId&, std::chrono::milliseconds) override {
+    return nullptr;
+  }
+  std::string where() const override { return path_; }
+  bool writable() const override { return false; }
+
+ private:
+  std::string path_;
+  std::map<std::string, Value> configs_;
+  std::vector<std::string> devices_;
+};
+
+std::shared_ptr<Device> make_device(const std::string& name, nb::handle identity,
+                                    nb::handle environment, bool is_cpu) {
+  auto device = std::make_shared<Device>();
+  if (is_cpu) *device = cpu_device();
+  else {
+    device->identity = value_of(identity);
+    device->fingerprint = name + "|" + short_hash(device->identity);
+  }
+  const Value extra = value_of(environment);
+  if (extra.is_object())
+    for (const auto& [member, value] : extra.as_object().members)
+      device->environment[member] = value;
+  return device;
+}
+
+void bind_devices(nb::module_& m) {
+  nb::class_<Device>(m, "Device", "What calls run on: identity, environment, fingerprint.")
+      .def_ro("fingerprint", &Device::fingerprint)
+      .def_prop_ro("identity", [](const Device& d) { return object_of(d.identity); })
+      .def_prop_ro("environment", [](const Device& d) { return object_of(d.environment); });
+  m.def(
+      "cpu_device",
+      [](nb::handle environment) { return make_device({}, nb::none(), environment, true); },
+      nb::arg("environment") = nb::none(), "This CPU; what is given is added to its environment.");
+  m.def(
+      "make_device",
+      [](const std::string& name, nb::handle identity, nb::handle environment) {
+        return make_device(name, identity, environment, false);
+      },
+      nb::arg("name"), nb::arg("identity"), nb::arg("environment") = nb::none(),
+      "A device that this library does not look at itself.");
+}
+
+void bind_cache(nb::module_& m) {
+  nb::class_<ConfigCache>(m, "ConfigCache", nb::is_weak_referenceable())
+      .def(nb::init<>())
+      .def(
+          "put",
+          [](ConfigCache& cache, const std::string& device, const std::string& op,
+             const std::string& key, nb::handle config) {
+            AnyConfig made = config_of(config);
+            without_gil([&] { cache.put_any(entry_id(device, op, key), std::move(made)); });
+          },
+          nb::arg("device"), nb::arg("op"), nb::arg("key"), nb::arg("config").none())
+      .def(
+          "get",
+          [](const ConfigCache& cache, const std::string& device, const std::string& op,
+             const std::string& key) -> nb::object {
+            const auto found = without_gil([&] { return cache.get(device, op, key); });
+            return found ? nb::object(nb::make_tuple(object_of(*found))) : nb::none();
+          },
+          "A tuple of the config, None if there is none.")
+      .def("erase",
+           [](ConfigCache& cache, const std::string& device, const std::string& op,
+              const std::string& key) {
+             without_gil([&] { cache.erase(entry_id(device, op, key)); });
+           })
+      .def("clear", [](ConfigCache& cache) { without_gil([&] { cache.clear(); }); })
+      .def("size", [](const ConfigCache& cache) { return without_gil([&] { return cache.size(); }); })
+      .def("keys",
+           [](const ConfigCache& cache) {
+             const auto ids = without_gil([&] { return cache.keys(); });
+             nb::list out;
+             for (const EntryId& id : ids) out.append(nb::make_tuple(id.device, id.op, id.key));
+             return out;
+           })
+      .def_prop_ro("generation", &ConfigCache::generation);
+}
+
+Entry entry_to_put(const EntryId& id, const AnyConfig& config) {
+  Entry entry;
+  entry.id = id;
+  entry.config = config.to_value();
+  entry.provenance = "imported";
+  if (id.device == cpu_device().fingerprint) {
+    entry.device = cpu_device().identity;
+    entry.environment = cpu_device().environment;
+  }
+  return entry;
+}
+
+std::shared_ptr<PersistentCache> open_store(const std::string& path, bool read_only,
+                                            const std::string& file, nb::dict imported,
+                                            std::vector<std::string> devices) {
+  std::map<std::string, Value> configs;
+  for (auto [name, config] : imported)
+    configs.emplace(nb::cast<std::string>(name), value_of(config));
+  if (path.empty() && file.empty()) return std::make_shared<PersistentCache>();
+  std::vector<std::shared_ptr<Store>> layers;
+  DirectoryStore::Options options;
+  options.read_only = read_only;
+  layers.push_back(std::make_shared<DirectoryStore>(path, std::move(options)));
+  if (!file.empty())
+    layers.push_back(
+        std::make_shared<ImportedFile>(file, std::move(configs), std::move(devices)));
+  return std::make_shared<PersistentCache>(std::move(layers));
+}
+
+void bind_store(nb::module_& m) {
+  nb::class_<PersistentCache>(m, "PersistentCache")
+      .def(nb::new_(&open_store), nb::arg("path") = "", nb::arg("read_only") = false,
+           nb::arg("file") = "", nb::arg("imported") = nb::dict(),
+           nb::arg("devices") = std::vector<std::string>{})
+      .def(
+          "put",
+          [](PersistentCache& store, const std::string& device, const std::string& op,
+             const std::string& key, nb::handle config) {
+            const AnyConfig made = config_of(config);
+            return without_gil(
+                [&] { return store.put(entry_to_put(entry_id(device, op, key), made), true); });
+          },
+          nb::arg("device"), nb::arg("op"), nb::arg("key"), nb::arg("config").none())
+      .def(
+          "get",
+          [](PersistentCache& store, const std::string& device, const std::string& op,
+             const std::string& key) -> nb::object {
+            const auto found = without_gil([&] { return store.get(entry_id(device, op, key)); });
+            if (!found || found->entry.outcome == Outcome::failed) return nb::none();
+            return nb::make_tuple(
+                nb::module_::import_("ejk._configs").attr("decode")(object_of(found->entry.config)));
+          },
+          "A tuple of the config, None if there is none.")
+      .def(
+          "entry",
+          [](PersistentCache& store, const std::string& device, const std::string& op,
+             const std::string& key) -> nb::object {
+            const auto found = without_gil([&] { return store.get(entry_id(device, op, key)); });
+            return found ? object_of(found->entry) : nb::none();
+          },
+          "The whole entry with its evidence as a dict, None if there is none.")
+      .def("erase",
+           [](PersistentCache& store, const std::string& device, const std::string& op,
+              const std::string& key) {
+             return without_gil([&] { return store.erase(entry_id(device, op, key)); });
+           })
+      .def("keys",
+           [](PersistentCache& store) {
+             std::vector<EntryId> ids;
+             without_gil([&] {
+               store.for_each("", [&](const Entry& entry) {
+                 ids.push_back(entry.id);
+                 return true;
+               });
+             });
+             nb::list out;
+             for (const EntryId& id : ids) out.append(nb::make_tuple(id.device, id.op, id.key));
+             return out;
+           })
+      .def_prop_ro("where", [](PersistentCache& store) {
+        std::vector<std::string> places;
+        for (const auto& layer : store.layers()) places.push_back(layer->where());
+        return places;
+      });
+  m.def("default_store_path", [] { return default_store_path(); });
+}
+
+}  // namespace
+
+nb::object object_of(const Entry& entry) { return object_of(entry_to_document(entry)); }
+
+void bind_stores(nb::module_& m) {
+  bind_devices(m);
+  bind_cache(m);
+  bind_store(m);
+}
+
+}  // namespace ejk::python

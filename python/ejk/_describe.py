@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What arguments that are neither plain data nor arrays count as in a key.
+
+Two objects that differ in what they hold must not look alike, and one object must look the same in
+every process: no addresses, no paths.
+"""
+
+import enum
+import functools
+import hashlib
+import re
+import sys
+import types
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def is_scalar(obj) -> bool:
+    """Whether an object with shape and dtype is a number all the same."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(obj, (numpy.generic, numpy.dtype, type))
+
+
+def simpler(obj):
+    """`obj` as plain data, at least at the top."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        if isinstance(obj, numpy.dtype):
+            return obj.name
+        if isinstance(obj, (numpy.integer, numpy.floating, numpy.bool_)):
+            return obj.item()
+    if isinstance(obj, type):
+        return {"__type__": f"{obj.__module__}.{obj.__qualname__}"}
+    if isinstance(obj, enum.Enum):
+        return f"<{type(obj).__name__}.{obj.name}: {obj.value!r}>"
+    if isinstance(obj, functools.partial):
+        keywords = tuple(sorted(obj.keywords.items()))
+        return {"__partial__": True, "func": obj.func, "args": obj.args, "kwargs": keywords}
+    if isinstance(obj, types.MethodType):
+        return {"__method__": obj.__func__, "self": _state(obj.__self__)}
+    if isinstance(obj, types.FunctionType):
+        return _function(obj)
+    if isinstance(obj, (types.BuiltinFunctionType, types.ModuleType)):
+        return {"__callable__": True, "module": getattr(obj, "__module__", None), "name": obj.__name__}
+    if _is_pydantic(obj):
+        return obj.model_dump()
+    if hasattr(type(obj), "__dataclass_fields__"):
+        return {name: getattr(obj, name) for name in type(obj).__dataclass_fields__ if hasattr(obj, name)}
+    if isinstance(obj, (set, frozenset)):
+        return {"__set__": sorted(map(repr, obj))}
+    if isinstance(obj, (bytes, bytearray, complex, range, slice)):
+        return repr(obj)
+    if hasattr(obj, "items") and hasattr(obj, "keys"):
+        return dict(obj.items())
+    if type(obj).__module__.startswith("jax") and hasattr(obj, "dtype") and callable(obj):
+        return {"__type__": f"jax.numpy.{obj.dtype.name}"}  # jnp.float32 and its like
+    return _state(obj)
+
+
+def _is_pydantic(obj) -> bool:
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(obj, pydantic.BaseModel)
+
+
+def _function(function):
+    """By its name and what it does: two lambdas of one line are two functions."""
+    code = hashlib.sha256()
+    _add_code(function.__code__, code)
+    found = {
+        "__callable__": True,
+        "module": function.__module__,
+        "name": function.__qualname__,
+        "code": code.hexdigest()[:16],
+    }
+    held = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    if held:
+        found["closure"] = [None if value is function else value for value in held]
+    if function.__defaults__:
+        found["defaults"] = function.__defaults__
+    if function.__kwdefaults__:
+        found["kwdefaults"] = function.__kwdefaults__
+    return found
+
+
+def _is_filled(cell) -> bool:
+    try:
+        cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _add_code(code, digest) -> None:
+    digest.update(code.co_code)
+    digest.update(repr(code.co_names + code.co_varnames + code.co_freevars).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            _add_code(constant, digest)
+        else:
+            digest.update(f"{type(constant).__name__} {constant!r};".encode())
+
+
+def _state(obj):
+    """An object of some class: its own text if that says what it holds, else what it holds."""
+    text = repr(obj)
+    if not _ADDRESS.search(text):
+        return text
+    found = {"__object__": f"{type(obj).__module__}.{type(obj).__qualname__}"}
+    try:
+        state = obj.__reduce_ex__(4)
+    except Exception:  # a lock, a file: nothing that a key could hold
+        state = None
+    if isinstance(state, tuple):
+        # The first part makes an object of that class, which is said already.
+        found["state"] = [part for part in state[1:3] if part is not None and part != (type(obj),)]
+    return found

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is needed of JAX, which is imported only when a call or a question brings it in."""
+
+import contextlib
+import sys
+
+_overlay_context = None
+
+
+def loaded():
+    """The module jax if the program has imported it, else None."""
+    return sys.modules.get("jax")
+
+
+def required():
+    try:
+        import jax
+    except ImportError as error:
+        raise ImportError("this needs JAX: pip install jax") from error
+    return jax
+
+
+def available() -> bool:
+    if loaded() is not None:
+        return True
+    import importlib.util
+
+    return importlib.util.find_spec("jax") is not None
+
+
+def is_array(x) -> bool:
+    jax = loaded()
+    return jax is not None and isinstance(x, jax.Array)
+
+
+def is_tracer(x) -> bool:
+    jax = loaded()
+    return jax is not None and isinstance(x, jax.core.Tracer)
+
+
+def is_numpy(x) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(x, numpy.ndarray)
+
+
+def devices():
+    """The devices calls run on; empty without JAX."""
+    jax = loaded()
+    return jax.devices() if jax is not None else []
+
+
+def several_processes() -> bool:
+    jax = loaded()
+    return jax is not None and jax.process_count() > 1
+
+
+@contextlib.contextmanager
+def outside_of_any_trace():
+    """Inside, functions of JAX compute at once, even while another function is being traced."""
+    jax = loaded()
+    if jax is None:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.core.eval_context())
+        if hasattr(jax.sharding, "use_abstract_mesh") and hasattr(jax.sharding, "AbstractMesh"):
+            stack.enter_context(jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())))
+        yield
+
+
+def retrace_under(token) -> None:
+    """From now on this thread's jitted functions are those traced under `token` (None: no overlay)."""
+    global _overlay_context
+    if loaded() is None:
+        if token is None or not available():
+            return
+        required()
+    jax = loaded()
+    if _overlay_context is None:
+        if token is None:
+            return
+        _overlay_context = jax.make_user_context(None)
+    # Entered for good: what is in force is set anew whenever it changes, so scopes may end in any order.
+    _overlay_context(token).__enter__()
+
+
+def example_data(aval, index: int):
+    """An array like `aval`: seeded normal floats, small whole numbers, both signs of a bool."""
+    jax = required()
+    import numpy
+
+    jnp = jax.numpy
+    dtype, shape = aval.dtype, tuple(int(d) for d in aval.shape)
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        flat = jax.random.split(jax.random.key(index, impl=_key_impl(dtype)), max(1, numpy.prod(shape, dtype=int)))
+        return flat[: numpy.prod(shape, dtype=int)].reshape(shape)
+    random = numpy.random.default_rng(index)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        data = random.standard_normal(shape) + 1j * random.standard_normal(shape)
+    elif jnp.issubdtype(dtype, jnp.inexact):
+        data = random.standard_normal(shape, dtype=numpy.float32)
+    elif dtype == numpy.bool_:
+        data = random.random(shape) < 0.5
+    else:
+        # Zeros and ones are indices of anything that has two elements.
+        data = random.integers(0, 2, shape)
+    return jnp.asarray(numpy.asarray(data)).astype(dtype)
+
+
+def _key_impl(dtype):
+    return dtype.name[len("key<") : -1] if dtype.name != "key<fry>" else "threefry2x32"

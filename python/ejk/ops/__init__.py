@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that run with the best config for each call.
+
+    from ejk.ops import ConfigCache, ConfigSelectorChain, Executor, Kernel
+
+    executor = Executor(ConfigSelectorChain(ConfigCache()))
+    y = executor(my_kernel, a, b)      # the first call tunes and remembers
+"""
+
+from ejk.ops.config import (
+    AutotunePolicy,
+    ConfigCache,
+    ConfigSelectorChain,
+    PersistentCache,
+    Tuner,
+    forward_autotune_only,
+    overlay_cache,
+    policy_override,
+)
+from ejk.ops.core import Cfg, Invocation, Kernel, Out
+from ejk.ops.execution import (
+    AutotuneData,
+    Autotuner,
+    AutotuningResult,
+    ConfigChooser,
+    Entry,
+    Executor,
+    FNAutotuner,
+    Measurement,
+    autotune,
+    autotune_lowered,
+    autotune_recorded,
+    benchmark,
+    default_executor,
+    pmap_with_config,
+    vmap_with_config,
+)
+from ejk.ops.registry import clear_invocations, get_invocations, record_invocation
+from ejk.ops.utils import (
+    BwdParams,
+    FwdParams,
+    abstractify,
+    default_key_builder_with_sharding,
+    device_fingerprint,
+    device_kind,
+    extract_labels_from_hlo_text,
+    find_labels_in_lowered,
+    from_json,
+    get_device_platform,
+    label,
+    labels_to_configs,
+    sharding_fingerprint,
+    short_hash,
+    stable_json,
+    to_json,
+)
+
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("config", "core", "execution", "registry", "utils")]

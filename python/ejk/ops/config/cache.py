@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory tier, and caches that are laid over everything for a while."""
+
+from __future__ import annotations
+
+from typing import Generic
+
+from ejk import _configs, _core, _jax, _scopes
+from ejk.ops.core.types import Cfg
+
+
+def place_of(key) -> tuple[str, str, str]:
+    """(device, op, key) of a key given alone: "OP:KEY" is a call of this device, a tuple is all three,
+    anything else is nobody's call."""
+    if isinstance(key, tuple) and len(key) == 3 and all(isinstance(part, str) for part in key):
+        return key
+    if isinstance(key, str):
+        op, colon, digits = key.rpartition(":")
+        if colon and "@v" in op:
+            from ejk.ops.utils.fingerprint import device_fingerprint
+
+            return device_fingerprint(), op, digits
+        return "", "", key
+    return "", "", _core.short_hash(key)
+
+
+def put_arguments(given: tuple, name: str):
+    """put(device, op, key, config) or put(key, config)."""
+    if len(given) == 4:
+        return given
+    if len(given) == 2:
+        return (*place_of(given[0]), given[1])
+    raise TypeError(f"[{name}.put] {len(given)} arguments: (key, config) or (device, op, key, config) are expected")
+
+
+def get_arguments(given: tuple, name: str):
+    """get(device, op, key) or get(key)."""
+    if len(given) == 3:
+        return given
+    if len(given) == 1:
+        return place_of(given[0])
+    raise TypeError(f"[{name}.get] {len(given)} arguments: (key) or (device, op, key) are expected")
+
+
+class ConfigCache(_core.ConfigCache, Generic[Cfg]):
+    """Configs of this process by device, op and call key, or by any key of your own."""
+
+    def put(self, *where_and_config) -> None:
+        """put(device, op_id, call_key, config) or put(key, config)."""
+        super().put(*put_arguments(where_and_config, "ConfigCache"))
+
+    def get(self, *where) -> Cfg | None:
+        """get(device, op_id, call_key) or get(key); None if there is none."""
+        found = super().get(*get_arguments(where, "ConfigCache"))
+        return None if found is None else found[0]
+
+    def __contains__(self, key) -> bool:
+        return super().get(*place_of(key)) is not None
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class overlay_cache:
+    """While it is entered, what it holds comes before memory and disk.
+
+    Takes a cache, or a dict of (device, op_id, call_key) or of keys. Functions that are jitted already
+    are traced again inside, and as they were outside.
+    """
+
+    def __init__(self, mapping):
+        if isinstance(mapping, _core.ConfigCache):
+            self.cache = mapping
+        else:
+            self.cache = ConfigCache()
+            for key, config in dict(mapping).items():
+                self.cache.put(key, config)
+        self._scope = _scopes.Scope(self.cache)
+
+    def __enter__(self):
+        self._scope.__enter__()
+        _sync_traces()
+        return self.cache
+
+    def __exit__(self, *exc):
+        self._scope.__exit__(*exc)
+        _sync_traces()
+
+
+def _sync_traces() -> None:
+    """Tells JAX which overlays are in force: what is traced under them is theirs alone."""
+    overlays = [s.what for s in _scopes.current.get() if isinstance(s.what, _core.ConfigCache)]
+    _jax.retrace_under(tuple(map(_content, overlays)) or None)
+
+
+def _content(cache) -> str:
+    held = [[*key, _configs.encode(_core.ConfigCache.get(cache, *key)[0])] for key in sorted(cache.keys())]
+    return _core.short_hash(held)
+
+
+__all__ = ["ConfigCache", "overlay_cache"]

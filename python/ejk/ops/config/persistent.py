@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The persistent tier: configs on disk, shared by processes."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Callable, Generic
+
+from ejk import _configs, _core, _log
+from ejk.ops.config.cache import get_arguments, place_of, put_arguments
+from ejk.ops.core.types import Cfg
+
+
+class PersistentCache(Generic[Cfg]):
+    """A folder with a small file for each config.
+
+    Without a path: $EJKERNEL_PERSISTENT_CACHE_DIR, else the user's cache folder. A path that ends in
+    ".json" is a cache file of ejkernel: its configs are found, new ones go to a folder beside it. `opname`
+    is taken for compatibility and changes nothing. `loader` and `dumper` turn what is kept into a config
+    and back; `cfg_type` is what configs that came without a type are made to be.
+    """
+
+    def __init__(
+        self,
+        opname: str | None = None,
+        path: str | os.PathLike | None = None,
+        loader: Callable[[Any], Cfg] | None = None,
+        dumper: Callable[[Cfg], Any] | None = None,
+        cfg_type: type[Cfg] | None = None,
+    ):
+        self.opname, self.loader, self.dumper, self.cfg_type = opname, loader, dumper, cfg_type
+        _configs.remember(cfg_type)
+        self.path = os.path.expanduser(os.fspath(path)) if path is not None else _core.default_store_path()
+        if path is None:
+            self._store = _core.PersistentCache()
+        elif self.path.endswith(".json"):
+            self._store = _core.PersistentCache(
+                path=self.path + ".d", file=self.path, imported=_read(self.path), devices=_original_names()
+            )
+        else:
+            self._store = _core.PersistentCache(path=self.path)
+
+    def put(self, *where_and_config) -> None:
+        """put(device, op_id, call_key, config) or put(key, config)."""
+        device, op, key, config = put_arguments(where_and_config, "PersistentCache")
+        kept = self.dumper(config) if self.dumper is not None else config
+        if "$opaque" in _core.stable_json(_configs.encode(kept)):
+            raise TypeError(f"[PersistentCache.put] {config!r} holds an object that cannot be written")
+        self._store.put(device, op or "-", key, kept)
+
+    def get(self, *where) -> Cfg | None:
+        """get(device, op_id, call_key) or get(key); None if there is none that can be read."""
+        device, op, key = get_arguments(where, "PersistentCache")
+        try:
+            found = self._store.get(device, op or "-", key)
+            if found is None:
+                return None
+            # What a tuning stored has its type already.
+            plain = isinstance(found[0], (dict, list, str, int, float, type(None)))
+            if self.loader is not None and plain:
+                return self.loader(found[0])
+            return _configs.fit(found[0], self.cfg_type)
+        except ValueError as error:
+            _log.warn_once((self.path, device, op, key), f"[{op}] the config for key {key} in {self.path}: {error}")
+            return None
+
+    def entry(self, *where) -> dict | None:
+        """The same with all that is known of it: evidence, candidates, environment."""
+        device, op, key = get_arguments(where, "PersistentCache")
+        return self._store.entry(device, op or "-", key)
+
+    def erase(self, *where) -> bool:
+        """Removes what `get` would find. True if there was something."""
+        device, op, key = get_arguments(where, "PersistentCache")
+        return self._store.erase(device, op or "-", key)
+
+    def keys(self) -> list[tuple[str, str, str]]:
+        """(device, op_id, call_key) of every entry."""
+        return self._store.keys()
+
+    def __contains__(self, key) -> bool:
+        device, op, digits = place_of(key)
+        return self._store.entry(device, op or "-", digits) is not None
+
+    def __repr__(self):
+        return f"PersistentCache({' + '.join(self._store.where)})"
+
+
+def _original_names() -> list[str]:
+    from ejk.ops.utils.fingerprint import original_fingerprint
+
+    return [original_fingerprint()]
+
+
+def _read(path: str) -> dict:
+    """A file that cannot be read, or is no such file, holds nothing; that is said."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
+        return found
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        _log.warn(f"nothing is imported from {path}: {error}")
+        return {}
+
+
+__all__ = ["PersistentCache"]

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chain that finds a config: override, overlay, memory, disk, tuning, heuristics."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Generic, Iterable, Literal
+
+from ejk import _core, _jax, _log, _scopes
+from ejk.ops.config.cache import ConfigCache
+from ejk.ops.config.persistent import PersistentCache
+from ejk.ops.core.call import KernelCall
+from ejk.ops.core.function import Arguments
+from ejk.ops.core.kernel import describe
+from ejk.ops.core.types import Cfg, Out
+from ejk.ops.utils.fingerprint import get_device_platform
+
+
+@dataclass
+class AutotunePolicy:
+    """What a selector may do when nothing is stored for a call."""
+
+    allow_autotune: bool = True
+    """Candidates may be measured."""
+    allow_heuristics: bool = True
+    """The kernel's guess may be used."""
+    cache_miss_fallback: Literal["autotune", "heuristics"] = "autotune"
+    """Which of the two is asked first; the other one is asked next, if it is allowed."""
+    validate_backward: bool = False
+    """Forward plus backward is measured. Such results are kept apart from forward-only ones."""
+    budget_seconds: float = 10.0
+    """Tuning one call takes at most about this long."""
+
+    def __setattr__(self, name, value):
+        _check({name: value})
+        object.__setattr__(self, name, value)
+        _core.new_epoch()
+
+    @classmethod
+    def from_environment(cls) -> AutotunePolicy:
+        """What $EJKERNEL_AUTOTUNE_POLICY names: autotune, heuristics or frozen."""
+        autotune, heuristics, first = _core.policy_from_environment()
+        return cls(autotune, heuristics, "autotune" if first else "heuristics")
+
+
+_BOOLS = ("allow_autotune", "allow_heuristics", "validate_backward")
+_FIELDS = (*_BOOLS, "cache_miss_fallback", "budget_seconds")
+_ALIASES = {"autotune": "allow_autotune", "heuristics": "allow_heuristics"}
+
+
+def _check(updates: dict) -> dict:
+    """The updates under the fields' own names; raises for what is no field or does not fit it."""
+    found = {}
+    for name, value in updates.items():
+        name = _ALIASES.get(name, name)
+        if name not in _FIELDS:
+            raise TypeError(f"[AutotunePolicy] {name!r} was given: {', '.join(_FIELDS)} are expected")
+        if name in _BOOLS and type(value).__name__ not in ("bool", "bool_"):
+            raise TypeError(f"[AutotunePolicy] {name}={value!r} was given: True or False is expected")
+        if name == "cache_miss_fallback" and value not in ("autotune", "heuristics"):
+            raise ValueError(f"[AutotunePolicy] {name}={value!r} was given: 'autotune' or 'heuristics' is expected")
+        if name == "budget_seconds" and not isinstance(value, (int, float)):
+            raise TypeError(f"[AutotunePolicy] {name}={value!r} was given: a number of seconds is expected")
+        found[name] = bool(value) if name in _BOOLS else value
+    return found
+
+
+class policy_override:
+    """While it is entered, the policy has these values, for one selector or for all.
+
+    `policy_override(selector, allow_autotune=False)`, `policy_override(autotune=False)`.
+    """
+
+    def __init__(self, selector: ConfigSelectorChain | None = None, **updates):
+        self.selector, self.updates = selector, _check(updates)
+        self._scope = _scopes.Scope(self.updates, selector)
+
+    def __enter__(self):
+        self._scope.__enter__()
+        return self.selector if self.selector is not None else self
+
+    def __exit__(self, *exc):
+        self._scope.__exit__(*exc)
+
+
+class forward_autotune_only:
+    """While it is entered, tuning measures forward only, whatever validate_backward says."""
+
+    def __init__(self):
+        self._scope = _scopes.Scope(_scopes.FORWARD_ONLY)
+
+    def __enter__(self):
+        self._scope.__enter__()
+        return self
+
+    def __exit__(self, *exc):
+        self._scope.__exit__(*exc)
+
+
+class Tuner(Generic[Cfg]):
+    """Measures functions and picks the fastest config.
+
+    `warmup` runs before anything is timed and `iters` rounds, both at least. A subclass with its own
+    `autotune` is asked by the selector in place of the race.
+    """
+
+    def __init__(self, warmup: int = 1, iters: int = 3):
+        for name, value in (("warmup", warmup), ("iters", iters)):
+            if value < 0:
+                raise ValueError(f"[Tuner] {name}={value} was given: 0 or more is expected")
+        self.warmup, self.iters = warmup, iters
+
+    def measure(self, fn, *args, **kwargs) -> float:
+        """Seconds of fn(*args, **kwargs), jitted where that works.
+
+        Arrays are arguments of the jitted function, everything else is part of it; arrays that are being
+        traced are replaced by zeros. A function tagged `_ejk_validate_backward = True` is measured with its
+        gradient. What cannot be differentiated is measured forward, what cannot be jitted as it is.
+        """
+        from ejk.ops.execution.measuring import prepared
+
+        with _jax.outside_of_any_trace():
+            return _core.seconds_of(prepared(fn, args, kwargs), self.warmup, self.iters)
+
+    def autotune(self, make_fn, args, kwargs, candidates: Iterable[Cfg]) -> Cfg:
+        """The candidate whose function make_fn(candidate) is fastest on these arguments.
+
+        Raises RuntimeError if there is none, or all of them fail.
+        """
+        from ejk.ops.execution.measuring import race
+
+        candidates = tuple(candidates)
+        if not candidates:
+            raise RuntimeError("[Tuner.autotune] no candidates were given: at least one is needed")
+        return race(self, make_fn, args, kwargs, candidates)[0]
+
+
+class ConfigSelectorChain(Generic[Cfg, Out]):
+    """Finds the config of a call; the first that has one answers.
+
+    1. override: given with the call; 2. overlay: `overlay_cache`; 3. memory: `cache`; 4. disk:
+    `persistent`; 5. autotune: candidates are measured; 6. heuristics: the kernel's guess; 7. RuntimeError.
+
+    `on_event(event, **data)` hears of every answer. A call that was tuned is not tuned again by the same
+    selector (`forbid_reautotune`): the earlier result is returned. `autotune=` sets the policy's
+    allow_autotune. Threads and processes that miss on one call tune it once.
+    """
+
+    def __init__(
+        self,
+        cache: ConfigCache[Cfg] | None = None,
+        policy: AutotunePolicy | None = None,
+        tuner: Tuner[Cfg] | None = None,
+        persistent: PersistentCache[Cfg] | None = None,
+        persist_autotune: bool = True,
+        on_event: Any = None,
+        forbid_reautotune: bool = True,
+        *,
+        autotune: bool | None = None,
+        strict_environment: bool = False,
+    ):
+        self.cache = cache if cache is not None else ConfigCache()
+        self._policy = policy if policy is not None else AutotunePolicy.from_environment()
+        if autotune is not None:
+            self._policy = dataclasses.replace(self._policy, allow_autotune=bool(autotune))
+        self.tuner = tuner if tuner is not None else Tuner()
+        self.persistent, self.persist_autotune = persistent, persist_autotune
+        self.on_event, self.forbid_reautotune = on_event, forbid_reautotune
+        self._core = _core.Selector(
+            cache=self.cache,
+            policy=dataclasses.asdict(self._policy),
+            warmup=int(getattr(self.tuner, "warmup", 1)),
+            iters=int(getattr(self.tuner, "iters", 3)),
+            own_tuner=getattr(type(self.tuner), "autotune", None) is not Tuner.autotune,
+            persistent=persistent._store if persistent is not None else None,
+            persist_autotune=persist_autotune,
+            forbid_reautotune=forbid_reautotune,
+            strict_environment=strict_environment,
+        )
+
+    @property
+    def policy(self) -> AutotunePolicy:
+        """The policy in force here: the selector's own, or a copy of it with what scopes change."""
+        scopes = _scopes.in_force(self)
+        if not any(isinstance(scope, (dict, str)) for scope in scopes):
+            return self._policy
+        found = self._core.policy(self._with_own_policy(scopes))
+        return AutotunePolicy(**{f.name: found[f.name] for f in dataclasses.fields(AutotunePolicy)})
+
+    @policy.setter
+    def policy(self, policy: AutotunePolicy):
+        self._policy = policy
+        _core.new_epoch()
+
+    def choose(self, inv, kernel) -> Cfg:
+        """The config for this call. Raises RuntimeError if there is none."""
+        return self.choose_with_origin(inv, kernel)[0]
+
+    def choose_with_origin(self, inv, kernel) -> tuple[Cfg, str]:
+        """The same with where it came from: "memory", "persistent", "autotune", ..."""
+        call, given, scopes, tracing = self._question(inv, kernel)
+        kernel_call = self._kernel_call(inv, kernel)
+        with _jax.outside_of_any_trace() if tracing else _nothing:
+            config, origin = self._core.choose(call, kernel_call, given, scopes, self.on_event is not None)
+        return kernel_call.fit(config), origin
+
+    def tune(self, inv, kernel, candidates=None) -> tuple[Cfg, dict]:
+        """Tunes now, whatever is stored, and keeps the result: the config and its entry."""
+        call, _, scopes, tracing = self._question(inv, kernel)
+        kernel_call = self._kernel_call(inv, kernel)
+        given = None if candidates is None else list(candidates)
+        with _jax.outside_of_any_trace() if tracing else _nothing:
+            config, entry = self._core.tune(call, kernel_call, given, scopes, self.on_event is not None)
+        return kernel_call.fit(config), entry
+
+    def explain(self, inv, kernel) -> str:
+        """Every tier: what it held, why it did or did not answer. Changes nothing."""
+        call, given, scopes, tracing = self._question(inv, kernel)
+        with _jax.outside_of_any_trace() if tracing else _nothing:
+            return self._core.explain(call, self._kernel_call(inv, kernel), given, scopes)[0]
+
+    def _kernel_call(self, inv, kernel):
+        return KernelCall(kernel, inv, get_device_platform(), self.on_event, self.tuner)
+
+    def _question(self, inv, kernel):
+        tracing = Arguments(inv.args, dict(inv.kwargs)).has_tracers()
+        scopes = self._with_own_policy(_scopes.in_force(self))
+        if tracing and _jax.several_processes():
+            # Ranks that trace one program must come to one program: measurements would not agree.
+            _log.warn_once("several processes", "nothing is tuned while several JAX processes trace a function")
+            scopes = (*scopes, {"allow_autotune": False})
+        override = getattr(inv, "override_cfg", None)
+        call = describe(inv, kernel, "seeded normal numbers" if tracing else "")
+        return call, None if override is None else (override,), scopes, tracing
+
+    def _with_own_policy(self, scopes):
+        return (dataclasses.asdict(self._policy), *scopes)
+
+
+class _Nothing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        return None
+
+
+_nothing = _Nothing()
+
+__all__ = ["AutotunePolicy", "ConfigSelectorChain", "Tuner", "forward_autotune_only", "policy_override"]

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of a kernel as the selection sees it: hooks, and trials on private data."""
+
+from __future__ import annotations
+
+import copy
+
+from ejk import _configs, _jax
+from ejk.ops.core.function import Arguments, accepted, function_of
+from ejk.ops.core.kernel import Kernel, _get_platform_method, _overrides, declared_config
+
+
+class KernelCall:
+    """What the core asks of a kernel written in Python."""
+
+    def __init__(self, kernel, inv, platform, on_event=None, tuner=None):
+        self.kernel, self.inv, self.platform = kernel, inv, platform
+        self.on_event, self.tuner = on_event, tuner
+        self.method = getattr(inv, "method", None)
+        self.config_class = declared_config(kernel) if isinstance(kernel, Kernel) else None
+
+    def heuristic_cfg(self):
+        method = _get_platform_method(self.kernel, "heuristic_cfg", self.platform, self.method)
+        if method is None:
+            return None
+        config = method(self.inv)
+        if self.config_class is None:
+            self.config_class = type(config)
+        return (config,)
+
+    def candidate_cfgs(self):
+        for name in ("candidate_cfgs", "config_space"):
+            method = _get_platform_method(self.kernel, name, self.platform, self.method)
+            if method is not None:
+                return list(method(self.inv))
+        return None
+
+    def fit(self, config):
+        """A config that was stored without its type, as the kernel's own."""
+        if isinstance(config, dict):
+            if self.config_class is None:
+                try:
+                    self.heuristic_cfg()
+                except Exception:
+                    pass
+            return _configs.fit(config, self.config_class)
+        return config
+
+    def is_valid(self, config) -> bool:
+        config = self.fit(config)  # ValueError: it does not fit
+        if not _overrides(self.kernel, "is_valid"):
+            return True
+        return bool(self.kernel.is_valid(config, self.inv))
+
+    def trial(self, backward: bool):
+        return Trial(self, backward)
+
+    def sketch(self):
+        """What is recorded of the call: enough to make it again in another process, without its data."""
+        from ejk.ops.registry import sketch_of
+
+        return sketch_of(self.kernel, self.inv)
+
+    def event(self, kind: str, data: dict):
+        encoded = data.pop("config")
+        if kind != "error" and kind != "autotune_start":
+            data["cfg"] = self.fit(_configs.decode(encoded)) if encoded is not None else None
+        self.on_event(kind, **data)
+
+
+class Trial:
+    """The call on arrays of its own, with one config after the other. Runs outside of any trace."""
+
+    def __init__(self, call: KernelCall, backward: bool):
+        self.call, self.backward = call, backward
+        arguments = Arguments(call.inv.args, dict(call.inv.kwargs))
+        self.with_jax = arguments.with_jax
+        self._functions = {}
+        self._last = None
+        self._wait = _jax.loaded().block_until_ready if self.with_jax else None
+        if self.with_jax:
+            self._arrays = [
+                _jax.example_data(a.aval, i) if _jax.is_tracer(a) else a for i, a in enumerate(arguments.arrays)
+            ]
+            self.repeatable = True
+        else:
+            self._pristine = (call.inv.args, dict(call.inv.kwargs))
+            self._work = None
+            self.repeatable = not _numpy_arrays(self._pristine)
+        self._arguments = arguments
+
+    # -- what the core asks --
+
+    def reset(self) -> None:
+        self._last = None
+        if not self.with_jax:
+            self._work = _copied(self._pristine)
+
+    def run(self, config) -> None:
+        if not self.with_jax:
+            args, kwargs = self._work if self._work is not None else _copied(self._pristine)
+            run = _get_platform_method(self.call.kernel, "run", self.call.platform, self.call.method)
+            self._last = run(*args, cfg=self.call.fit(config), **kwargs)
+            return
+        function = self._functions.get(id(config))
+        if function is None:
+            function = self._functions[id(config)] = self._compiled(config)
+        self._last = self._wait(function(*self._arrays))
+
+    def run_reference(self) -> bool:
+        kernel = self.call.kernel
+        if not _overrides(kernel, "reference") or self.backward:
+            return False
+        if self.with_jax:
+            args, kwargs = self._arguments.whole(self._arrays)
+        else:
+            args, kwargs = self._work = _copied(self._pristine)
+        self._last = kernel.reference(*args, **accepted(kernel.reference, kwargs))
+        return True
+
+    def outputs(self):
+        """(dtype, bytes) of everything the last run gave or changed."""
+        found = _leaves(self._last)
+        if not self.with_jax:
+            found += _numpy_arrays(self._work if self._work is not None else self._pristine)
+        return [pair for leaf in found for pair in _bytes_of(leaf)]
+
+    def tolerance(self, dtype: str):
+        if not _overrides(self.call.kernel, "tolerance"):
+            return None
+        return self.call.kernel.tolerance(dtype)
+
+    def ask_own_tuner(self, configs) -> int:
+        """The place of the config that a tuner of the user's own picks."""
+        inv = self.call.inv
+        args, kwargs = self._arguments.whole(self._arrays) if self.with_jax else (inv.args, dict(inv.kwargs))
+        run = _get_platform_method(self.call.kernel, "run", self.call.platform, self.call.method)
+
+        def make_fn(config):
+            def fn(*a, **k):
+                return run(*a, cfg=config, **k)
+
+            fn._ejk_validate_backward = self.backward
+            return fn
+
+        best = self.call.tuner.autotune(make_fn, args, kwargs, tuple(configs))
+        for i, config in enumerate(configs):
+            if config is best:
+                return i
+        return configs.index(best)
+
+    # -- how --
+
+    def _compiled(self, config):
+        jax, call = _jax.loaded(), self.call
+        fitted = call.fit(config)
+        plain = function_of(call.kernel, self._arguments, fitted, call.platform, call.method)
+        function = _with_backward(jax, plain, self._arrays) if self.backward else plain
+        compiled = jax.jit(function)
+        try:
+            compiled.lower(*self._arrays)
+        except untraceable(jax):
+            return plain
+        return compiled
+
+
+def untraceable(jax):
+    """What is raised when a function wants the values of arrays that it is traced with."""
+    errors = jax.errors
+    return (
+        errors.ConcretizationTypeError,
+        errors.TracerArrayConversionError,
+        errors.TracerIntegerConversionError,
+        errors.TracerBoolConversionError,
+        errors.NonConcreteBooleanIndexError,
+    )
+
+
+def _with_backward(jax, function, arrays):
+    """Forward and backward: the results, and the gradients of their sum."""
+    jnp = jax.numpy
+    places = [i for i, a in enumerate(arrays) if jnp.issubdtype(a.dtype, jnp.inexact)]
+
+    def both(*given):
+        def of_floats(*floats):
+            whole = list(given)
+            for place, value in zip(places, floats):
+                whole[place] = value
+            return function(*whole)
+
+        out, pull = jax.vjp(of_floats, *(given[i] for i in places))
+        return out, pull(jax.tree_util.tree_map(_ones_like(jax), out))
+
+    return both
+
+
+def _ones_like(jax):
+    def ones(x):
+        if jax.numpy.issubdtype(x.dtype, jax.numpy.inexact):
+            return jax.numpy.ones_like(x)
+        import numpy
+
+        return numpy.zeros(x.shape, jax.dtypes.float0)
+
+    return ones
+
+
+def _leaves(tree):
+    jax = _jax.loaded()
+    if jax is not None:
+        return jax.tree_util.tree_leaves(tree)
+    if isinstance(tree, dict):
+        return [leaf for value in tree.values() for leaf in _leaves(value)]
+    if isinstance(tree, (list, tuple)):
+        return [leaf for value in tree for leaf in _leaves(value)]
+    return [] if tree is None else [tree]
+
+
+def _numpy_arrays(tree):
+    return [leaf for leaf in _leaves(tree) if _jax.is_numpy(leaf)]
+
+
+def _copied(tree):
+    """Arrays copied, everything else shared."""
+    if _jax.is_numpy(tree):
+        return tree.copy()
+    if isinstance(tree, dict):
+        return {name: _copied(value) for name, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(_copied(value) for value in tree)
+    return copy.copy(tree) if isinstance(tree, (list, set, bytearray)) else tree
+
+
+_KNOWN = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64 complex128".split()
+)
+
+
+def _bytes_of(leaf):
+    """As the core compares it: small floats as float32, what is no number by its text."""
+    try:
+        import numpy
+    except ImportError:
+        return [("uint8", repr(leaf).encode())]
+    if _jax.is_array(leaf):
+        jax = _jax.loaded()
+        if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+    elif not isinstance(leaf, (numpy.ndarray, numpy.generic, bool, int, float, complex)):
+        if hasattr(leaf, "__array__"):
+            pass
+        else:
+            return [("uint8", repr(leaf).encode())]
+    array = numpy.asarray(leaf)
+    if array.dtype.name not in _KNOWN:
+        if array.dtype.kind in "OUSMm":
+            return [("uint8", repr(array.tolist()).encode())]
+        array = array.astype(numpy.float32)
+    return [(array.dtype.name, numpy.ascontiguousarray(array).tobytes())]

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel, its config and all of a call but the arrays, as one function of the arrays."""
+
+from __future__ import annotations
+
+import inspect
+
+from ejk import _jax
+from ejk.ops.core.kernel import _get_platform_method, _has_custom_vjp, _overrides, op_of
+from ejk.ops.utils.meta import stamped
+
+_static_type = None
+
+
+class Arguments:
+    """Arguments taken apart: arrays, and everything else, which is part of the function."""
+
+    def __init__(self, args: tuple, kwargs: dict):
+        jax = _jax.loaded()
+        self.with_jax = jax is not None
+        if not self.with_jax:
+            self.arrays, self._whole = [], (args, kwargs)
+            return
+        self.leaves, self.tree = jax.tree_util.tree_flatten((args, kwargs))
+        self.places = [i for i, leaf in enumerate(self.leaves) if _jax.is_array(leaf) or _jax.is_numpy(leaf)]
+        self.arrays = [self.leaves[i] for i in self.places]
+        self.rest = list(self.leaves)
+        for i in self.places:
+            self.rest[i] = None
+        self.with_jax = any(map(_jax.is_array, self.arrays))
+
+    def whole(self, arrays):
+        """(args, kwargs) with these arrays."""
+        if _jax.loaded() is None or not hasattr(self, "tree"):
+            return self._whole
+        leaves = list(self.rest)
+        for place, array in zip(self.places, arrays):
+            leaves[place] = array
+        return _jax.loaded().tree_util.tree_unflatten(self.tree, leaves)
+
+    def key(self):
+        """What tells such functions apart; None if something in it cannot be compared."""
+        if not hasattr(self, "tree"):
+            return None
+        found = (self.tree, tuple(self.places), tuple(map(_exact, self.rest)))
+        try:
+            hash(found)
+        except TypeError:
+            return None
+        return found
+
+    def has_tracers(self) -> bool:
+        return any(map(_jax.is_tracer, self.arrays))
+
+
+def _exact(value):
+    """1, 1.0 and True are three; so are 0.0 and -0.0."""
+    return (type(value), value.hex()) if type(value) is float else (type(value), value)
+
+
+def accepted(function, kwargs: dict) -> dict:
+    """Those of the named arguments that a function takes."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return kwargs
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return kwargs
+    names = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    return {name: value for name, value in kwargs.items() if name in names}
+
+
+def forward(kernel, platform, method):
+    """The run method for this platform and context."""
+    run = _get_platform_method(kernel, "run", platform, method)
+    if run is None:
+        raise NotImplementedError(
+            f"[{op_of(kernel)}] {type(kernel).__qualname__} has no run method for {platform}"
+        )
+    return run
+
+
+def function_of(kernel, arguments: Arguments, cfg, platform, method=None, label=None, mesh=None):
+    """A function of `arguments.arrays`, not jitted. `mesh`: (mesh, in_specs, out_specs, check_vma)."""
+    run = forward(kernel, platform, method)
+
+    def plain(*arrays):
+        args, kwargs = arguments.whole(arrays)
+        if mesh is not None:
+            return _over_mesh(kernel, run, args, {"cfg": cfg, **kwargs}, mesh)
+        return run(*args, cfg=cfg, **kwargs)
+
+    function = plain
+    if _jax.loaded() is not None and arguments.with_jax and _has_custom_vjp(kernel, platform, method):
+        function = _with_gradient(kernel, arguments, cfg, platform, method, plain, mesh)
+    if label is None:
+        return function
+
+    def labelled(*arrays):
+        with stamped(label):
+            return function(*arrays)
+
+    return labelled
+
+
+def _over_mesh(kernel, run, args, kwargs, mesh):
+    where, in_specs, out_specs, check_vma = mesh
+    wrapped, args = kernel.create_shard_map_wrapper(
+        run, *args, mesh=where, in_specs=in_specs, out_specs=out_specs, check_vma=check_vma, **kwargs
+    )
+    return wrapped(*args)
+
+
+# ---- gradients ----------------------------------------------------------------------------------
+
+
+def _with_gradient(kernel, arguments, cfg, platform, method, plain, mesh):
+    jax = _jax.loaded()
+    one_function = _overrides(kernel, "custom_vjp")
+    fwd = None if one_function else _get_platform_method(kernel, "fwd_with_residuals", platform, method)
+    bwd = None if one_function else _get_platform_method(kernel, "vjp", platform, method)
+
+    operation = jax.custom_vjp(plain)
+
+    def forward_pass(*arrays):
+        if one_function:
+            y = plain(*arrays)
+            return y, (arrays, y, None)
+        args, kwargs = arguments.whole(arrays)
+        y, residuals = fwd(*args, cfg=cfg, **kwargs)
+        return y, (arrays, y, _keep_static(residuals))
+
+    def backward_pass(kept, dy):
+        arrays, y, residuals = kept
+        args, kwargs = arguments.whole(arrays)
+        if one_function:
+            cotangents = dy if isinstance(dy, (tuple, list)) else (dy,)
+            given = kernel.custom_vjp(args, cfg, kwargs, cotangents)
+        else:
+            given = _call_vjp(kernel, bwd, _give_static(residuals), y, dy, args, {"cfg": cfg, **kwargs})
+        return _gradients(kernel, given, args, kwargs, arguments)
+
+    operation.defvjp(forward_pass, backward_pass)
+    return operation
+
+
+_OUTPUT_NAMES = {"y", "out", "output", "outputs", "o", "result", "primal_out", "primals_out", "ans"}
+_COTANGENT_NAMES = {"dy", "do", "g", "ct", "cts", "dout", "cotangent", "cotangents", "grad", "grads", "tangents"}
+
+
+def _takes_output(positional, any_number, count) -> bool:
+    """Whether vjp is (residuals, y, dy, ...) or (residuals, dy, ...)."""
+    second = positional[1].lower() if len(positional) > 1 else ""
+    if second in _OUTPUT_NAMES:
+        return True
+    if second in _COTANGENT_NAMES or second.startswith(("grad_", "d_", "ct_")):
+        return False
+    if any_number:
+        return len(positional) != 2
+    if len(positional) == 2 or len(positional) == 2 + count != 3:
+        return False
+    return True
+
+
+def _call_vjp(kernel, vjp, residuals, y, dy, args, kwargs):
+    parameters = list(inspect.signature(vjp).parameters.values())
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [name for name in positional if name not in kwargs]
+    any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    first = (residuals, y, dy) if _takes_output(positional, any_number, len(args)) else (residuals, dy)
+    room = len(args) if any_number else len(positional) - len(first)
+    if room not in (0, len(args)):
+        raise TypeError(
+            f"[{op_of(kernel)}] vjp takes {len(positional)} positional arguments: "
+            f"(residuals, y, dy) or (residuals, dy) are expected, alone or with the {len(args)} of the call"
+        )
+    return vjp(*first, *(args if room else ()), **accepted(vjp, kwargs))
+
+
+def _gradients(kernel, given, args, kwargs, arguments):
+    """One cotangent for each array, None where there is none."""
+    jax = _jax.loaded()
+    if not isinstance(given, (tuple, list)):
+        given = (given,)
+    given, named = list(given), {}
+    if len(given) == len(args) + 1 and isinstance(given[-1], dict) and set(given[-1]) <= set(kwargs):
+        named = given.pop()
+    if len(given) != len(args):
+        holds = [bool(_arrays_in(arg)) for arg in args]
+        if len(given) != sum(holds):
+            raise TypeError(
+                f"[{op_of(kernel)}] vjp returned {len(given)} gradients for {len(args)} arguments, "
+                f"{sum(holds)} of which hold arrays: one for each is expected, None where there is none"
+            )
+        rest = iter(given)
+        given = [next(rest) if has else None for has in holds]
+    found = []
+    for value, gradient in [*zip(args, given), *((v, named.get(k)) for k, v in sorted(kwargs.items()))]:
+        found += _gradients_of_one(kernel, value, gradient)
+    return tuple(_fitting(jax, array, gradient) for array, gradient in zip(arguments.arrays, found))
+
+
+def _arrays_in(value):
+    leaves = _jax.loaded().tree_util.tree_leaves(value)
+    return [leaf for leaf in leaves if _jax.is_array(leaf) or _jax.is_numpy(leaf)]
+
+
+def _gradients_of_one(kernel, value, gradient):
+    arrays = _arrays_in(value)
+    if gradient is None:
+        return [None] * len(arrays)
+    jax = _jax.loaded()
+    leaves = jax.tree_util.tree_leaves(value)
+    given = jax.tree_util.tree_leaves(gradient, is_leaf=lambda x: x is None)
+    if len(given) == len(leaves):
+        return [g for leaf, g in zip(leaves, given) if _jax.is_array(leaf) or _jax.is_numpy(leaf)]
+    if len(given) == len(arrays):
+        return given
+    raise TypeError(
+        f"[{op_of(kernel)}] vjp returned {len(given)} gradients for an argument with {len(arrays)} arrays"
+    )
+
+
+def _fitting(jax, array, gradient):
+    if gradient is None or not jax.numpy.issubdtype(array.dtype, jax.numpy.inexact):
+        return None
+    if gradient.dtype != array.dtype and gradient.dtype != jax.dtypes.float0:
+        return gradient.astype(array.dtype)
+    return gradient
+
+
+def _static():
+    """A pytree without leaves that carries a value through JAX unchanged."""
+    global _static_type
+    if _static_type is None:
+
+        class Static:
+            def __init__(self, value):
+                self.value = value
+
+            def __eq__(self, other):
+                return type(other) is Static and self.value is other.value
+
+            def __hash__(self):
+                return id(self.value)
+
+        _jax.loaded().tree_util.register_pytree_node(Static, lambda s: ((), s), lambda s, _: s)
+        _static_type = Static
+    return _static_type
+
+
+def _keep_static(residuals):
+    jax, static = _jax.loaded(), _static()
+
+    def keep(leaf):
+        return leaf if _jax.is_array(leaf) or _jax.is_numpy(leaf) else static(leaf)
+
+    return jax.tree_util.tree_map(keep, residuals)
+
+
+def _give_static(residuals):
+    static = _static()
+    return _jax.loaded().tree_util.tree_map(
+        lambda x: x.value if isinstance(x, static) else x, residuals, is_leaf=lambda x: isinstance(x, static)
+    )
+
+
+def name_for_profilers(kernel) -> str:
+    """What a jitted function is called: the op, as far as an identifier can say it."""
+    return "".join(c if c.isalnum() else "_" for c in op_of(kernel)) or "kernel"
+
+
+__all__ = ["Arguments", "accepted", "forward", "function_of", "name_for_profilers"]

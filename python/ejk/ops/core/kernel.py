@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel is, and one call of it."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any, Generic
+
+from ejk import _configs, _core
+from ejk.ops.core.types import Cfg, Out
+
+# What a method's name may end in on a device, the most specific first.
+_SUFFIXES = {
+    "cpu": ("cpu", "xla"),
+    "xla": ("cpu", "xla"),
+    "gpu": ("gpu", "cuda", "triton"),
+    "cuda": ("gpu", "cuda", "triton"),
+    "triton": ("gpu", "cuda", "triton"),
+    "tpu": ("tpu", "pallas"),
+    "pallas": ("tpu", "pallas"),
+}
+
+
+class Kernel(Generic[Cfg, Out]):
+    """An operation that can run with different configs.
+
+    A subclass has `run(self, *args, cfg, **kwargs)`. It may have
+
+    - `heuristic_cfg(inv)`: a good guess without measuring;
+    - `candidate_cfgs(inv)` or `config_space(inv)`: what to tune over;
+    - `is_valid(cfg, inv)`: whether a config can run this call;
+    - `reference(*args, **kwargs)`: slow and right, what candidates are compared with;
+    - `prepare(*args, **kwargs)`: the caller's arguments as `run` takes them, as (args, kwargs);
+    - `fwd_with_residuals` and `vjp`, or `custom_vjp`: gradients of its own;
+    - `key_builder(inv)`: a key of its own, in place of the one made of types and shapes.
+
+    `run`, `heuristic_cfg`, `candidate_cfgs`, `fwd_with_residuals` and `vjp` may have variants by
+    context and platform; the most specific one is taken: `run_shard_map_gpu`, `run_shard_map`,
+    `run_gpu` (or `run_triton`, `run_cuda`; `run_tpu`, `run_pallas`; `run_cpu`, `run_xla`), `run`.
+
+    A kernel is a value: what a call gives depends on its arguments, its config and the kernel's
+    attributes, which are noticed when they are set.
+    """
+
+    op_id: str = ""
+    version: str = "0"
+    key_builder = None
+
+    def __init__(self, op_id: str | None = None, *, name: str | None = None):
+        chosen = op_id if op_id is not None else name
+        if chosen is not None:
+            self.op_id = chosen
+        elif not getattr(self, "op_id", ""):
+            self.op_id = f"{type(self).__module__}.{type(self).__name__}"
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        _configs.remember(cls)
+        _configs.remember(_declared_config(cls))
+
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, value)
+        if "_ejk_compiled" in self.__dict__ and name != "_ejk_compiled":
+            del self.__dict__["_ejk_compiled"]  # made with the old value
+            _core.new_epoch()
+
+    def __delattr__(self, name):
+        object.__delattr__(self, name)
+        if self.__dict__.pop("_ejk_compiled", None) is not None:
+            _core.new_epoch()
+
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name != "_ejk_compiled"}
+
+    def __call__(self, *args, **kwargs) -> Out:
+        """Runs with the config that fits, through the default executor."""
+        from ejk.ops.execution.executor import default_executor
+
+        return default_executor()(self, *args, **kwargs)
+
+    def prepare(self, *args, **kwargs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The caller's arguments as `run` takes them."""
+        return args, kwargs
+
+    def run(self, *args, cfg: Cfg, **kwargs) -> Out:
+        """The operation itself."""
+        raise NotImplementedError(f"[{op_of(self)}] {type(self).__qualname__} has no run method")
+
+    def heuristic_cfg(self, inv: Invocation[Cfg, Out]) -> Cfg:
+        """A good guess for this call."""
+        raise NotImplementedError(f"[{op_of(self)}] {type(self).__qualname__} has no heuristic_cfg")
+
+    def candidate_cfgs(self, inv: Invocation[Cfg, Out]):
+        """The configs to choose from by measuring; by default the heuristic's alone."""
+        if _overrides(self, "config_space"):
+            return self.config_space(inv)
+        return [self.heuristic_cfg(inv)]
+
+    def config_space(self, inv: Invocation[Cfg, Out] | None = None):
+        """Another name for `candidate_cfgs`."""
+        if _overrides(self, "candidate_cfgs"):
+            return self.candidate_cfgs(inv)
+        return [self.heuristic_cfg(inv)]
+
+    def fwd_with_residuals(self, *args, cfg: Cfg, **kwargs) -> tuple[Out, Any]:
+        """What `run` gives, and what `vjp` will need."""
+        raise NotImplementedError(f"[{op_of(self)}] {type(self).__qualname__} has no fwd_with_residuals")
+
+    def vjp(self, residuals: Any, y: Out, dy: Out, *args, cfg: Cfg, **kwargs):
+        """The gradient of each argument, None where there is none. `y` may be left out."""
+        raise NotImplementedError(f"[{op_of(self)}] {type(self).__qualname__} has no vjp")
+
+    def custom_vjp(self, primals, cfg: Cfg, kwargs, cotangents):
+        """Gradients in one function, without residuals."""
+        raise NotImplementedError(f"[{op_of(self)}] {type(self).__qualname__} has no custom_vjp")
+
+    def create_shard_map_wrapper(
+        self, fn, *args, mesh, in_specs, out_specs, check_vma: bool = False, **kwargs
+    ):
+        """`fn` over a mesh, and the arguments to call it with."""
+        import jax
+
+        def on_a_shard(*shards):
+            return fn(*shards, **kwargs)
+
+        return (
+            jax.shard_map(on_a_shard, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check_vma),
+            args,
+        )
+
+
+class Invocation(Generic[Cfg, Out]):
+    """One call: what heuristics look at and keys are made of.
+
+    Made by the executor; by hand either with `op_id=` or with `kernel=`.
+    """
+
+    __slots__ = (
+        "op_id",
+        "args",
+        "kwargs",
+        "batch_axes",
+        "override_cfg",
+        "stamp",
+        "method",
+        "mesh",
+        "in_specs",
+        "out_specs",
+        "check_vma",
+        "kernel",
+        "metadata",
+        "_call",
+    )
+
+    def __init__(
+        self,
+        op_id: str | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: typing.Mapping[str, Any] | None = None,
+        batch_axes: typing.Mapping[str, int] | None = None,
+        override_cfg: Cfg | None = None,
+        stamp: bool = True,
+        method: str | None = None,
+        mesh: Any = None,
+        in_specs: Any = None,
+        out_specs: Any = None,
+        check_vma: bool = False,
+        *,
+        kernel: Kernel | None = None,
+        metadata: typing.Mapping[str, Any] | None = None,
+    ):
+        if isinstance(op_id, Kernel):
+            op_id, kernel = None, op_id
+        if op_id is None and kernel is None:
+            raise TypeError("[Invocation] neither op_id= nor kernel= was given: one of them is needed")
+        values = (
+            op_id if op_id is not None else op_of(kernel),
+            tuple(args),
+            dict(kwargs or {}),
+            batch_axes,
+            override_cfg,
+            stamp,
+            method,
+            mesh,
+            in_specs,
+            out_specs,
+            check_vma,
+            kernel,
+            dict(metadata or {}),
+            None,
+        )
+        for name, value in zip(self.__slots__, values):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"[Invocation] {name} cannot be set: an invocation does not change")
+
+    def __repr__(self):
+        return f"Invocation(op_id={self.op_id!r}, abstract_args={self.abstract_args!r}, kwargs={sorted(self.kwargs)})"
+
+    @property
+    def abstract_args(self):
+        """The arguments with their arrays as ShapeDtypeStruct."""
+        from ejk.ops.utils.fingerprint import abstractify
+
+        return abstractify(self.args)
+
+    @property
+    def abstract_kwargs(self):
+        """The same of the named arguments."""
+        from ejk.ops.utils.fingerprint import abstractify
+
+        return abstractify(self.kwargs)
+
+    @property
+    def device_fingerprint(self) -> str:
+        """The device the call is made on."""
+        from ejk.ops.utils.fingerprint import device_fingerprint
+
+        return device_fingerprint()
+
+    @property
+    def call_key(self) -> str:
+        """16 hex digits that stand for types, shapes and values of the arguments."""
+        return self.make_key()
+
+    def make_key(self, key_builder=None) -> str:
+        """The call's key: what `key_builder(self)` gives, or the usual one."""
+        if key_builder is not None:
+            return str(key_builder(self))
+        return describe(self, None).key
+
+
+def op_of(kernel) -> str:
+    """The name a kernel goes by, without its version."""
+    return getattr(kernel, "op_id", "") or f"{type(kernel).__module__}.{type(kernel).__name__}"
+
+
+def versioned_op(kernel) -> str:
+    return f"{op_of(kernel)}@v{getattr(kernel, 'version', '0')}"
+
+
+def describe(inv: Invocation, kernel, data: str = ""):
+    """The call as the core sees it. With a kernel, under that kernel's version and key."""
+    from ejk.ops.utils.fingerprint import this_device
+
+    key_builder = getattr(kernel, "key_builder", None)
+    return _core.Call(
+        op_id=inv.op_id,
+        version=str(getattr(kernel, "version", "0")),
+        device=this_device(),
+        method=getattr(inv, "method", None),
+        args=inv.args,
+        kwargs=dict(inv.kwargs),
+        key=str(key_builder(inv)) if key_builder is not None else "",
+        batch_axes=inv.batch_axes,
+        data=data,
+    )
+
+
+def declared_config(kernel):
+    """The config type a kernel's class names, Kernel[Config, ...]; None if it names none."""
+    return _declared_config(type(kernel))
+
+
+def _declared_config(cls):
+    for base in cls.__mro__:
+        for generic in base.__dict__.get("__orig_bases__", ()):
+            origin = typing.get_origin(generic)
+            if isinstance(origin, type) and issubclass(origin, Kernel):
+                first = typing.get_args(generic)[:1]
+                if first and isinstance(first[0], type):
+                    return first[0]
+    return None
+
+
+def _overrides(kernel, name: str) -> bool:
+    """Whether a kernel has a method of its own where the base class has a placeholder."""
+    own = getattr(type(kernel), name, None)
+    return (own is not None and own is not getattr(Kernel, name, None)) or name in getattr(kernel, "__dict__", {})
+
+
+def _names(method: str, platform: str | None, context: str | None):
+    suffixes = _SUFFIXES.get(platform, (platform,)) if platform else ()
+    if context:
+        yield from (f"{method}_{context}_{suffix}" for suffix in suffixes)
+        yield f"{method}_{context}"
+    yield from (f"{method}_{suffix}" for suffix in suffixes)
+    yield method
+    yield f"{method}_xla"  # runs anywhere
+
+
+def _get_platform_method(kernel, method_name: str, platform: str | None, context: str | None = None):
+    """The most specific variant of a method that `kernel` has; None if it has none."""
+    for name in _names(method_name, platform, context):
+        if _overrides(kernel, name):
+            return getattr(kernel, name)
+    return None
+
+
+def _has_custom_vjp(kernel, platform: str | None = None, context: str | None = None) -> bool:
+    """Whether a kernel has gradients of its own: both halves, or both in one."""
+    if _overrides(kernel, "custom_vjp"):
+        return True
+    halves = ("fwd_with_residuals", "vjp")
+    return all(_get_platform_method(kernel, half, platform, context) is not None for half in halves)

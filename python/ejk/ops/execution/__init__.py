@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running and tuning kernels."""
+
+from ejk.ops.config.selection import Tuner
+from ejk.ops.execution.batch import pmap_with_config, vmap_with_config
+from ejk.ops.execution.executor import ConfigChooser, Executor, default_executor
+from ejk.ops.execution.offline import autotune_lowered
+from ejk.ops.execution.tuning import (
+    AutotuneData,
+    Autotuner,
+    AutotuningResult,
+    Entry,
+    FNAutotuner,
+    Measurement,
+    autotune,
+    autotune_recorded,
+    benchmark,
+)
+
+__all__ = [
+    "AutotuneData",
+    "Autotuner",
+    "AutotuningResult",
+    "ConfigChooser",
+    "Entry",
+    "Executor",
+    "FNAutotuner",
+    "Measurement",
+    "Tuner",
+    "autotune",
+    "autotune_lowered",
+    "autotune_recorded",
+    "benchmark",
+    "default_executor",
+    "pmap_with_config",
+    "vmap_with_config",
+]

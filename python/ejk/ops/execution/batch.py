@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches and devices: one config for all elements."""
+
+from __future__ import annotations
+
+import functools
+
+from ejk import _jax
+from ejk.ops.core.kernel import Kernel
+from ejk.ops.execution.executor import default_executor
+
+
+def vmap_with_config(executor, kernel=None, in_axes=0):
+    """A function that runs a kernel over a batch with one config, chosen for one element.
+
+    `vmap_with_config(executor, kernel, in_axes=0)`, or `vmap_with_config(kernel, in_axes=0)` with the
+    default executor. `in_axes` as in jax.vmap: a number for all positional arguments, or one for each;
+    None: not batched. Named arguments are not batched.
+    """
+    executor, kernel = _told_apart("vmap_with_config", executor, kernel)
+
+    def batched(*args, **kwargs):
+        jax = _jax.required()
+        axes = _axes("vmap_with_config", in_axes, args)
+        cfg = kwargs.pop("cfg", None)
+        if cfg is None:
+            cfg = executor.choose_config(kernel, *_first(jax, args, axes), **kwargs)
+
+        def one(*element):
+            return executor(kernel, *element, cfg=cfg, **kwargs)
+
+        return jax.vmap(one, in_axes=axes)(*args)
+
+    return batched
+
+
+def pmap_with_config(executor, kernel=None, in_axes=0, axis_name: str = "devices"):
+    """A function that runs a kernel on several devices with one config, chosen for one of them.
+
+    Arguments as in `vmap_with_config`; `axis_name` as in jax.pmap.
+    """
+    executor, kernel = _told_apart("pmap_with_config", executor, kernel)
+    mapped = {}
+
+    def parallel(*args, **kwargs):
+        jax = _jax.required()
+        axes = _axes("pmap_with_config", in_axes, args)
+        cfg = kwargs.pop("cfg", None)
+        if cfg is None:
+            cfg = executor.choose_config(kernel, *_first(jax, args, axes), **kwargs)
+
+        def one(*element):
+            return executor(kernel, *element, cfg=cfg, **kwargs)
+
+        return _pmapped(jax, mapped, one, axes, axis_name, cfg, kwargs)(*args)
+
+    return parallel
+
+
+def _pmapped(jax, mapped, function, axes, axis_name, cfg, kwargs):
+    """One jax.pmap for each config: it compiles a new function object anew."""
+    from ejk import _configs, _core
+
+    if any(_jax.is_array(value) for value in jax.tree_util.tree_leaves(kwargs)):
+        return jax.pmap(function, in_axes=axes, axis_name=axis_name)
+    key = _core.stable_json([_configs.encode(cfg), _configs.encode(kwargs), repr(axes)])
+    if key not in mapped:
+        mapped[key] = jax.pmap(function, in_axes=axes, axis_name=axis_name)
+    return mapped[key]
+
+
+def _told_apart(name, executor, kernel):
+    if isinstance(executor, Kernel):
+        if kernel is not None:
+            raise TypeError(f"[{name}] a kernel was given first: in_axes= goes by name then")
+        return default_executor(), executor
+    if kernel is None:
+        raise TypeError(f"[{name}] no kernel was given: (executor, kernel) or (kernel) is expected")
+    return executor, kernel
+
+
+def _axes(name, in_axes, args):
+    axes = tuple(in_axes) if isinstance(in_axes, (tuple, list)) else (in_axes,) * len(args)
+    if len(axes) != len(args):
+        raise ValueError(f"[{name}] in_axes has {len(axes)} entries for {len(args)} arguments: one for each is expected")
+    batched = tuple(None if axis is None or not _has_arrays(arg) else axis for axis, arg in zip(axes, args))
+    if all(axis is None for axis in batched):
+        raise ValueError(f"[{name}] no argument is batched: at least one array with an axis is needed")
+    return batched
+
+
+def _has_arrays(arg) -> bool:
+    leaves = _jax.required().tree_util.tree_leaves(arg)
+    return any(_jax.is_array(leaf) or _jax.is_numpy(leaf) for leaf in leaves)
+
+
+def _first(jax, args, axes):
+    """One element of the batch, to choose a config for."""
+
+    def element(axis, leaf):
+        if not (_jax.is_array(leaf) or _jax.is_numpy(leaf)):
+            return leaf
+        return jax.lax.index_in_dim(jax.numpy.asarray(leaf), 0, axis, keepdims=False)
+
+    def of_one(arg, axis):
+        if axis is None:
+            return arg
+        if isinstance(axis, int):
+            return jax.tree_util.tree_map(functools.partial(element, axis), arg)
+        return jax.tree_util.tree_map(lambda a, leaf: leaf if a is None else element(a, leaf), axis, arg)
+
+    return tuple(of_one(arg, axis) for arg, axis in zip(args, axes))
+
+
+__all__ = ["pmap_with_config", "vmap_with_config"]

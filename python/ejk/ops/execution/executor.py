@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs kernels with the config that fits the call."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, Generic, Protocol
+
+from ejk import _configs, _core, _jax, _scopes
+from ejk.ops.config.selection import ConfigSelectorChain
+from ejk.ops.core.call import untraceable
+from ejk.ops.core.function import Arguments, function_of, name_for_profilers
+from ejk.ops.core.kernel import Invocation, Kernel, describe, op_of
+from ejk.ops.core.types import Cfg, Out
+from ejk.ops.utils.fingerprint import get_device_platform
+
+
+class ConfigChooser(Protocol[Cfg, Out]):
+    """Anything that can find a config for a call."""
+
+    def choose(self, inv: Invocation[Cfg, Out], kernel: Kernel[Cfg, Out]) -> Cfg:
+        """The config that this call shall run with."""
+        ...
+
+
+class Executor(_core.Dispatcher, Generic[Cfg, Out]):
+    """`executor(kernel, *args, cfg=None, **kwargs)` runs a kernel.
+
+    The config is `cfg`, or what `chooser` finds. The kernel's method for the platform runs jitted, with
+    the kernel's own gradients if it has some; what it computes carries a label ($EJKERNEL_OPS_STAMP: hash,
+    json or none). With method="shard_map" it runs over `mesh`, with `in_specs` and `out_specs`. The second
+    call with arguments of the same types and shapes costs little more than the jitted function itself.
+    """
+
+    def __init__(self, chooser: ConfigChooser | None = None, stamp_prefix: str = "ejkernel_ops"):
+        super().__init__(_scopes.current)
+        self.chooser = chooser if chooser is not None else ConfigSelectorChain()
+        self.stamp_prefix = stamp_prefix
+        self._stamp = _stamp_from_environment()
+        self._array_types = set()
+        self._is_chain = isinstance(self.chooser, ConfigSelectorChain)
+        self._watch(self.chooser.cache if self._is_chain else None)
+
+    def choose_config(self, kernel: Kernel[Cfg, Out], *args, cfg: Cfg | None = None, **kwargs) -> Cfg:
+        """The config that a call would run with, without running it."""
+        inv = self._invocation(kernel, args, kwargs, cfg=cfg)
+        return self.chooser.choose(inv, kernel)
+
+    def compile(self, kernel: Kernel[Cfg, Out], *example_args, cfg: Cfg | None = None, **example_kwargs):
+        """A jitted function with the config that fits the example arguments.
+
+        What is no array may be left out or changed when it is called; a named argument of the example is
+        the default of such an argument.
+        """
+        inv = self._invocation(kernel, example_args, example_kwargs, cfg=cfg)
+        config = cfg if cfg is not None else self.chooser.choose(inv, kernel)
+
+        def compiled(*args, **kwargs):
+            args, kwargs = _prepared(kernel, args, example_kwargs | kwargs)
+            arguments = Arguments(args, kwargs)
+            return self._target(kernel, arguments, config, inv)(*arguments.arrays)
+
+        compiled.config = config
+        return compiled
+
+    def explain(self, kernel: Kernel[Cfg, Out], *args, cfg: Cfg | None = None, **kwargs) -> str:
+        """Why a call gets the config it gets: every tier, and what it held."""
+        return self.chooser.explain(self._invocation(kernel, args, kwargs, cfg=cfg), kernel)
+
+    def label(self, kernel: Kernel[Cfg, Out], *args, **kwargs) -> str:
+        """What a call is labelled with in a lowered computation."""
+        inv = self._invocation(kernel, args, kwargs)
+        call = describe(inv, kernel)
+        return _core.make_label(call.op, call.key, self.stamp_prefix)
+
+    # -- a call that is not warm --
+
+    def _call(
+        self,
+        kernel,
+        *args,
+        cfg=None,
+        stamp: bool = True,
+        method: str | None = None,
+        mesh: Any = None,
+        in_specs: Any = None,
+        out_specs: Any = None,
+        check_vma: bool = False,
+        **kwargs,
+    ):
+        given = (kernel, *args)
+        over = (mesh, in_specs, out_specs, check_vma)
+        inv = self._invocation(kernel, args, kwargs, cfg, stamp, method, over)
+        config = self.chooser.choose(inv, kernel)
+        _record(kernel, inv)
+        arguments = Arguments(inv.args, dict(inv.kwargs))
+        generation = self.chooser.cache.generation if self._is_chain else 0
+        target = self._target(kernel, arguments, config, inv)
+        result = target(*arguments.arrays)
+        plain = cfg is None and stamp and method is None and mesh is None
+        if plain and self._may_stay_warm(kernel, arguments):
+            for array in arguments.arrays:
+                self._know(type(array))
+            self._publish(given, kwargs, kernel_targets(kernel).final(target), generation)
+        return result
+
+    def _invocation(self, kernel, args, kwargs, cfg=None, stamp=True, method=None, over=(None, None, None, False)):
+        args, kwargs = _prepared(kernel, args, kwargs)
+        return Invocation(
+            op_of(kernel), args, kwargs, None, cfg, stamp, method, *over, kernel=kernel
+        )
+
+    def _may_stay_warm(self, kernel, arguments) -> bool:
+        return (
+            self._is_chain
+            and self.chooser.on_event is None
+            and not _scopes.current.get()
+            and arguments.with_jax
+            and isinstance(kernel, Kernel)
+            and getattr(kernel, "key_builder", None) is None
+            and type(kernel).prepare is Kernel.prepare
+            and not recording()
+        )
+
+    def _know(self, array_type) -> None:
+        if array_type not in self._array_types:
+            self._array_types.add(array_type)
+            self._add_array_type(array_type)
+
+    def _target(self, kernel, arguments, config, inv):
+        """The function of this call's arrays: made once for each config and whatever else is no array."""
+        jax = _jax.loaded()
+        platform = get_device_platform()
+        label = self._label(kernel, inv, config)
+        over = (inv.mesh, inv.in_specs, inv.out_specs, inv.check_vma)
+        mesh = over if inv.method == "shard_map" and inv.mesh is not None else None
+        if jax is None or not arguments.with_jax:
+            return function_of(kernel, arguments, config, platform, inv.method, None, mesh)
+        key = arguments.key()
+        if key is not None:
+            key = (key, _core.stable_json(_configs.encode(config)), platform, inv.method, label, _hashable(mesh))
+        targets = kernel_targets(kernel)
+        found = targets.get(key)
+        if found is None:
+            function = function_of(kernel, arguments, config, platform, inv.method, label, mesh)
+            found = targets.add(key, _Jitted(jax, function, name_for_profilers(kernel)))
+        return found
+
+    def _label(self, kernel, inv, config):
+        if self._stamp == "none" or not inv.stamp:
+            return None
+        call = describe(inv, kernel)
+        if self._stamp == "hash":
+            return _core.make_label(call.op, call.key, self.stamp_prefix)
+        payload = {"op": call.op, "key": call.key, "cfg": _configs.encode(config), "spec": call.spec}
+        return f"{self.stamp_prefix}:{_core.stable_json(payload)}"
+
+
+class _Jitted:
+    """A function jitted, or as it is once it turned out that it wants to see values."""
+
+    def __init__(self, jax, function, name):
+        function.__name__ = function.__qualname__ = name
+        self.function, self.target = function, jax.jit(function)
+        self._untraceable = untraceable(jax)
+
+    def __call__(self, *arrays):
+        try:
+            return self.target(*arrays)
+        except self._untraceable:
+            if self.target is self.function or any(map(_jax.is_tracer, arrays)):
+                raise
+            self.target = self.function
+            return self.function(*arrays)
+        except TypeError as error:
+            # A result that is no array: a text, an object.
+            if self.target is self.function or "not a valid JAX type" not in str(error):
+                raise
+            self.target = self.function
+            return self.function(*arrays)
+
+
+class _Targets:
+    """The functions made of one kernel. Kernels with the same attributes share them."""
+
+    _most = 4096
+
+    def __init__(self):
+        self._made = {}
+
+    def get(self, key):
+        return self._made.get(key) if key is not None else None
+
+    def add(self, key, target):
+        if key is not None:
+            if len(self._made) >= self._most:
+                self._made.clear()
+            self._made[key] = target
+        return target
+
+    @staticmethod
+    def final(target):
+        return target.target if isinstance(target, _Jitted) else target
+
+
+_shared = {}
+_shared_lock = threading.Lock()
+
+
+def kernel_targets(kernel) -> _Targets:
+    found = getattr(kernel, "__dict__", {}).get("_ejk_compiled")
+    if found is not None:
+        return found
+    try:
+        attributes = tuple(sorted((k, type(v), v) for k, v in vars(kernel).items()))
+        key = (type(kernel), attributes)
+        hash(key)
+        with _shared_lock:
+            if len(_shared) > 1024:
+                _shared.clear()
+            found = _shared.setdefault(key, _Targets())
+    except TypeError:  # it has no attributes, or some that cannot be compared
+        found = _Targets()
+    if isinstance(kernel, Kernel):
+        object.__setattr__(kernel, "_ejk_compiled", found)
+    return found
+
+
+def _hashable(mesh):
+    try:
+        hash(mesh)
+    except TypeError:
+        return repr(mesh)
+    return mesh
+
+
+def _prepared(kernel, args, kwargs):
+    prepare = getattr(type(kernel), "prepare", None)
+    if prepare is None or prepare is Kernel.prepare:
+        return args, kwargs
+    found = kernel.prepare(*args, **kwargs)
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
+        raise TypeError(f"[{op_of(kernel)}] prepare returned {type(found).__name__}: (args, kwargs) is expected")
+    return tuple(found[0]), found[1]
+
+
+def _stamp_from_environment() -> str:
+    word = os.environ.get("EJKERNEL_OPS_STAMP", "hash").lower() or "hash"
+    if word not in ("hash", "json", "none"):
+        raise ValueError(f"EJKERNEL_OPS_STAMP is {word!r}: 'hash', 'json' or 'none' is expected")
+    return word
+
+
+def recording() -> bool:
+    """Whether calls are recorded ($EJKERNEL_OPS_RECORD=1)."""
+    return os.environ.get("EJKERNEL_OPS_RECORD", "") not in ("", "0")
+
+
+def _record(kernel, inv) -> None:
+    if recording():
+        from ejk.ops.registry import record_call
+
+        record_call(kernel, inv, on_disk=True)
+
+
+_default = None
+_default_lock = threading.Lock()
+
+
+def default_executor() -> Executor:
+    """The one that everything uses which is not given another: memory, the user's store, tuning."""
+    global _default
+    with _default_lock:
+        if _default is None:
+            from ejk.ops.config.persistent import PersistentCache
+
+            _default = Executor(ConfigSelectorChain(persistent=PersistentCache()))
+        return _default
+
+
+__all__ = ["ConfigChooser", "Executor", "default_executor"]

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What devices and calls are known by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ejk import _core, _jax
+
+_devices = {}
+
+
+def stable_json(obj: Any) -> str:
+    """The canonical text of `obj`: sorted, without white space, arrays by type and shape."""
+    return _core.stable_json(obj)
+
+
+def short_hash(obj: Any) -> str:
+    """The first 16 hex digits of SHA-256 over `stable_json(obj)`."""
+    return _core.short_hash(obj)
+
+
+def abstractify(pytree: Any) -> Any:
+    """`pytree` with every array as a jax.ShapeDtypeStruct."""
+    jax = _jax.required()
+
+    def leaf(x):
+        if _jax.is_array(x) or _jax.is_numpy(x):
+            return jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return x
+
+    return jax.tree_util.tree_map(leaf, pytree)
+
+
+def sharding_fingerprint(x: Any) -> str | None:
+    """How an array is spread over devices; None for anything else."""
+    if not _jax.is_array(x):
+        return None
+    try:
+        return repr(x.sharding)
+    except Exception:  # of a tracer it may not be known
+        return repr(getattr(_jax.loaded().typeof(x), "sharding", None))
+
+
+def default_key_builder_with_sharding(inv, args=None, kwargs=None) -> str:
+    """A key in which the sharding of arrays counts too.
+
+    Of an invocation: 16 hex digits; `key_builder = default_key_builder_with_sharding` in a kernel makes
+    it that kernel's key. Of (kernel, args, kwargs): "OP:KEY", to put and get configs by.
+    """
+    if args is not None or kwargs is not None or not hasattr(inv, "batch_axes"):
+        from ejk.ops.core.kernel import Invocation, versioned_op
+
+        call = Invocation(kernel=inv, args=args if isinstance(args, (tuple, list)) else (args,), kwargs=kwargs)
+        return f"{versioned_op(inv)}:{default_key_builder_with_sharding(call)}"
+    spec = {
+        "args_spec": inv.args,
+        "kwargs_spec": dict(inv.kwargs),
+        "batch_axes": inv.batch_axes,
+        "sharding": {"args": _shardings(inv.args), "kwargs": _shardings(dict(inv.kwargs))},
+    }
+    return short_hash(spec)
+
+
+def _shardings(tree):
+    jax = _jax.loaded()
+    if jax is not None:
+        return jax.tree_util.tree_map(sharding_fingerprint, tree)
+    if isinstance(tree, dict):
+        return {name: _shardings(item) for name, item in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_shardings(item) for item in tree]
+    return None
+
+
+# ---- devices ------------------------------------------------------------------------------------
+
+
+def this_device(dev=None):
+    """The device calls run on, as the core sees it: JAX's first one, or the CPU."""
+    if dev is None:
+        devices = _jax.devices()
+        dev = devices[0] if devices else None
+    name = "cpu" if dev is None else f"{dev.platform}|{getattr(dev, 'device_kind', '')}"
+    with_jax = _jax.loaded() is not None
+    found = _devices.get((name, with_jax))
+    if found is None:
+        found = _devices[name, with_jax] = _make_device(dev)
+    return found
+
+
+def _make_device(dev):
+    jax = _jax.loaded()
+    environment = {"jax": jax.__version__} if jax is not None else {}
+    if dev is None or dev.platform == "cpu":
+        return _core.cpu_device(environment)
+    kind = getattr(dev, "device_kind", dev.platform)
+    identity = {"kind": dev.platform, "model": kind}
+    for name in ("compute_capability", "core_count", "num_cores"):
+        if (value := getattr(dev, name, None)) is not None:
+            identity[name] = value
+    environment["platform_version"] = getattr(dev.client, "platform_version", "")
+    return _core.make_device(f"{dev.platform}|{kind}", identity, environment)
+
+
+def device_fingerprint(dev=None) -> str:
+    """What stored configs of a device are found by: its kind, its model and a hash of the rest."""
+    return this_device(dev).fingerprint
+
+
+def original_fingerprint(dev=None) -> str:
+    """What ejkernel calls the same device in its files."""
+    if dev is None:
+        devices = _jax.devices()
+        if not devices:
+            return "cpu|cpu"
+        dev = devices[0]
+    kind = getattr(dev, "device_kind", getattr(dev, "platform", "unknown"))
+    return f"{kind}|{getattr(getattr(dev, 'client', None), 'platform_version', '')}"
+
+
+def device_kind(dev=None) -> str:
+    """"cpu", "gpu" or "tpu"."""
+    if dev is None:
+        devices = _jax.devices()
+        if not devices:
+            return "cpu"
+        dev = devices[0]
+    platform = dev.platform.lower()
+    return {"cuda": "gpu", "rocm": "gpu"}.get(platform, platform)
+
+
+def get_device_platform(dev=None) -> str:
+    """How kernels are written for a device: "triton" on a GPU, "pallas" on a TPU, "xla" elsewhere."""
+    return {"gpu": "triton", "tpu": "pallas"}.get(device_kind(dev), "xla")
+
+
+__all__ = [
+    "abstractify",
+    "default_key_builder_with_sharding",
+    "device_fingerprint",
+    "device_kind",
+    "get_device_platform",
+    "sharding_fingerprint",
+    "short_hash",
+    "stable_json",
+]

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels: which calls a lowered computation holds."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+
+from ejk import _core, _jax
+
+LABEL_RE = re.compile(r"ejkernel_ops#(?P<op>.+?@v[0-9A-Za-z_.-]+):(?P<key>[0-9a-f]{16})")
+
+
+def label(op_id: str, call_hash: str | None = None, prefix: str | None = None):
+    """The label of a call, "PREFIX#OP:KEY"; with a name alone a decorator.
+
+    `@label("attention")` marks what a function computes: its label, with a key made of the arguments,
+    is found by `find_labels_in_lowered`.
+    """
+    if call_hash is None:
+        return functools.partial(_labelled, op_id, prefix)
+    return f"{prefix or os.getenv('EJKERNEL_OPS_PREFIX') or 'ejkernel_ops#'}{op_id}:{call_hash}"
+
+
+def _labelled(name, prefix, function):
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        from ejk.ops.core.kernel import Invocation
+
+        op = name if "@v" in name else f"{name}@v0"
+        text = label(op, Invocation(op_id=name, args=args, kwargs=kwargs).call_key, prefix)
+        with stamped(text):
+            return function(*args, **kwargs)
+
+    return run
+
+
+@contextlib.contextmanager
+def stamped(text: str):
+    """What is traced inside carries the label: as an attribute, which every form of a computation keeps,
+    and as a scope name for profilers."""
+    jax = _jax.loaded()
+    if jax is None:
+        yield
+        return
+    from jax.experimental.xla_metadata import set_xla_metadata
+
+    with jax.named_scope(_core.scope_label(text)), set_xla_metadata(**{_core.label_attribute: text}):
+        yield
+
+
+def extract_labels_from_hlo_text(hlo_text: str) -> list[str]:
+    """Every label in a text, as often as instructions carry it."""
+    return [text for text, _, _, count in _core.find_labels(hlo_text) for _ in range(count)]
+
+
+def find_labels_in_lowered(lowered) -> list[str]:
+    """The labels in a computation, each once: lowered, compiled or exported, a text or bytes."""
+    return [text for text, _, _, _ in _core.find_labels(_text_of(lowered))]
+
+
+def _text_of(lowered):
+    if isinstance(lowered, (str, bytes)):
+        return lowered
+    for method in ("as_text", "mlir_module"):
+        if hasattr(lowered, method):
+            return getattr(lowered, method)()
+    raise TypeError(
+        f"[labels] a {type(lowered).__name__} was given: a lowered, compiled or exported computation, "
+        "its text or its bytes are expected"
+    )
+
+
+def labels_to_configs(lowered, selector=None) -> list:
+    """(label, config) of every label; the config that `selector` holds, None if it holds none.
+
+    Takes a computation or a list of labels. Without a selector the default executor's is asked.
+    """
+    from ejk.ops.utils.fingerprint import device_fingerprint
+
+    if selector is None:
+        from ejk.ops.execution.executor import default_executor
+
+        selector = default_executor().chooser
+    labels = list(lowered) if isinstance(lowered, (list, tuple, set)) else find_labels_in_lowered(lowered)
+    device = device_fingerprint()
+    found = []
+    for text in labels:
+        parts = _core.parse_label(text)
+        if parts is None:
+            continue
+        config = selector.cache.get(device, parts[1], parts[2])
+        if config is None and selector.persistent is not None:
+            config = selector.persistent.get(device, parts[1], parts[2])
+        found.append((text, config))
+    return found
+
+
+__all__ = ["LABEL_RE", "extract_labels_from_hlo_text", "find_labels_in_lowered", "label", "labels_to_configs"]

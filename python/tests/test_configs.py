@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configs of every type come back as what went in."""
+
+import collections
+import dataclasses
+import enum
+import json
+import pathlib
+import types
+from typing import Optional
+
+import jax.numpy as jnp
+import numpy as np
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ejk import _configs, _core
+from ejk.ops import (
+    BwdParams,
+    ConfigCache,
+    ConfigSelectorChain,
+    Executor,
+    FwdParams,
+    Kernel,
+    PersistentCache,
+    from_json,
+    stable_json,
+    to_json,
+)
+
+VECTORS = json.loads((pathlib.Path(__file__).resolve().parents[2] / "tests/data/keys.json").read_text())
+
+
+class Kind(enum.Enum):
+    fast = 1
+    safe = "s"
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    sizes: tuple = (1, 2)
+    kind: Kind = Kind.fast
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    block: int = 64
+    inner: Inner = Inner()
+    dtype: object = None
+    names: Optional[list] = None
+
+
+class Model(pydantic.BaseModel):
+    rows: int = 3
+    factors: tuple[float, ...] = (1.0, 2.5)
+    inner: Optional["Model"] = None
+
+
+Point = collections.namedtuple("Point", "x y")
+
+CONFIGS = [
+    None,
+    True,
+    3,
+    -(2**70),
+    2.5,
+    float("inf"),
+    "text",
+    "",
+    "é\"\\\n",
+    b"bytes",
+    1 + 2j,
+    (1, (2, 3), [4]),
+    [],
+    {},
+    {"a": 1, "b": [1, {"c": None}]},
+    {1: "one", (2, 3): "two", "$x": 3},
+    {1, 2},
+    frozenset({"a"}),
+    Kind.safe,
+    Config(),
+    Config(128, Inner((4, 5, 6), Kind.safe), np.dtype("int8"), ["a"]),
+    Model(inner=Model(rows=7)),
+    Point(1, 2),
+    FwdParams(q_blocksize=128, num_warps=4),
+    BwdParams(),
+    types.SimpleNamespace(a=1, b=(2,)),
+    np.float32(0.1),
+    np.int64(7),
+    np.dtype("bfloat16"),
+    jnp.float32,
+    jnp.tanh,
+    len,
+    dict,
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=repr)
+@pytest.mark.parametrize("tier", ["memory", "disk"])
+def test_a_stored_config_comes_back_as_the_type_that_went_in(config, tier, tmp_path):
+    cache = ConfigCache() if tier == "memory" else PersistentCache(path=tmp_path)
+    cache.put("device", "op@v1", "key", config)
+    again = cache if tier == "memory" else PersistentCache(path=tmp_path)
+    found = again.get("device", "op@v1", "key")
+    assert type(found) is type(config)
+    assert found == config
+    assert ("device", "op@v1", "key") in again
+    assert again.keys() == [("device", "op@v1", "key")]
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(plain)
+def test_any_nest_of_plain_data_comes_back(config):
+    text = _core.stable_json(_configs.encode(config))
+    found = _configs.decode(_core.parse_json(text))
+    assert found == config and repr(found) == repr(config) or _unordered(found) == _unordered(config)
+
+
+def _unordered(value):
+    if isinstance(value, dict):
+        return {key: _unordered(item) for key, item in value.items()}
+    return type(value)(map(_unordered, value)) if isinstance(value, (list, tuple)) else value
+
+
+def test_an_object_that_cannot_be_written_lives_in_memory_and_is_refused_on_disk(tmp_path):
+    thing = object()
+    cache = ConfigCache()
+    cache.put("d", "o@v0", "k", {"f": thing})
+    assert cache.get("d", "o@v0", "k")["f"] is thing
+    store = PersistentCache(path=tmp_path)
+    with pytest.raises(TypeError, match="cannot be written"):
+        store.put("d", "o@v0", "k", {"f": thing})
+    store.put("d", "o@v0", "k", {"f": 1})  # the next put is not disturbed
+    assert store.get("d", "o@v0", "k") == {"f": 1}
+
+
+def test_a_type_that_changed_is_a_miss_and_said(tmp_path, caplog):
+    @dataclasses.dataclass
+    class Changing:
+        a: int = 1
+
+    store = PersistentCache(path=tmp_path)
+    store.put("d", "o@v0", "k", Changing(5))
+    Old = Changing
+
+    @dataclasses.dataclass
+    class Changing:  # noqa: F811
+        b: int = 1
+
+    Changing.__qualname__ = Old.__qualname__
+    _configs.remember(Changing)
+    assert PersistentCache(path=tmp_path).get("d", "o@v0", "k") is None
+    assert "unknown field 'a'" in caplog.text
+
+
+def test_reading_imports_nothing(tmp_path):
+    store = PersistentCache(path=tmp_path)
+    store._store.put("d", "o@v0", "k", {"$type": "antigravity:Config"})
+    with pytest.raises(ValueError, match="not known"):
+        _configs.decode({"$type": "antigravity:Config"})
+    import sys
+
+    assert "antigravity" not in sys.modules
+
+
+def test_keys_of_ones_own():
+    cache = ConfigCache()
+    cache.put("anything", 5)
+    assert cache.get("anything") == 5 and "anything" in cache and "else" not in cache
+    assert cache.get("else") is None
+    cache.put(("d", "o@v0", "k"), 6)
+    assert cache.get("d", "o@v0", "k") == 6
+    with pytest.raises(TypeError, match="arguments"):
+        cache.put("a", "b", "c")
+    assert len(cache) == cache.size() == 2
+    cache.clear()
+    assert len(cache) == 0 and cache
+
+
+@pytest.mark.parametrize("v", VECTORS["persistent"], ids=lambda v: v["name"])
+def test_files_of_the_original_are_read(v, tmp_path):
+    file = tmp_path / v["file"]
+    file.write_text(v["text"])
+    classes = {"fwdparams": FwdParams}
+    store = PersistentCache(path=str(file), cfg_type=classes.get(v["name"]))
+    plain = json.loads(v["text"])
+    for get in v["gets"]:
+        found = store.get(get["dev"], get["op"], get["key"])
+        kept = plain[f"{get['dev']}|{get['op']}|{get['key']}"]
+        if v["name"] == "fwdparams":
+            assert found == FwdParams(**kept)
+        else:
+            assert found == kept
+    assert file.read_text() == v["text"]
+
+
+def test_an_imported_config_is_used_by_the_kernel_with_its_type(tmp_path):
+    @dataclasses.dataclass
+    class Params:
+        block: int = 1
+        fwd: FwdParams | None = None
+
+    class Op(Kernel[Params, object]):
+        def run(self, x, *, cfg):
+            return cfg
+
+        def heuristic_cfg(self, inv):
+            return Params()
+
+    kernel, x = Op("imported"), np.zeros(3)
+    selector = ConfigSelectorChain()
+    key = Executor(selector).label(kernel, x).rsplit(":", 1)[1]
+    file = tmp_path / "ops.json"
+    file.write_text(json.dumps({f"cpu|cpu|imported@v0|{key}": {"block": 7, "fwd": {"num_warps": 2}}}))
+    executor = Executor(ConfigSelectorChain(persistent=PersistentCache(path=str(file))))
+    assert executor(kernel, x) == Params(7, FwdParams(num_warps=2))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "\0\0", '"x"'])
+def test_a_broken_file_holds_nothing_and_stays(text, tmp_path, caplog):
+    file = tmp_path / "x.json"
+    file.write_text(text)
+    store = PersistentCache(path=str(file))
+    assert store.get("d", "o@v0", "k") is None
+    store.put("d", "o@v0", "k", 1)
+    assert PersistentCache(path=str(file)).get("d", "o@v0", "k") == 1
+    assert file.read_text() == text
+
+
+def test_the_home_folder_is_understood(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    PersistentCache(path="~/cache/configs").put("key", 3)
+    assert (tmp_path / "cache/configs").is_dir()
+    assert PersistentCache(path="~/cache/configs").get("key") == 3
+
+
+def test_json_of_configs():
+    config = Config(32, Inner((1,), Kind.fast))
+    assert from_json(to_json(FwdParams(num_warps=2)), FwdParams) == FwdParams(num_warps=2)
+    assert from_json(to_json(Model()), Model) == Model()
+    assert from_json('{"a":1}') == {"a": 1}
+    assert from_json("3", int) == 3
+    assert stable_json(config) == stable_json(Config(32, Inner((1,), Kind.fast)))
+    with pytest.raises(ValueError, match="unknown field"):
+        from_json('{"nothing": 1}', Config)

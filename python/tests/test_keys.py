@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys equal the original's vectors, and differ where the original's collide."""
+
+import collections
+import dataclasses
+import functools
+import json
+import pathlib
+import struct
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ejk.ops import (
+    BwdParams,
+    FwdParams,
+    Invocation,
+    Kernel,
+    default_key_builder_with_sharding,
+    extract_labels_from_hlo_text,
+    label,
+    short_hash,
+    stable_json,
+    to_json,
+)
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+VECTORS = json.loads((ROOT / "tests/data/keys.json").read_text())
+
+
+def array(description, make):
+    dtype = description["dtype"]
+    if dtype.startswith("key<"):
+        key = jax.random.key(0)
+        return jax.random.split(key, description["shape"][0]) if description["shape"] else key
+    return make(description["shape"], dtype)
+
+
+def np_array(shape, dtype):
+    if dtype.startswith("str"):
+        return np.zeros(shape, f"U{int(dtype[3:]) // 32}")
+    return np.zeros(shape, dtype)
+
+
+def made(v):
+    kind = v["t"]
+    if kind == "jax_array":
+        return array(v, lambda shape, dtype: jnp.zeros(shape, dtype))
+    if kind == "np_array":
+        return array(v, np_array)
+    if kind == "shape_dtype_struct":
+        return jax.ShapeDtypeStruct(v["shape"], v["dtype"])
+    if kind == "none":
+        return None
+    if kind in ("bool", "str"):
+        return v["v"]
+    if kind == "int":
+        return int(v["v"])
+    if kind == "float":
+        return struct.unpack(">d", bytes.fromhex(v["bits"]))[0]
+    if kind == "np_scalar":
+        if v["dtype"] == "bool":
+            return np.bool_(v["repr"] == "np.True_")
+        return np.dtype(v["dtype"]).type(v["repr"].split("(")[1].rstrip(")"))
+    if kind == "np_dtype":
+        return np.dtype(v["name"])
+    if kind == "list":
+        return [made(x) for x in v["v"]]
+    if kind == "tuple":
+        return tuple(made(x) for x in v["v"])
+    if kind == "namedtuple":
+        names = [f"f{i}" for i in range(len(v["v"]))]
+        return collections.namedtuple("T", names)(*(made(x) for x in v["v"]))
+    if kind == "dict":
+        return {k if isinstance(k, str) else made(k): made(x) for k, x in v["v"]}
+    if kind == "dataclass":
+        fields = {name: made(x) for name, x in v["v"]}
+        known = {"FwdParams": FwdParams, "BwdParams": BwdParams}.get(v["name"])
+        if known is not None:
+            return known(**fields)
+        return dataclasses.make_dataclass(v["name"], list(fields))(**fields)
+    if kind == "pydantic":
+        import pydantic
+
+        fields = {name: made(x) for name, x in v["v"]}
+        return pydantic.create_model(v.get("name", "M"), **{n: (object, ...) for n in fields})(**fields)
+    raise AssertionError(f"unknown kind {kind}: {v}")
+
+
+def invocation(v):
+    op = v["label"].split("#", 1)[1].rsplit("@v", 1)[0]
+    return Invocation(
+        op_id=op,
+        args=tuple(made(a) for a in v["args"]),
+        kwargs={name: made(value) for name, value in v["kwargs"]},
+        batch_axes=v["batch_axes"],
+        method=v["method"],
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def wide_types():
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.mark.parametrize("v", [v for v in VECTORS["invocations"] if v["portable"]], ids=lambda v: v["name"])
+def test_every_portable_call_has_the_originals_key(v):
+    from ejk.ops.core.kernel import describe
+
+    inv = invocation(v)
+    assert describe(inv, None).spec == v["stable_json"]
+    assert inv.call_key == v["call_key"]
+    op = v["label"].split("#", 1)[1].rsplit(":", 1)[0]
+    assert label(op, inv.call_key) == v["label"]
+
+
+@pytest.mark.parametrize(
+    "v",
+    [v for v in VECTORS["invocations"] if v["portable"] and not any(a["t"] == "jax_array" for a in v["args"])],
+    ids=lambda v: v["name"],
+)
+def test_keys_with_sharding_equal_the_originals(v):
+    # A sharding's text names the device, which is another one wherever there are several.
+    if "sharding" in json.dumps(v["args"]):
+        pytest.skip("nested arrays of JAX")
+    if "jax_array" not in json.dumps(v):
+        assert default_key_builder_with_sharding(invocation(v)) == v["key_with_sharding"]
+
+
+@pytest.mark.parametrize("v", VECTORS["bare"], ids=lambda v: v["name"])
+def test_every_value_has_the_originals_text(v):
+    value = made(v["value"])
+    assert stable_json(value) == v["stable_json"]
+    assert short_hash(value) == v["short_hash"]
+    if v["value"]["t"] not in ("jax_array", "np_array", "pydantic"):
+        assert to_json(value) == v["to_json"]
+
+
+def test_floats_are_written_as_python_writes_them():
+    for bits, text in VECTORS["float_text"]:
+        assert stable_json(struct.unpack(">d", bytes.fromhex(bits))[0]) == text
+
+
+def test_labels_equal_the_originals():
+    for v in VECTORS["labels"]:
+        assert label(v["op_id"], v["hash"], v["prefix"]) == v["label"]
+
+
+@pytest.mark.parametrize("v", VECTORS["extract"], ids=lambda v: v["name"])
+def test_labels_are_found_where_the_original_finds_them_and_where_it_does_not(v):
+    found = extract_labels_from_hlo_text(v["text"])
+    if v["labels"]:
+        assert found == v["labels"]
+    elif v["label_re"]:
+        assert found == [f"ejkernel_ops#{m['op']}:{m['key']}" for m in v["label_re"]]
+
+
+@pytest.mark.parametrize("v", VECTORS["params_hash"], ids=lambda v: str(v["python_hash"]))
+def test_parameters_hash_as_the_originals(v):
+    assert hash(made(v["value"])) == v["python_hash"]
+
+
+def key(*args, **kwargs):
+    return Invocation(op_id="op", args=args, kwargs=kwargs).call_key
+
+
+class Opaque:
+    def __init__(self, value):
+        self.value = value
+
+
+DISTINCT = {
+    "dtype classes": [jnp.float32, jnp.bfloat16, np.float32, np.int8, float, int],
+    "functions": [jnp.tanh, jnp.sin, len, lambda x: x, lambda x: x + 1, lambda x: x + 2],
+    "partials": [functools.partial(max, 1), functools.partial(max, 2), functools.partial(min, 1)],
+    "objects": [Opaque(1), Opaque(2), Opaque((1, 2)), object()],
+    "closures": [(lambda n: lambda x: x + n)(n) for n in (1, 2)],
+    "numbers": [1, 1.5, "1", True, None, 1 + 2j, b"1"],
+    "sets": [{1, 2}, {1, 3}, frozenset()],
+}
+
+
+@pytest.mark.parametrize("kind", DISTINCT)
+def test_different_things_have_different_keys(kind):
+    keys = [key(thing) for thing in DISTINCT[kind]]
+    assert len(set(keys)) == len(keys)
+
+
+def test_objects_do_not_count_by_their_address():
+    assert key(Opaque(1)) == key(Opaque(1))
+    assert key({"a", "b", "c"}) == key({"c", "b", "a"})
+    assert "0x" not in stable_json([Opaque(1), object(), jnp.tanh, lambda: 0])
+
+
+def test_functions_do_not_count_by_path_or_line():
+    text = stable_json(lambda x: x)
+    assert __file__ not in text and ".py" not in text
+
+
+def test_unusual_dict_keys_are_no_error():
+    assert key({1: 2, "a": 3, None: 4}) != key({1: 2, "a": 3, None: 5})
+    assert key({(1, 2): 3}) != key({(1, 3): 3})
+
+
+def test_what_contains_itself_is_refused():
+    loop = []
+    loop.append(loop)
+    with pytest.raises(ValueError, match="nested"):
+        key(loop)
+
+
+def test_a_kernel_may_have_a_key_of_its_own():
+    class Bucketed(Kernel):
+        def key_builder(self, inv):
+            return f"rows{-(-inv.args[0].shape[0] // 64) * 64}"
+
+    from ejk.ops.core.kernel import describe
+
+    kernel = Bucketed()
+    keys = [describe(Invocation(kernel=kernel, args=(np.zeros(n),)), kernel).key for n in (3, 60, 65)]
+    assert keys == ["rows64", "rows64", "rows128"]
+
+
+def test_sharding_counts_with_the_builder_that_says_so():
+    mesh = jax.make_mesh((2,), ("x",))
+    x = jnp.zeros((4, 4))
+    spread = jax.device_put(x, jax.NamedSharding(mesh, jax.P("x")))
+    plain, sharded = (Invocation(op_id="op", args=(a,)) for a in (x, spread))
+    assert plain.call_key == sharded.call_key
+    assert default_key_builder_with_sharding(plain) != default_key_builder_with_sharding(sharded)
+
+    class K(Kernel):
+        pass
+
+    assert default_key_builder_with_sharding(K("op"), (x,), {}).startswith("op@v0:")
