@@ -29,6 +29,15 @@ using testing::StartsWith;
 
 class Progress : public Tunings {};
 
+TEST_F(Progress, ShowsHostileNamesWithoutTheirControlCharacters) {
+  testing::internal::CaptureStderr();
+  ejk::TuneProgress p;
+  p.kind = Kind::finished, p.op = "evil\x1b]0;title\x07";
+  ejk::progress_display()(p);
+  const std::string shown = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(shown, HasSubstr("evil?]0;title?"));
+}
+
 TEST_F(Progress, IsToldInOrderWithTheRightNumbers) {
   Work::offered = {60, 300, 400, 30, 90, 13};
   Work::heuristic = 60;
