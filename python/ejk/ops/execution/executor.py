@@ -90,6 +90,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         **kwargs,
     ):
         given = (kernel, *args)
+        is_known = "_ejk_compiled" in getattr(kernel, "__dict__", ())  # else it may be made for this call alone
         over = (mesh, in_specs, out_specs, check_vma)
         inv = self._invocation(kernel, args, kwargs, cfg, stamp, method, over)
         config = self.chooser.choose(inv, kernel)
@@ -99,7 +100,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         target = self._target(kernel, arguments, config, inv)
         result = target(*arguments.arrays)
         plain = cfg is None and stamp and method is None and mesh is None
-        if plain and self._may_stay_warm(kernel, arguments):
+        if plain and is_known and self._may_stay_warm(kernel, arguments):
             for array in arguments.arrays:
                 self._know(type(array))
             self._publish(given, kwargs, kernel_targets(kernel).final(target), generation)
