@@ -77,8 +77,10 @@ class Dispatcher {
     return PyObject_Vectorcall(target.ptr(), key.arrays.data(), key.array_count, nullptr);
   }
 
-  // From now on these arguments go to target(arrays...). False if they cannot be kept warm.
-  bool publish(nb::tuple args, nb::dict kwargs, nb::object target, uint64_t generation) {
+  // From now on these arguments go to target(arrays...), which was chosen when cache and epoch were
+  // these. False if they cannot be kept warm.
+  bool publish(nb::tuple args, nb::dict kwargs, nb::object target, uint64_t generation,
+               uint64_t chosen_in) {
     if (!cache_) return false;
     Key key;
     if (!make_key(&PyTuple_GET_ITEM(args.ptr(), 0), args.size(), kwargs.ptr(), key)) return false;
@@ -89,7 +91,7 @@ class Dispatcher {
     entry->target = std::move(target);
     entry->hash = key.hash();
     entry->generation = generation;
-    entry->epoch = epoch.load();
+    entry->epoch = chosen_in;
     insert(std::move(entry));
     return true;
   }
@@ -282,11 +284,11 @@ void bind_dispatch(nb::module_& m) {
       .def("_watch", &Dispatcher::watch, nb::arg("cache").none())
       .def("_add_array_type", [](Dispatcher& d, nb::type_object t) { d.add_array_type(t); })
       .def("_publish",
-           [](Dispatcher& d, nb::tuple args, nb::dict kwargs, nb::object target,
-              uint64_t generation) { return d.publish(args, kwargs, target, generation); },
-           nb::arg("args"), nb::arg("kwargs"), nb::arg("target"), nb::arg("generation"))
+           &Dispatcher::publish, nb::arg("args"), nb::arg("kwargs"), nb::arg("target"),
+           nb::arg("generation"), nb::arg("epoch"))
       .def("_forget", &Dispatcher::clear)
       .def_prop_ro("_warm_entries", &Dispatcher::size);
+  m.def("epoch", [] { return epoch.load(); });
   m.def("new_epoch", [] { epoch.fetch_add(1); }, "What is warm anywhere is asked for again.");
 }
 

@@ -506,3 +506,54 @@ s.model(Executor(selector))(*s.args)
 assert events == [("cache_hit", "persistent")], events
 """
     run(use)
+
+
+def test_threads_call_tune_and_overlay_jitted_functions_at_once(executor):
+    import threading
+
+    class Report(Kernel):
+        def run(self, x, *, cfg):
+            return x * 0 + cfg
+
+        def heuristic_cfg(self, inv):
+            return 1
+
+    kernel, failures = Report("report"), []
+    jitted = jax.jit(lambda x: executor(kernel, x))
+    arrays = [jnp.ones(n) for n in range(1, 6)]
+
+    def work(seed):
+        try:
+            for i in range(40):
+                x = arrays[(seed + i) % 5]
+                with overlay_cache({place(kernel, x): seed + 10}):
+                    assert jitted(x)[0] == seed + 10 and executor(kernel, x)[0] == seed + 10
+                assert jitted(x)[0] == 1 and executor(kernel, x)[0] == 1
+                if i % 10 == 0:
+                    executor.chooser.cache.clear()
+                if i % 15 == 0:
+                    kernel.touched = i
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_kernels_made_for_one_call_are_not_held(executor):
+    import gc
+    import weakref
+
+    made = []
+    for _ in range(5):
+        kernel = MatMul()
+        made.append(weakref.ref(kernel))
+        executor(kernel, A, B)
+    del kernel
+    gc.collect()
+    alive = sum(ref() is not None for ref in made)
+    assert alive <= 1 and executor._warm_entries == 0  # the first one is part of what was compiled

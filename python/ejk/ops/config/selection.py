@@ -11,7 +11,7 @@ from ejk import _core, _jax, _log, _scopes
 from ejk.ops.config.cache import ConfigCache
 from ejk.ops.config.persistent import PersistentCache
 from ejk.ops.core.call import KernelCall
-from ejk.ops.core.function import Arguments
+from ejk.ops.core.function import arguments_of
 from ejk.ops.core.kernel import describe
 from ejk.ops.core.types import Cfg, Out
 from ejk.ops.utils.fingerprint import get_device_platform
@@ -224,7 +224,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         return KernelCall(kernel, inv, get_device_platform(), self.on_event, self.tuner)
 
     def _question(self, inv, kernel):
-        tracing = Arguments(inv.args, dict(inv.kwargs)).has_tracers()
+        tracing = arguments_of(inv).has_tracers()
         scopes = self._with_own_policy(_scopes.in_force(self))
         if tracing and _jax.several_processes():
             # Ranks that trace one program must come to one program: measurements would not agree.
@@ -235,7 +235,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         return call, None if override is None else (override,), scopes, tracing
 
     def _with_own_policy(self, scopes):
-        return (dataclasses.asdict(self._policy), *scopes)
+        return (dict(vars(self._policy)), *scopes)
 
 
 class _Nothing:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 
 from ejk import _configs, _jax
-from ejk.ops.core.function import Arguments, accepted, function_of
+from ejk.ops.core.function import accepted, arguments_of, function_of
 from ejk.ops.core.kernel import Kernel, _get_platform_method, _overrides, declared_config
 
 
@@ -73,7 +73,7 @@ class Trial:
 
     def __init__(self, call: KernelCall, backward: bool):
         self.call, self.backward = call, backward
-        arguments = Arguments(call.inv.args, dict(call.inv.kwargs))
+        arguments = arguments_of(call.inv)
         self.with_jax = arguments.with_jax
         self._functions = {}
         self._last = None

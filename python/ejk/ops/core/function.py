@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 
 from ejk import _jax
-from ejk.ops.core.kernel import _get_platform_method, _has_custom_vjp, _overrides, op_of
+from ejk.ops.core.kernel import Invocation, _get_platform_method, _has_custom_vjp, _overrides, op_of
 from ejk.ops.utils.meta import stamped
 
 _static_type = None
@@ -22,12 +22,12 @@ class Arguments:
             self.arrays, self._whole = [], (args, kwargs)
             return
         self.leaves, self.tree = jax.tree_util.tree_flatten((args, kwargs))
-        self.places = [i for i, leaf in enumerate(self.leaves) if _jax.is_array(leaf) or _jax.is_numpy(leaf)]
+        self.places = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, jax.Array) or _jax.is_numpy(leaf)]
         self.arrays = [self.leaves[i] for i in self.places]
         self.rest = list(self.leaves)
         for i in self.places:
             self.rest[i] = None
-        self.with_jax = any(map(_jax.is_array, self.arrays))
+        self.with_jax = any(isinstance(array, jax.Array) for array in self.arrays)
 
     def whole(self, arrays):
         """(args, kwargs) with these arrays."""
@@ -51,6 +51,16 @@ class Arguments:
 
     def has_tracers(self) -> bool:
         return any(map(_jax.is_tracer, self.arrays))
+
+
+def arguments_of(inv) -> Arguments:
+    """The arguments of a call taken apart, once."""
+    found = getattr(inv, "_arguments", None)
+    if found is None:
+        found = Arguments(inv.args, dict(inv.kwargs))
+        if isinstance(inv, Invocation):
+            object.__setattr__(inv, "_arguments", found)
+    return found
 
 
 def _exact(value):
@@ -270,4 +280,4 @@ def name_for_profilers(kernel) -> str:
     return "".join(c if c.isalnum() else "_" for c in op_of(kernel)) or "kernel"
 
 
-__all__ = ["Arguments", "accepted", "forward", "function_of", "name_for_profilers"]
+__all__ = ["Arguments", "accepted", "arguments_of", "forward", "function_of", "name_for_profilers"]

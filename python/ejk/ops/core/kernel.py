@@ -149,7 +149,8 @@ class Invocation(Generic[Cfg, Out]):
         "check_vma",
         "kernel",
         "metadata",
-        "_call",
+        "_described",
+        "_arguments",
     )
 
     def __init__(
@@ -187,6 +188,7 @@ class Invocation(Generic[Cfg, Out]):
             check_vma,
             kernel,
             dict(metadata or {}),
+            None,
             None,
         )
         for name, value in zip(self.__slots__, values):
@@ -241,11 +243,14 @@ def versioned_op(kernel) -> str:
 
 
 def describe(inv: Invocation, kernel, data: str = ""):
-    """The call as the core sees it. With a kernel, under that kernel's version and key."""
+    """The call as the core sees it. With a kernel, under that kernel's version and key. Made once."""
     from ejk.ops.utils.fingerprint import this_device
 
+    known = getattr(inv, "_described", None)
+    if known is not None and known[0] is kernel and (not data or known[1] == data):
+        return known[2]
     key_builder = getattr(kernel, "key_builder", None)
-    return _core.Call(
+    call = _core.Call(
         op_id=inv.op_id,
         version=str(getattr(kernel, "version", "0")),
         device=this_device(),
@@ -256,6 +261,9 @@ def describe(inv: Invocation, kernel, data: str = ""):
         batch_axes=inv.batch_axes,
         data=data,
     )
+    if isinstance(inv, Invocation):
+        object.__setattr__(inv, "_described", (kernel, data, call))
+    return call
 
 
 def declared_config(kernel):

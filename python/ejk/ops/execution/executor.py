@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol
 from ejk import _configs, _core, _jax, _scopes
 from ejk.ops.config.selection import ConfigSelectorChain
 from ejk.ops.core.call import untraceable
-from ejk.ops.core.function import Arguments, function_of, name_for_profilers
+from ejk.ops.core.function import Arguments, arguments_of, function_of, name_for_profilers
 from ejk.ops.core.kernel import Invocation, Kernel, describe, op_of
 from ejk.ops.core.types import Cfg, Out
 from ejk.ops.utils.fingerprint import get_device_platform
@@ -90,19 +90,21 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         **kwargs,
     ):
         given = (kernel, *args)
+        is_known = "_ejk_compiled" in getattr(kernel, "__dict__", ())  # else it may be made for this call alone
         over = (mesh, in_specs, out_specs, check_vma)
         inv = self._invocation(kernel, args, kwargs, cfg, stamp, method, over)
+        # Before the choice: what changes meanwhile makes it void.
+        generation, epoch = self.chooser.cache.generation if self._is_chain else 0, _core.epoch()
         config = self.chooser.choose(inv, kernel)
         _record(kernel, inv)
-        arguments = Arguments(inv.args, dict(inv.kwargs))
-        generation = self.chooser.cache.generation if self._is_chain else 0
+        arguments = arguments_of(inv)
         target = self._target(kernel, arguments, config, inv)
         result = target(*arguments.arrays)
         plain = cfg is None and stamp and method is None and mesh is None
-        if plain and self._may_stay_warm(kernel, arguments):
+        if plain and is_known and self._may_stay_warm(kernel, arguments):
             for array in arguments.arrays:
                 self._know(type(array))
-            self._publish(given, kwargs, kernel_targets(kernel).final(target), generation)
+            self._publish(given, kwargs, kernel_targets(kernel).final(target), generation, epoch)
         return result
 
     def _invocation(self, kernel, args, kwargs, cfg=None, stamp=True, method=None, over=(None, None, None, False)):
