@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long reading the labels of 100 MB of HLO text takes, beside grep on the same file.
 //
-// CPU time of the reading thread against that of the grep process, in turn. `grep -c ejkernel_ops`
-// counts lines; `grep -o` with a pattern of a label is what finds labels as we do, without undoing
-// escapes, counting or sorting out what was cut off.
+// CPU time of the reading thread against that of the grep process, in turn. seconds_over_grep is
+// over `grep -c ejkernel_ops`, which counts lines; seconds_over_grep_o over `grep -o` with the
+// pattern of a label, which finds what we find, but undoes no escapes and counts nothing.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr size_t size = size_t{100} << 20;
 
-// As XLA prints a large module: one instruction in four comes from a labelled call.
+// As XLA prints a large module: one instruction in four comes from a labelled call, of 350.
 uint64_t write_hlo(const std::string& path) {
   std::mt19937_64 random(1);
   std::ofstream file(path, std::ios::binary);
@@ -41,7 +41,7 @@ uint64_t write_hlo(const std::string& path) {
       char label[80];
       std::snprintf(label, sizeof label, "ejkernel_ops#attention%llu@v1:%016llx",
                     static_cast<unsigned long long>(random() % 7),
-                    static_cast<unsigned long long>(random() % 1000));
+                    static_cast<unsigned long long>(random() % 50));
       text += std::string(", frontend_attributes={ejkernel_label=\"") + label + "\"}";
       scope += "/" + ejk::scope_label(label);
       ++labelled;
@@ -124,7 +124,7 @@ int main() {
   std::printf("find_labels_in %.0f ms, grep -c %.0f ms, grep -o %.0f ms (CPU, medians of %d)\n",
               1e3 * us, 1e3 * bench::median(count), 1e3 * bench::median(only), rounds);
   bench::print_json({{"seconds", us},
-                     {"seconds_over_grep", us / bench::median(only)},
-                     {"seconds_over_grep_c", us / bench::median(count)},
+                     {"seconds_over_grep", us / bench::median(count)},
+                     {"seconds_over_grep_o", us / bench::median(only)},
                      {"seconds_over_itself", us / bench::median(again)}});
 }

@@ -78,8 +78,9 @@ size_t fill(const base::Fd& file, char* to, size_t size, const std::string& path
 }
 
 // A text of any length goes through a buffer that stays in the processor's cache.
-FoundLabels from_text_file(const base::Fd& file, const std::string& path, std::unique_ptr<char[]> buffer,
-                           size_t capacity, size_t filled, const LabelOptions& options) {
+FoundLabels from_text_file(const base::Fd& file, const std::string& path,
+                           std::unique_ptr<char[]> buffer, size_t capacity, size_t filled,
+                           const LabelOptions& options) {
   using labels::TextReader;
   Collector found(options);
   const Escapes escapes = labels::escapes_of({buffer.get(), filled});
@@ -189,7 +190,8 @@ FoundLabels find_labels_in(const std::string& path, const LabelOptions& options)
   const auto status = fs::status(path, error);
   if (error && status.type() != fs::file_type::not_found) cannot_read(path, error.value());
   if (!fs::exists(status)) cannot_read(path, ENOENT);
-  FoundLabels out = fs::is_directory(status) ? from_folder(path, options) : from_file(path, options);
+  FoundLabels out =
+      fs::is_directory(status) ? from_folder(path, options) : from_file(path, options);
   add_notes(out);
   return out;
 }

@@ -122,7 +122,8 @@ class Tunings {
 std::string why_no_record(const RecordedCalls& recorded, const std::string& device,
                           const Label& label, const std::string& folder) {
   if (recorded.empty())
-    return "nothing is recorded in " + folder + " (run the program once with EJKERNEL_OPS_RECORD=1)";
+    return "nothing is recorded in " + folder +
+           " (run the program once with EJKERNEL_OPS_RECORD=1)";
   const auto here = recorded.find(device);
   if (here != recorded.end() && here->second.contains(label.op))
     return "the op is recorded with other arguments only";
@@ -236,7 +237,8 @@ std::string OfflineResult::text() const {
                                          : "tuned before") +
            "\n";
   }
-  for (const Skipped& s : skipped) out += "[" + s.op + "] " + s.key + ": not tuned: " + s.why + "\n";
+  for (const Skipped& s : skipped)
+    out += "[" + s.op + "] " + s.key + ": not tuned: " + s.why + "\n";
   if (!note.empty()) out += note + "\n";
   return out;
 }

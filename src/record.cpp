@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -203,7 +204,12 @@ struct Recording::State {
     call.id.key = short_hash(std::string_view(call.id.spec));
     call.platform = inv.platform, call.context = inv.context;
     call.members = inv.members, call.batch_axes = inv.batch_axes;
-    call.arguments = kernel.sketch();  // looks at the data: not under the lock
+    try {
+      call.arguments = kernel.sketch();  // looks at the data: not under the lock
+    } catch (const std::exception& error) {
+      warn("sketch " + call.id.op,
+           "[" + call.id.op + "] a call is recorded without its arguments: " + error.what());
+    }
     call.first = call.last = base::utc_now();
 
     const std::lock_guard lock(mutex);
@@ -235,7 +241,12 @@ struct Recording::State {
   // ---- on disk
 
   void start() {
-    if (!thread.joinable()) thread = std::thread([this] { write_now_and_then(); });
+    if (thread.joinable()) return;
+    try {
+      thread = std::thread([this] { write_now_and_then(); });
+    } catch (const std::system_error& error) {
+      warn("thread", std::string("recorded calls are written at the end only: ") + error.what());
+    }
   }
 
   void write_now_and_then() {
@@ -374,6 +385,7 @@ bool Recording::flush() { return state_->flush(); }
 const std::string& Recording::folder() const { return state_->folder; }
 
 uint32_t Recording::record(const Invocation& inv, const AnyKernel& kernel) {
+  if (::getpid() != state_->owner) return 0;  // the lock may be held by a thread that is not here
   if (!inv.words.empty()) {
     const std::lock_guard lock(state_->mutex);
     if (const auto known = state_->by_words.find(inv.words); known != state_->by_words.end())

@@ -61,7 +61,7 @@ bool is_registered(const std::string& op) {
 }
 
 std::vector<std::string> load_kernels(const std::string& path) {
-  // Never closed: configs and kernels of it may live anywhere.
+  // Never closed: kernels may be registered, and configs of it may live anywhere.
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = ::dlerror();
@@ -69,12 +69,12 @@ std::vector<std::string> load_kernels(const std::string& path) {
                 "cannot load kernels from " + path + ": " + (why ? why : "unknown error"));
   }
   const auto refuse_library = [&](const std::string& why) {
-    ::dlclose(library);
     throw Error(ErrorKind::invalid_argument, "cannot use the kernels in " + path + ": " + why);
   };
   void* const symbol = ::dlsym(library, "ejk_plugin");
   if (symbol == nullptr)
-    refuse_library("it is not a library of kernels (EJK_REGISTER in one of its sources makes it one)");
+    refuse_library(
+        "it is not a library of kernels (EJK_REGISTER in one of its sources makes it one)");
   const auto* plugin = reinterpret_cast<const detail::Plugin* (*)()>(symbol)();
   if (plugin == nullptr || std::strcmp(plugin->magic, "ejk kernels") != 0)
     refuse_library("its ejk_plugin is something else");
@@ -83,8 +83,8 @@ std::vector<std::string> load_kernels(const std::string& path) {
                    " of this library, which is " + std::string(detail::header_version) +
                    "; build it again");
   if (plugin->compiler != detail::compiler_version)
-    refuse_library("it was built with " + std::string(plugin->compiler) + " and this library with " +
-                   std::string(detail::compiler_version));
+    refuse_library("it was built with " + std::string(plugin->compiler) +
+                   " and this library with " + std::string(detail::compiler_version));
   if (plugin->kernels.empty()) refuse_library("it registers no kernel");
   std::vector<std::string> ops;
   for (const KernelType& type : plugin->kernels) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code that docs/guide.md shows; tests/docs_test.py checks that the two are the same.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -274,28 +275,41 @@ TEST(Guide, StoresCanBeLayered) {
 
 // ---- recording and tuning offline ---------------------------------------------------------------
 
-EJK_REGISTER(Copy);
+struct Triple {
+  static constexpr std::string_view op_id = "guide_triple", version = "1";
+  struct Config {
+    int block = 64;
+  };
+  void run(const Config& c, std::span<const float> x, ejk::Out<std::span<float>> y) const {
+    const auto block = static_cast<size_t>(c.block);
+    for (size_t i = 0; i < x.size(); i += block)
+      for (size_t j = i; j < std::min(i + block, x.size()); ++j) (*y)[j] = 3 * x[j];
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{16}, {64}}; }
+};
+EJK_REGISTER(Triple);
 
 TEST(Guide, CallsAreRecordedAndTunedLater) {
   std::string place = ::testing::TempDir() + "guide_XXXXXX";
   ASSERT_NE(mkdtemp(place.data()), nullptr);
   const std::string folder = place + "/recorded";
-  const std::vector<int> from(1000, 1);
-  std::vector<int> to(1000);
+  const std::vector<float> x(1000, 1.f);
+  std::vector<float> y(1000);
   std::string text = "HloModule step\n";
   {
     ejk::SelectorOptions options;
     options.policy = ejk::AutotunePolicy{.allow_autotune = false};
     options.recording = std::make_shared<ejk::Recording>(folder);
     const ejk::Executor program(options);
-    for (int i = 0; i < 100; ++i) program(Copy{}, from, to);
-    text += "frontend_attributes={ejkernel_label=\"" + program.label(Copy{}, from, to) + "\"}";
+    for (int i = 0; i < 100; ++i) program(Triple{}, x, y);
+    text += "frontend_attributes={ejkernel_label=\"" + program.label(Triple{}, x, y) + "\"}";
   }
 
   for (const auto& [device, ops] : ejk::read_recorded(folder))
     for (const auto& [op, calls] : ops)
       for (const auto& [key, call] : calls)
-        std::cout << op << ' ' << key << ' ' << call.calls << " calls, " << call.seconds() << " s\n";
+        std::cout << op << ' ' << key << ": " << call.calls << " x, " << call.seconds() << " s\n";
 
   ejk::SelectorOptions options;
   options.persistent = std::make_shared<ejk::PersistentCache>(place + "/store");

@@ -201,8 +201,9 @@ TEST(Labels, PartsOfALabel) {
   EXPECT_EQ(parts->op, "a:b%v1#x@v2");
   EXPECT_EQ(parts->key, "0123456789abcdef");
   EXPECT_EQ(ejk::parse_label("p#op%v3:0123456789abcdef")->op, "op@v3");
-  for (const char* none : {"", "#", "p#op@v1", "p#op@v1:", "p#op@v1:0123", "p#:0123456789abcdef",
-                           "#op:0123456789abcdef", "p#op@v1:0123456789ABCDEF", ":0123456789abcdef#"})
+  for (const char* none :
+       {"", "#", "p#op@v1", "p#op@v1:", "p#op@v1:0123", "p#:0123456789abcdef",
+        "#op:0123456789abcdef", "p#op@v1:0123456789ABCDEF", ":0123456789abcdef#"})
     EXPECT_FALSE(ejk::parse_label(none)) << none;
 }
 
@@ -211,6 +212,10 @@ TEST(Labels, AnUnfinishedOneDoesNotHideTheNext) {
   EXPECT_THAT(texts(find_labels("ejkernel_ops# " + plain)), ElementsAre(counted(plain, 1)));
   EXPECT_THAT(texts(find_labels("\"ejkernel_ops#a\\\"b\"")),
               ElementsAre("ejkernel_ops#a\"b x1!"));
+}
+
+TEST(Labels, ALabelWithoutAnOpIsNone) {
+  EXPECT_THAT(find_labels("ejkernel_ops#:0123456789abcdef").labels, IsEmpty());
 }
 
 TEST(Labels, AFileLongerThanTheBufferIsReadAsAWhole) {

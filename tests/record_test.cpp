@@ -140,10 +140,10 @@ TEST_F(Record, DataAreNotKept) {
   for (const auto& file : ejk::testing::files_below(folder.path() + "/recorded"))
     EXPECT_THAT(ejk::testing::read_text(folder.path() + "/recorded/" + file),
                 testing::Not(HasSubstr("0.1234")));
-  const ejk::Value& sketch = calls_of("show@v3").begin()->second.arguments.as_array().at(0);
-  EXPECT_EQ(sketch.find("data")->find("max")->as_double(), 99 * 0.015625);
-  EXPECT_EQ(calls_of("show@v3").begin()->second.arguments.as_array().at(1).find("data"), nullptr)
-      << "outputs are not looked at";
+  const auto calls = calls_of("show@v3");
+  const auto& sketches = calls.begin()->second.arguments.as_array();
+  EXPECT_EQ(sketches.at(0).find("data")->find("max")->as_double(), 99 * 0.015625);
+  EXPECT_EQ(sketches.at(1).find("data"), nullptr) << "outputs are not looked at";
 }
 
 TEST_F(Record, AConfigGivenWithTheCallLeavesNothingToRecord) {
@@ -209,13 +209,30 @@ TEST_F(Record, TooManyCallsAreNotKeptAndSaidOnce) {
   EXPECT_THAT(calls_of("show@v3"), SizeIs(3));
 }
 
-TEST_F(Record, BatchesGradientsAndChoicesAreCallsToo) {
+TEST_F(Record, CallsWithoutDataCanBeAskedAbout) {
+  auto recording = open();
+  const ejk::Executor executor = recording_into(recording);
+  const auto scope = ejk::policy_override({.allow_autotune = false});
+  const std::span<const float> nothing(static_cast<const float*>(nullptr), 100);
+  executor.choose_config(fakes::Show{}, nothing, y);
+  recording->flush();
+  EXPECT_THAT(calls_of("show@v3"), SizeIs(1));
+}
+
+TEST_F(Record, ChoicesAndBatchesAreCallsToo) {
   auto recording = open();
   const ejk::Executor executor = recording_into(recording);
   executor.choose_config(fakes::Show{}, x, y);
   executor.compile(fakes::Show{}, longer, y);
+  const ejk::Tensor rows = ejk::Tensor::of<float>({3, 5}), out = ejk::Tensor::of<float>({3, 2});
+  ejk::vmap_with_config(executor, fakes::Show{}, 0, 0)(rows, out);
   recording->flush();
-  EXPECT_THAT(calls_of("show@v3"), SizeIs(2));
+  const auto calls = calls_of("show@v3");
+  EXPECT_THAT(calls, SizeIs(3));
+  for (const auto& [key, call] : calls) {
+    EXPECT_EQ(call.calls, 1u);
+    EXPECT_EQ(ejk::rebuild_call(call)->invocation().spec(), call.id.spec);
+  }
 }
 
 // ---- made again ---------------------------------------------------------------------------------
@@ -347,8 +364,9 @@ TEST_F(Record, WhatCannotBeMadeAgainSaysWhy) {
   EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":["a"]})" + out)), HasSubstr("no integer"));
   EXPECT_THAT(why(with(R"([{"dtype":"float33","shape":[8]})" + out)), HasSubstr("float33"));
   EXPECT_THAT(why(with(R"([{"dtype":"int32","shape":[8]})" + out)), HasSubstr("element type"));
-  EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":[8],"strides":[4611686018427387904]})" + out)),
-              HasSubstr("too far"));
+  EXPECT_THAT(
+      why(with(R"([{"dtype":"float32","shape":[8],"strides":[4611686018427387904]})" + out)),
+      HasSubstr("too far"));
   EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":[8],"strides":[1,1]})" + out)),
               HasSubstr("number of strides"));
 }

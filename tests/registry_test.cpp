@@ -79,7 +79,8 @@ TEST(Registry, KernelsOfASharedLibraryAreTunedFromTheirRecords) {
 }
 
 TEST(Registry, OtherLibrariesAreRefusedWithAReason) {
-  EXPECT_THAT(problem_with("/nowhere/lib.so"), HasSubstr("cannot load kernels from /nowhere/lib.so"));
+  EXPECT_THAT(problem_with("/nowhere/lib.so"),
+              HasSubstr("cannot load kernels from /nowhere/lib.so"));
   EXPECT_THAT(problem_with(EJK_TEST_PLUGINS "/libnone.so"), HasSubstr("not a library of kernels"));
   EXPECT_THAT(problem_with(EJK_TEST_PLUGINS "/libold.so"),
               HasSubstr("built with version 0.0.9 of this library, which is"));

@@ -47,14 +47,14 @@ struct PlannedCall {
 // of the op or of all ops gained, else a guess. Calls with nothing to gain are left out.
 std::vector<PlannedCall> plan_tuning(std::vector<RecordedCall> calls, PersistentCache* store);
 
-// ---- tuning ---------------------------------------------------------------------------------------
+// ---- tuning -------------------------------------------------------------------------------------
 
 struct OfflineOptions {
-  std::string folder = {};     // of recorded calls; default: default_recording_path()
-  std::string device = {};     // fingerprint; default: this CPU's
+  std::string folder = {};            // of recorded calls; default: default_recording_path()
+  std::string device = {};            // fingerprint; default: this CPU's
   std::vector<std::string> ops = {};  // only these ("name" or "name@vVERSION"); empty: all
-  double budget_seconds = 0;   // for all of them together; 0: any time
-  bool retune = false;         // also what is tuned
+  double budget_seconds = 0;          // for all of them together; 0: any time
+  bool retune = false;                // also what is tuned
   LabelOptions labels = {};
   ProgressSink on_progress = {};  // told which call is next: kind candidate, message "3 of 20"
 };

@@ -51,7 +51,7 @@ class Recording {
     size_t most_calls = 10'000;  // in the folder; further ones are not kept
     std::chrono::milliseconds first_write{300};  // after a new call
     std::chrono::milliseconds interval{10'000};  // between writes of counts
-    WarningSink on_warning;                      // default: stderr_warnings()
+    WarningSink on_warning = {};                 // default: stderr_warnings()
   };
   explicit Recording(std::string folder) : Recording(std::move(folder), Options{}) {}
   Recording(std::string folder, Options options);
@@ -79,7 +79,7 @@ std::string default_recording_path();
 std::shared_ptr<Recording> recording_from_environment();
 
 // Calls of this thread are recorded there until the scope ends, instead of where their selector
-// records. What a call costs is then some hundred nanoseconds more.
+// records. A call costs more then: it is described anew each time.
 Scope record_calls(std::shared_ptr<Recording> recording);
 
 // What a folder holds: device, op, key. Files that cannot be read are passed over and reported to

@@ -63,6 +63,7 @@ void Collector::attribute(std::string_view value) {
 
 void Collector::name(std::string_view prefix, std::string_view op, std::string_view key) {
   last_ = none;
+  if (op.empty()) return;
   std::string whole = with_version(op);
   std::string text = make_label(whole, key, prefix);
   add(Carrier::name,

@@ -111,8 +111,8 @@ std::string escaped(std::string_view text, Escapes escapes) {
       if (c == '"' || c == '\'') out += {'\\', c};
       else if (plain) out += c;
       else
-        out += {'\\', static_cast<char>('0' + (byte >> 6)), static_cast<char>('0' + (byte >> 3 & 7)),
-                static_cast<char>('0' + (byte & 7))};
+        out += {'\\', static_cast<char>('0' + (byte >> 6)),
+                static_cast<char>('0' + (byte >> 3 & 7)), static_cast<char>('0' + (byte & 7))};
     }
   }
   return out;

@@ -2,6 +2,8 @@
 // The counters of all threads.
 #include <ejk/detail/call_counts.h>
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -16,14 +18,20 @@ struct ThreadCounts;
 
 // Never destroyed: threads may end after everything else.
 struct AllCounts {
-  std::timed_mutex mutex;
+  std::mutex mutex;
   std::set<const ThreadCounts*> threads;
   std::vector<CallTotals> ended;  // of threads that are gone, by record
   std::atomic<uint32_t> records{0};
   CallCount lost;  // where calls are counted that no thread can count any more
 };
 AllCounts& all() {
-  static auto* const counts = new AllCounts;
+  static auto* const counts = [] {
+    auto* const made = new AllCounts;
+    // A forked child must not wait for a thread that is not in it.
+    ::pthread_atfork([] { all().mutex.lock(); }, [] { all().mutex.unlock(); },
+                     [] { all().mutex.unlock(); });
+    return made;
+  }();
   return *counts;
 }
 
@@ -56,9 +64,7 @@ ThreadCounts::~ThreadCounts() {
 CallCount& more_call_counts(uint32_t record) {
   if (thread_ends) return all().lost;
   thread_local ThreadCounts mine;
-  // In a forked child the lock may be held by a thread that is not there.
-  const std::unique_lock lock(all().mutex, std::chrono::milliseconds(200));
-  if (!lock) return all().lost;
+  const std::lock_guard lock(all().mutex);
   const uint32_t size = std::max({uint32_t{64}, record + 1, mine.size * 2});
   auto larger = std::make_unique<CallCount[]>(size);
   for (uint32_t i = 0; i < mine.size; ++i) {

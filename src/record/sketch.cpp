@@ -226,7 +226,8 @@ void cannot_rebuild(std::string_view what) {
 Value sketch_array(const AnyView& array, bool with_data) {
   Value out = Value::object({{"dtype", dtype_name(array.dtype)}, {"shape", list_of(array.shape)}});
   if (!array.packed()) out["strides"] = list_of(array.strides);
-  if (!with_data || array.platform != Platform::cpu) return out;
+  // Without data a call can be asked about, though not made.
+  if (!with_data || array.platform != Platform::cpu || array.data == nullptr) return out;
   Value data;
   if (array.packed()) data = sketch_elements(array);
   else {
@@ -312,8 +313,8 @@ const ArrayRef& RebuiltData::array(const Value& sketch) {
   for (const int64_t d : block) wanted *= static_cast<double>(d);
   if (wanted + static_cast<double>(bytes_) > static_cast<double>(limit))
     throw Error(ErrorKind::invalid_argument,
-                "its arrays do not fit: one of shape " + shape_text(ref.shape) + " is needed, and " +
-                    std::to_string(limit >> 20) + " MiB may be used here");
+                "its arrays do not fit: one of shape " + shape_text(ref.shape) +
+                    " is needed, and " + std::to_string(limit >> 20) + " MiB may be used here");
   Tensor& storage = storage_.emplace_back(ref.dtype, block);
   bytes_ += storage.any().bytes();
   if (const Value* data = sketch.find("data")) fill_array(storage.any(), *data);

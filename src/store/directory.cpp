@@ -168,7 +168,8 @@ struct DirectoryStore::State {
   std::atomic<bool> cleaned = false;
 
   std::string directory_of(const EntryId& id) const {
-    return root + "/" + format_directory + "/" + base::file_name_of(id.device) + "/" + base::file_name_of(id.op);
+    return root + "/" + format_directory + "/" + base::file_name_of(id.device) + "/" +
+           base::file_name_of(id.op);
   }
   std::string file_of_key(const EntryId& id) const {
     return directory_of(id) + "/" + base::file_name_of(id.key) + ".json";

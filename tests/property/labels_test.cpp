@@ -16,7 +16,8 @@ namespace {
 std::vector<std::string> corpus() {
   std::vector<std::string> out;
   for (const char* folder : {"/lowered", "/lowered/dump", "/fuzz_labels"})
-    for (const auto& item : std::filesystem::directory_iterator(EJK_TEST_DATA + std::string(folder)))
+    for (const auto& item :
+         std::filesystem::directory_iterator(EJK_TEST_DATA + std::string(folder)))
       if (item.is_regular_file()) {
         std::ifstream file(item.path(), std::ios::binary);
         out.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>{});

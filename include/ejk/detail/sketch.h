@@ -57,7 +57,8 @@ Value sketch_of(const P& p, Role role) {
   else if constexpr (is_a<P, Unkeyed>) {
     if constexpr (Argument<decltype(p.value)>) return sketch_of(p.value, role);
     else return {};
-  } else if constexpr (ViewsAnArray<P>) return sketch_array(ArgTraits<P>::array(p).any(), with_data);
+  } else if constexpr (ViewsAnArray<P>)
+    return sketch_array(ArgTraits<P>::array(p).any(), with_data);
   else if constexpr (std::same_as<P, Tensor>) return sketch_array(p.any(), with_data);
   else if constexpr (is_array_vector<P>) {
     std::array<int64_t, 1> size;
@@ -122,7 +123,8 @@ P rebuild(const Value& sketch, RebuiltData& data) {
       return P{rebuild<std::tuple_element_t<I, P>>(items[I], data)...};
     }
     (std::make_index_sequence<std::tuple_size_v<P>>{});
-  } else if constexpr (MadeOfValues<P> && std::default_initializable<P>) return from_value<P>(sketch);
+  } else if constexpr (MadeOfValues<P> && std::default_initializable<P>)
+    return from_value<P>(sketch);
   else if constexpr (is_a<P, std::vector>) {
     P out;
     for (const Value& item : sketch.as_array())
