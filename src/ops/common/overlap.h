@@ -40,10 +40,10 @@ struct Span {
       const int64_t step = view.strides[d] * item, reach = step * (view.shape[d] - 1);
       if (view.shape[d] == 1) continue;
       (reach < 0 ? begin : end) += reach;
-      axes[count++] = {std::abs(step), view.shape[d]};
+      size_t at = count++;
+      for (; at > 0 && axes[at - 1].step < std::abs(step); --at) axes[at] = axes[at - 1];
+      axes[at] = {std::abs(step), view.shape[d]};
     }
-    std::sort(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(count),
-              [](const Axis& x, const Axis& y) { return x.step > y.step; });
   }
 };
 template <class V>
