@@ -10,6 +10,12 @@
 
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int problems = 12;  // per instruction set
+#else
+constexpr int problems = 120;
+#endif
+
 using ejk::BFloat16;
 using ejk::StridedView;
 using ejk::ops::Matmul;
@@ -111,7 +117,7 @@ TEST(OpsMatmulProperty, AnyShapeLayoutAndConfigGivesTheProduct) {
   for_each_target([](const std::string& target) {
     SCOPED_TRACE(target);
     std::mt19937 random(1);
-    for (int i = 0; i < 120 && !testing::Test::HasFatalFailure(); ++i) {
+    for (int i = 0; i < problems && !testing::Test::HasFatalFailure(); ++i) {
       check_forward<float, float>(random);
       check_forward<BFloat16, float>(random);
       check_forward<BFloat16, BFloat16>(random);
@@ -137,7 +143,7 @@ TEST(OpsMatmulProperty, TheNumberOfThreadsChangesNoBit) {
   for_each_target([](const std::string& target) {
     SCOPED_TRACE(target);
     std::mt19937 random(3);
-    for (int round = 0; round < 60; ++round) {
+    for (int round = 0; round < problems / 2; ++round) {
       const Problem<float, float> p(random);
       Matmul<float>::Config config{any_blocking(random), any_blocking(random),
                                    any_blocking(random)};
@@ -153,12 +159,15 @@ TEST(OpsMatmulProperty, TheNumberOfThreadsChangesNoBit) {
         gradients.push_back(
             Matmul<float>{}.vjp(config, {}, dc, p.a, p.b, p.given_bias(), p.c.view));
       }
-      const auto equal = [](const ejk::Tensor& x, const ejk::Tensor& y) {
-        return std::memcmp(x.any().data, y.any().data, x.any().bytes()) == 0;
+      const auto same = [](const void* x, const void* y, size_t bytes) {
+        return bytes == 0 || std::memcmp(x, y, bytes) == 0;  // empty ones may have no address
+      };
+      const auto equal = [&](const ejk::Tensor& x, const ejk::Tensor& y) {
+        return same(x.any().data, y.any().data, x.any().bytes());
       };
       for (size_t i = 1; i < results.size(); ++i) {
-        ASSERT_EQ(0, std::memcmp(results[0].data(), results[i].data(),
-                                 results[0].size() * sizeof(float)));
+        ASSERT_TRUE(
+            same(results[0].data(), results[i].data(), results[0].size() * sizeof(float)));
         ASSERT_TRUE(equal(std::get<0>(gradients[0]), std::get<0>(gradients[i])));
         ASSERT_TRUE(equal(std::get<1>(gradients[0]), std::get<1>(gradients[i])));
       }
