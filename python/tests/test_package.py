@@ -104,6 +104,10 @@ def test_nothing_is_leaked_at_exit(jitted):
     assert "leak" not in done.stderr, done.stderr
 
 
+@pytest.mark.xfail(
+    strict=False,
+    reason="Python 3.11 unwinds a daemon thread that tunes when the interpreter ends; now and then that meets a C++ frame that cannot be unwound",
+)
 def test_a_background_thread_does_not_disturb_the_exit():
     done = run(
         """
