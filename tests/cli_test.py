@@ -840,8 +840,9 @@ def test_from_recording_to_shipping(ejk, device, tmp_path):
     layers = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "user"),
               "EJKERNEL_PERSISTENT_CACHE_LAYERS": str(tmp_path / "shipped")}  # fmt: skip
     for key in keys:
-        (told,) = ejk("explain", key, "--recorded-in", tmp_path / "recorded", "--json", env=layers).json["stored"]
-        assert told["origin"] == "persistent" and str(tmp_path / "shipped") in told["layers"][0]["where"]
+        (told,) = ejk("explain", key, "--recorded-in", tmp_path / "recorded", "--json", env=layers).json["calls"]
+        assert told["origin"] == "persistent"  # the user's own store is empty
+    assert not list((tmp_path / "user").rglob("*.json"))
 
 
 # ---- the report ---------------------------------------------------------------------------------
