@@ -190,7 +190,7 @@ def _hints(cls):
 
     try:
         return typing.get_type_hints(cls)
-    except Exception:
+    except Exception:  # an annotation is any expression; one that cannot be evaluated says nothing
         return {}
 
 

@@ -41,7 +41,7 @@ class KernelCall:
             if self.config_class is None:
                 try:
                     self.heuristic_cfg()
-                except Exception:
+                except Exception:  # asked for its type only; what it throws is told when it is needed
                     pass
             return _configs.fit(config, self.config_class)
         return config

@@ -283,7 +283,7 @@ def _declared_config(cls):
 
 
 def _overrides(kernel, name: str) -> bool:
-    """Whether a kernel has a method of its own where the base class has a placeholder."""
+    """Whether a kernel has a method of its own instead of the one of the base class."""
     own = getattr(type(kernel), name, None)
     return (own is not None and own is not getattr(Kernel, name, None)) or name in getattr(kernel, "__dict__", {})
 
