@@ -27,6 +27,9 @@ using namespace ejk::detail;
 // of the paired medians' intervals.
 constexpr double confidence = 0.999;
 
+// As many turns as the tuner gives a candidate at most.
+constexpr int most_turns = most_rounds + rematch_rounds * most_final_turns;
+
 // Where code and data happen to lie makes this much; it is counted apart.
 constexpr double least_harm = 0.005;
 
@@ -112,9 +115,9 @@ FullRaceResult race_all(const TuneTask& task) {
   enter(race, task);
   const double entered = bench::seconds();
   size_t best = 0;
-  for (int rounds = 0, look = first_look; rounds < most_rounds + rematch_rounds;) {
+  for (int rounds = 0, look = first_look; rounds < most_turns;) {
     run_round(race, *task.trial, random);
-    if (++rounds < look && rounds < most_rounds + rematch_rounds) continue;
+    if (++rounds < look && rounds < most_turns) continue;
     look = look_after(rounds);
     best = leader(race);
     if (settled(race, best)) break;

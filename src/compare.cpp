@@ -141,8 +141,8 @@ bool is_tied(const Slowdown& s) {
 }
 
 Window sharpest_window(const std::vector<std::span<const double>>& samples) {
-  constexpr std::array<Window, 6> windows = {
-      {{0.02, 0.1}, {0.03, 0.15}, {0.05, 0.2}, {0.075, 0.3}, {0.1, 0.5}, {0.3, 0.7}}};
+  constexpr std::array<Window, 7> windows = {
+      {{0.02, 0.1}, {0.03, 0.15}, {0.05, 0.2}, {0.075, 0.3}, {0.1, 0.5}, {0.3, 0.7}, {0, 0.9}}};
   constexpr size_t pairs = 6;  // more of these would only cost time
   constexpr int swaps = 50;
   Window sharpest;

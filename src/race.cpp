@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 
 #include "tuning.h"
 
@@ -10,12 +12,13 @@ namespace ejk::detail {
 namespace {
 
 constexpr int rounds_per_control = 4;
-constexpr double clear_rematch = 2;     // standard errors
+constexpr double clear_rematch = 2.5;   // standard errors
 constexpr double clear_median = 0.999;  // confidence
 constexpr std::string_view single_run = "single run";
 constexpr double reported = 0.95;  // confidence of the intervals in the evidence
 
 constexpr double beaten_incumbent = 4;    // standard errors
+constexpr double seems_behind = 0.005;    // enough for a final
 constexpr double near_best = 0.01;        // as good as the best: among these the earlier one wins,
 constexpr double near_best_errors = 1.5;  // or if it is as near as that,
 constexpr double not_near = 0.015;        // but never beyond this
@@ -37,38 +40,47 @@ constexpr std::array<Hopeless, 4> hopeless_incumbent = {{{3, 3}, {4, 2}, {6, 1.5
 constexpr double hopeless_in_one = 4;  // where one round is all there will ever be
 
 // The racing ones and, in some rounds, the control's second turn (`entrants.size()`), in random
-// order.
+// order; in the final rounds as often as one sample there needs turns.
 std::vector<size_t> order_of_round(Tuning& t) {
   std::vector<size_t> entered, order;
   for (size_t i = 0; i < t.entrants.size(); ++i)
-    if (t.entrants[i].racing() && (!t.in_rematch() || i == t.incumbent || i == t.leading))
-      entered.push_back(i);
+    if (t.entrants[i].racing() && (!t.in_final() || t.is_finalist(i))) entered.push_back(i);
   if (t.rounds % rounds_per_control == 0) entered.push_back(t.entrants.size());
-  for (size_t i : shuffled(entered.size(), t.random)) order.push_back(entered[i]);
+  for (int turn = 0; turn < (t.in_final() ? t.final_turns : 1); ++turn)
+    for (size_t i : shuffled(entered.size(), t.random)) order.push_back(entered[i]);
   return order;
+}
+
+// The mean of some turns, without the longest one if there are several.
+double sample_of(std::vector<double> turns) {
+  if (turns.empty()) return std::numeric_limits<double>::quiet_NaN();
+  if (turns.size() > 2) turns.erase(std::ranges::max_element(turns));
+  return std::accumulate(turns.begin(), turns.end(), 0.) / static_cast<double>(turns.size());
 }
 
 // A round counts only as a whole: false if the budget ran out or a candidate threw.
 bool run_round(Tuning& t) {
   const size_t twin = t.entrants.size();
-  std::vector<double> seconds(twin + 1, std::numeric_limits<double>::quiet_NaN());
+  std::vector<std::vector<double>> turns(twin + 1);
   for (size_t i : order_of_round(t)) {
     if (t.spent()) return false;
     Entrant& e = t.entrants[i == twin ? t.control : i];
-    const auto failure = failure_of(
-        [&] { seconds[i] = sample_seconds(*t.task.trial, e.config, e.repeats, t.sampling); });
+    const auto failure = failure_of([&] {
+      turns[i].push_back(sample_seconds(*t.task.trial, e.config, e.repeats, t.sampling));
+    });
     if (!failure) continue;
     t.reject(e, "threw", *failure);
     return false;
+  }
+  std::vector<double> seconds;
+  for (size_t i = 0; i <= twin; ++i) {
+    if (t.in_final() && i < twin) std::ranges::copy(turns[i], std::back_inserter(t.entrants[i].final_seconds));
+    seconds.push_back(sample_of(std::move(turns[i])));
   }
   for (size_t i = 0; i < twin; ++i) t.entrants[i].seconds.push_back(seconds[i]);
   if (std::isfinite(seconds[twin])) t.control_ratios.push_back(seconds[twin] / seconds[t.control]);
   ++t.rounds;
   return true;
-}
-
-double median_ratio(const Tuning& t, size_t over, size_t under) {
-  return median_interval(ratios(t, over, under), reported).median;
 }
 
 Slowdown slowdown_of(const Tuning& t, size_t rival, size_t best) {
@@ -93,20 +105,34 @@ bool hopeless_so_far(const std::vector<double>& ratios, bool incumbent) {
 }
 
 // What a candidate takes in units of the control: of both views of a noisy machine the middle.
+double score(std::span<const double> mine, std::span<const double> control, const Window& window) {
+  const double median = std::log(median_interval(paired_ratios(mine, control), reported).median);
+  const Slowdown s = slowdown(mine, control, window);
+  return s.rounds < first_look ? median : (median + s.log_ratio) / 2;
+}
+
+// Every turn of the final counts as much as a round before it.
 double score(const Tuning& t, size_t i) {
   if (i == t.control) return 0;
-  const double median = std::log(median_ratio(t, i, t.control));
-  if (t.rounds < first_look) return median;
-  const Slowdown s = slowdown_of(t, i, t.control);
-  return s.rounds < 3 ? median : (median + s.log_ratio) / 2;
+  const Entrant &mine = t.entrants[i], &control = t.entrants[t.control];
+  const auto before = static_cast<size_t>(t.finalists.empty() ? t.rounds : most_rounds);
+  const double first =
+      score(std::span(mine.seconds).first(before), std::span(control.seconds).first(before), t.window);
+  const size_t turns = std::min(mine.final_seconds.size(), control.final_seconds.size());
+  if (turns < static_cast<size_t>(first_look)) return first;
+  const double weight = static_cast<double>(turns) / most_rounds;
+  return (first + weight * score(mine.final_seconds, control.final_seconds, t.final_window)) / (1 + weight);
 }
 
 // By all who are still in it, so that no single comparison chooses how it is made.
 void choose_window(Tuning& t) {
+  const bool final = !t.finalists.empty();
   std::vector<std::span<const double>> samples;
-  for (const Entrant& e : t.entrants)
-    if (e.racing()) samples.emplace_back(e.seconds);
-  if (samples.size() > 1) t.window = sharpest_window(samples);
+  for (size_t i = 0; i < t.entrants.size(); ++i) {
+    const Entrant& e = t.entrants[i];
+    if (e.racing() && (!final || t.is_finalist(i))) samples.emplace_back(final ? e.final_seconds : e.seconds);
+  }
+  if (samples.size() > 1) (final ? t.final_window : t.window) = sharpest_window(samples);
 }
 
 // The candidate with the smallest score. At least one can win.
@@ -139,10 +165,12 @@ void seat_incumbent(Tuning& t) {
   if (!t.entrants[t.control].racing()) t.control = leader(t);
 }
 
-// Beaten as it seems, though not beyond doubt.
-bool seems_slower(const Tuning& t, size_t rival, size_t best) {
-  return score(t, rival) - score(t, best) > tie_band &&
-         median_interval(ratios(t, rival, best), reported).low > 1;
+// How far a rival is behind in the rounds before the final, in standard errors.
+double behind_before(const Tuning& t, size_t rival, size_t best) {
+  const auto before = static_cast<size_t>(most_rounds);
+  return slowdown(std::span(t.entrants[rival].seconds).first(before),
+                  std::span(t.entrants[best].seconds).first(before), t.window)
+      .significance();
 }
 
 // Of many rivals one may look faster than the incumbent by chance. So the first time does not
@@ -151,18 +179,32 @@ bool loses_rematch(const Tuning& t, size_t best) {
   const auto from = static_cast<size_t>(t.challenged);
   const auto mine = std::span(t.entrants[t.incumbent].seconds).subspan(from),
              others = std::span(t.entrants[best].seconds).subspan(from);
-  const Slowdown again = slowdown(mine, others, t.window);
-  return again.significance() > clear_rematch &&
+  return slowdown(mine, others, t.window).significance() > clear_rematch &&
          median_interval(paired_ratios(mine, others), reported).median > 1;
+}
+
+// The same after a final, in which there are more turns: what was clearer before needs less there.
+bool loses_final(const Tuning& t, size_t best) {
+  constexpr double from_nothing = 3.8, clear_before = 2.5, counts_for = 0.45;
+  const std::vector<double>&mine = t.entrants[t.incumbent].final_seconds, &others = t.entrants[best].final_seconds;
+  const Slowdown s = slowdown(mine, others, t.final_window);
+  const double needed =
+      from_nothing -
+      counts_for * std::clamp(behind_before(t, t.incumbent, best), 0., clear_before);
+  const double confidence = std::erf(needed / std::sqrt(2.));
+  const Interval middle = median_interval(paired_ratios(mine, others), confidence);
+  return (s.significance() > needed && middle.median > 1) || (middle.low > 1 && s.log_ratio > 0);
 }
 
 // True if the incumbent may go.
 bool judge_incumbent(Tuning& t, size_t best) {
   const bool beaten = clearly_slower(t, t.incumbent, best);
   if (beaten && hopeless_so_far(ratios(t, t.incumbent, best), true)) return true;
+  if (!t.finalists.empty()) return loses_final(t, best);
   const bool over = t.rounds >= most_rounds;
   if (t.challenged == 0) {
-    if (beaten || (over && seems_slower(t, t.incumbent, best))) t.challenged = t.rounds;
+    const bool seems = score(t, t.incumbent) - score(t, best) > seems_behind;
+    if (beaten || (over && seems)) t.challenged = t.rounds;
     return false;
   }
   if (!beaten && !over) t.challenged = 0;
@@ -214,7 +256,60 @@ int next_look(const Tuning& t) {
   for (const Hopeless& h : hopeless)
     if (t.rounds < h.rounds) return h.rounds;
   if (t.rounds < most_rounds) return std::min(most_rounds, look_after(t.rounds));
-  return std::max(t.rounds + 1, t.challenged + rematch_rounds);
+  return most_rounds + rematch_rounds;
+}
+
+// Half the width of the median's interval at one standard error.
+double median_error(const Tuning& t, size_t over, size_t under) {
+  const Interval i = median_interval(ratios(t, over, under), 0.6827);
+  return (i.high - i.low) / 2;
+}
+
+double seconds_per_turn(const Entrant& e) {
+  const std::vector<double> taken = e.samples();
+  return taken.empty() ? 0 : median_interval(taken, reported).median * static_cast<double>(e.repeats);
+}
+
+// How many turns each finalist has in a round: enough to tell the incumbent, or the next best, from
+// the best, but the final takes little more time than the race before and leaves some of the budget.
+int turns_needed(const Tuning& t, size_t best) {
+  constexpr double wanted_error = 0.006, over_the_race = 1.5, of_the_budget = 0.7;
+  double error = 0, race = 0, turn = 0;
+  for (const Entrant& e : t.entrants)
+    race += seconds_per_turn(e) * static_cast<double>(e.samples().size());
+  for (size_t i : t.finalists) {
+    turn += seconds_per_turn(t.entrants[i]);
+    if (i != best)
+      error = std::max({error, slowdown_of(t, i, best).error, median_error(t, i, best)});
+  }
+  const double wanted = most_rounds * std::pow(error / wanted_error, 2) / rematch_rounds;
+  const double seconds = std::min(over_the_race * race, of_the_budget * t.remaining());
+  const double turns = std::min(wanted, seconds / (rematch_rounds * turn));
+  return static_cast<int>(std::clamp<double>(turns, 1, most_final_turns));
+}
+
+// Of those still in the race some may be faster than the best so far by as much as matters. They go
+// on with it, with the incumbent if it was challenged, and with the control.
+void call_final(Tuning& t, size_t best) {
+  constexpr size_t most_finalists = 4;
+  constexpr double may_be_best = 2.5;  // standard errors
+  constexpr double matters = tie_band / 2;
+  const bool defends = t.entrants[t.incumbent].can_win();
+  if (defends && t.challenged == 0) return;  // it stays
+  t.finalists = {best};
+  if (t.control != best) t.finalists.push_back(t.control);
+  if (defends && !t.is_finalist(t.incumbent)) t.finalists.push_back(t.incumbent);
+  std::vector<std::pair<double, size_t>> near;
+  for (size_t i = 0; i < t.entrants.size(); ++i) {
+    if (!t.entrants[i].can_win() || t.is_finalist(i)) continue;
+    const double behind = score(t, i) - score(t, best);
+    if (behind - may_be_best * slowdown_of(t, i, best).error < -matters) near.emplace_back(behind, i);
+  }
+  std::ranges::sort(near);
+  for (size_t k = 0; k < near.size() && t.finalists.size() < most_finalists; ++k)
+    t.finalists.push_back(near[k].second);
+  if (t.finalists.size() == 1) t.finalists.clear();
+  else t.final_turns = turns_needed(t, best);
 }
 
 }  // namespace
@@ -268,7 +363,7 @@ bool warm_up_all(Tuning& t) {
 void run_rounds(Tuning& t) {
   const int least = std::max(1, t.options.iters), most = std::max(most_rounds, least);
   int look = next_look(t);
-  while (t.any_can_win() && (t.rounds < most || t.in_rematch())) {
+  while (t.any_can_win() && (t.rounds < most || t.in_final())) {
     seat_incumbent(t);
     if (!run_round(t)) {
       if (!t.any_can_win()) readmit(t);
@@ -278,12 +373,13 @@ void run_rounds(Tuning& t) {
     }
     t.tell(TuneProgress::Kind::round);
     if (t.rounds < look && t.rounds != most) continue;
-    if (t.rounds >= first_look && !t.in_rematch()) choose_window(t);
+    if (t.rounds >= first_look) choose_window(t);
     const size_t best = leader(t);
     if (best != t.leading) t.leading = best, t.tell(TuneProgress::Kind::best, best);
     drop_slower(t, best);
-    look = next_look(t);
     if (t.rounds >= least && (settled(t, best) || fast_enough(t, best))) return;
+    if (t.rounds == most_rounds && least <= most_rounds) call_final(t, best);
+    look = next_look(t);
   }
 }
 

@@ -128,6 +128,10 @@ double Tuning::elapsed() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
 }
 
+double Tuning::remaining() const {
+  return std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count();
+}
+
 size_t Tuning::enter(const AnyConfig& config) {
   const auto [at, added] = by_config.try_emplace(stable_json(config.to_value()), entrants.size());
   if (added) entrants.emplace_back().config = config;

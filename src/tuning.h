@@ -2,6 +2,7 @@
 // One tuning on its way: who takes part, what is known of each, and the steps in their order.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <memory>
@@ -49,6 +50,7 @@ struct Entrant {
   Footprint warm;
   int64_t repeats = 1;
   std::vector<double> seconds;  // one per round, NaN if it was not in that round
+  std::vector<double> final_seconds;  // every turn of a final, whose rounds are means of turns
   // From an earlier tuning or a search; reported if it is carried. All ratios have the same unit.
   Measurement known;
 
@@ -79,8 +81,11 @@ struct Tuning {
   size_t control = nobody;             // runs twice in some rounds
   std::vector<double> control_ratios;  // second over first, one per such round
   Window window;                       // of samples that comparisons are made with
+  Window final_window;                 // the same in the final, whose samples are smoother
   int rounds = 0;
   int challenged = 0;  // the round in which the incumbent was first found beaten; 0: it was not
+  std::vector<size_t> finalists;  // of rounds beyond the usual ones; none: there is no final
+  int final_turns = 1;            // of each finalist in a round of the final
   int tried = 0;
   int again = 0;            // how many of those are known from an earlier tuning: they cost nothing
   bool deaf = false;        // on_progress has thrown
@@ -91,6 +96,7 @@ struct Tuning {
   std::mt19937_64 random;
 
   double elapsed() const;
+  double remaining() const;  // of the budget, seconds
   // The budget is used up, or somebody wants it to end.
   bool spent() const { return stopped() || std::chrono::steady_clock::now() >= deadline; }
   bool stopped() const { return task.stop != nullptr && task.stop->load(); }
@@ -103,10 +109,10 @@ struct Tuning {
   bool any_can_win() const;
   // The winner of the tuning that this one goes on with, if it is among the entrants.
   std::optional<size_t> earlier_winner() const;
-  // The rounds are over, but the incumbent was beaten too late to be sure.
-  bool in_rematch() const {
-    return challenged > 0 && rounds >= most_rounds && rounds < most_rounds + rematch_rounds;
+  bool in_final() const {
+    return !finalists.empty() && rounds >= most_rounds && rounds < most_rounds + rematch_rounds;
   }
+  bool is_finalist(size_t i) const { return std::ranges::find(finalists, i) != finalists.end(); }
   void tell(TuneProgress::Kind kind, size_t who = nobody, std::string_view message = {});
 };
 
