@@ -51,7 +51,7 @@ int look_after(int rounds);
 // With a rematch and the control's second turns no candidate is sampled more than 80 times.
 inline constexpr int most_rounds = 44, rematch_rounds = 20;
 // A sample of a final is the mean of up to so many turns of the candidate, among those of others.
-inline constexpr int most_final_turns = 16;
+inline constexpr int most_final_turns = 20;
 inline constexpr double tie_band = 0.02;  // of the time; less does not justify another round
 
 // In standard errors, which are looked at several times and themselves estimated: hence far out,

@@ -44,7 +44,7 @@ constexpr double hopeless_in_one = 4;  // where one round is all there will ever
 std::vector<size_t> order_of_round(Tuning& t) {
   std::vector<size_t> entered, order;
   for (size_t i = 0; i < t.entrants.size(); ++i)
-    if (t.entrants[i].racing() && (!t.in_final() || t.is_finalist(i))) entered.push_back(i);
+    if (t.entrants[i].racing()) entered.push_back(i);
   if (t.rounds % rounds_per_control == 0) entered.push_back(t.entrants.size());
   for (int turn = 0; turn < (t.in_final() ? t.final_turns : 1); ++turn)
     for (size_t i : shuffled(entered.size(), t.random)) order.push_back(entered[i]);
@@ -128,10 +128,8 @@ double score(const Tuning& t, size_t i) {
 void choose_window(Tuning& t) {
   const bool final = !t.finalists.empty();
   std::vector<std::span<const double>> samples;
-  for (size_t i = 0; i < t.entrants.size(); ++i) {
-    const Entrant& e = t.entrants[i];
-    if (e.racing() && (!final || t.is_finalist(i))) samples.emplace_back(final ? e.final_seconds : e.seconds);
-  }
+  for (const Entrant& e : t.entrants)
+    if (e.racing()) samples.emplace_back(final ? e.final_seconds : e.seconds);
   if (samples.size() > 1) (final ? t.final_window : t.window) = sharpest_window(samples);
 }
 
@@ -234,7 +232,8 @@ void readmit(Tuning& t) {
 bool settled(const Tuning& t, size_t best) {
   for (size_t i = 0; i < t.entrants.size(); ++i) {
     if (i == best || !t.entrants[i].can_win()) continue;
-    if (!is_tied(slowdown_of(t, i, best))) return false;
+    const Slowdown s = slowdown_of(t, i, best);
+    if (!is_tied(s) || s.log_ratio - s.error < -tie_band) return false;
   }
   return true;
 }
@@ -273,7 +272,7 @@ double seconds_per_turn(const Entrant& e) {
 // How many turns each finalist has in a round: enough to tell the incumbent, or the next best, from
 // the best, but the final takes little more time than the race before and leaves some of the budget.
 int turns_needed(const Tuning& t, size_t best) {
-  constexpr double wanted_error = 0.006, over_the_race = 1.5, of_the_budget = 0.7;
+  constexpr double wanted_error = 0.006, over_the_race = 2, of_the_budget = 0.7;
   double error = 0, race = 0, turn = 0;
   for (const Entrant& e : t.entrants)
     race += seconds_per_turn(e) * static_cast<double>(e.samples().size());
@@ -308,8 +307,16 @@ void call_final(Tuning& t, size_t best) {
   std::ranges::sort(near);
   for (size_t k = 0; k < near.size() && t.finalists.size() < most_finalists; ++k)
     t.finalists.push_back(near[k].second);
-  if (t.finalists.size() == 1) t.finalists.clear();
-  else t.final_turns = turns_needed(t, best);
+  if (t.finalists.size() == 1) {
+    t.finalists.clear();
+    return;
+  }
+  t.final_turns = turns_needed(t, best);
+  for (size_t i = 0; i < t.entrants.size(); ++i) {
+    if (!t.entrants[i].can_win() || t.is_finalist(i)) continue;
+    t.entrants[i].status = Status::slower;
+    t.tell(TuneProgress::Kind::eliminated, i);
+  }
 }
 
 }  // namespace
