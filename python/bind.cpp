@@ -79,4 +79,5 @@ NB_MODULE(_core, m) {
   ejk::python::bind_stores(m);
   ejk::python::bind_chain(m);
   ejk::python::bind_dispatch(m);
+  ejk::python::bind_ops(m);
 }

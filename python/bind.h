@@ -66,5 +66,6 @@ void bind_values(nb::module_& m);
 void bind_stores(nb::module_& m);
 void bind_chain(nb::module_& m);
 void bind_dispatch(nb::module_& m);
+void bind_ops(nb::module_& m);
 
 }  // namespace ejk::python

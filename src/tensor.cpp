@@ -323,6 +323,18 @@ Tensor::Tensor(DType dtype, std::vector<int64_t> shape)
   storage_ = make_storage(any().bytes());
 }
 
+Tensor Tensor::around(const AnyView& elements, std::shared_ptr<void> owner) {
+  if (elements.platform != Platform::cpu)
+    refuse("[tensor] elements on a device were given: expected CPU memory");
+  Tensor t;
+  t.dtype_ = elements.dtype;
+  t.shape_.assign(elements.shape.begin(), elements.shape.end());
+  t.strides_ = packed_strides(t.dtype_, t.shape_);
+  if (!elements.strides.empty()) t.strides_.assign(elements.strides.begin(), elements.strides.end());
+  t.storage_ = std::shared_ptr<std::byte>(std::move(owner), static_cast<std::byte*>(elements.data));
+  return t;
+}
+
 AnyView Tensor::any() const {
   return {storage_.get(), dtype_, Platform::cpu, shape_, strides_, true};
 }

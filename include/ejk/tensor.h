@@ -189,6 +189,10 @@ class Tensor {
     return t;
   }
 
+  // A tensor over elements in CPU memory that `owner` keeps alive; without an owner they must outlive
+  // it and all tensors that share them.
+  static Tensor around(const AnyView& elements, std::shared_ptr<void> owner = {});
+
   DType dtype() const noexcept { return dtype_; }
   int rank() const noexcept { return static_cast<int>(shape_.size()); }
   const std::vector<int64_t>& shape() const noexcept { return shape_; }

@@ -56,9 +56,9 @@ struct FlashAttention {
   Tensor run(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
              const AttentionOptions& options) const;
   // The same into memory of the caller, which must have the shape and type of q, may have any
-  // strides and must not overlap the others.
+  // strides and must not overlap the others. With `lse`, its [batch, heads, queries] too.
   void write(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
-             const AnyView& out, const AttentionOptions& options) const;
+             const AnyView& out, const AttentionOptions& options, float* lse = nullptr) const;
   Tensor reference(const Tensor& q, const Tensor& k, const Tensor& v,
                    const AttentionOptions& options) const;
 

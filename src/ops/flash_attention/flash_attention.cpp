@@ -113,7 +113,8 @@ Tensor FlashAttention::run(const Config& config, const Tensor& q, const Tensor& 
 }
 
 void FlashAttention::write(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
-                           const AnyView& out, const AttentionOptions& options) const {
+                           const AnyView& out, const AttentionOptions& options,
+                           float* lse) const {
   const Call call(q, k, v, options);
   if (out.dtype != q.dtype() || !std::ranges::equal(out.shape, q.shape()))
     refuse(op, fmt::format("{}, {}", described("q", q), described("out", out)),
@@ -126,11 +127,11 @@ void FlashAttention::write(const Config& config, const Tensor& q, const Tensor& 
   check_apart(op, out, "k", k.any());
   check_apart(op, out, "v", v.any());
   if (out.strides.empty() || out.shape[3] <= 1 || out.strides[3] == 1) {
-    forward(config, call, out, nullptr);
+    forward(config, call, out, lse);
     return;
   }
   const Tensor packed(out.dtype, {out.shape.begin(), out.shape.end()});
-  forward(config, call, packed.any(), nullptr);
+  forward(config, call, packed.any(), lse);
   copy_elements(packed.any(), out);
 }
 

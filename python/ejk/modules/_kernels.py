@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C++ operations as kernels: the config is chosen while JAX traces, and goes along with the call."""
+
+from __future__ import annotations
+
+import math
+
+from ejk import _core
+from ejk.modules import _ffi
+from ejk.ops.core.kernel import Kernel
+
+
+class NativeKernel(Kernel):
+    """An operation of the C++ library. Configs are dicts; `help(ejk.modules)` lists the operations."""
+
+    version = "1"
+
+    def __init__(self):
+        super().__init__(self.op_id)
+
+    def native(self, *args, **kwargs):
+        """(shapes, options): the shapes in which C++ takes the arrays that are there, and the options."""
+        raise NotImplementedError
+
+    def run(self, *args, cfg, **kwargs):
+        return self.forward(args, kwargs, cfg)[0]
+
+    def heuristic_cfg(self, inv):
+        return _core.op_heuristic(self.op_id, *self._described(inv))
+
+    def candidate_cfgs(self, inv):
+        return _core.op_candidates(self.op_id, *self._described(inv), self.tunes_backward)
+
+    def is_valid(self, cfg, inv) -> bool:
+        return _core.op_is_valid(self.op_id, cfg, *self._described(inv))
+
+    tunes_backward = False
+
+    def _described(self, inv):
+        shapes, options = self.native(*inv.args, **inv.kwargs)
+        there = [a for a in inv.args if a is not None]
+        return [(a.dtype.name, list(shape)) for a, shape in zip(there, shapes)], options
+
+    # -- how --
+
+    def results(self, args, kwargs, shapes, residuals: bool):
+        """(shape, dtype) of what C++ writes: the output and, with residuals, what the gradient needs."""
+        raise NotImplementedError
+
+    def output_shape(self, args, kwargs, shape):
+        return args[0].shape
+
+    def forward(self, args, kwargs, cfg, residuals: bool = False):
+        shapes, options = self.native(*args, **kwargs)
+        arrays = [a.reshape(shape) for a, shape in zip((a for a in args if a is not None), shapes)]
+        results = self.results(args, kwargs, shapes, residuals)
+        out, *rest = _ffi.call(self.op_id, arrays, options, cfg, results)
+        return out.reshape(self.output_shape(args, kwargs, out.shape)), *rest
+
+    def backward(self, args, kwargs, cfg, wanted: int, more):
+        """Gradients of the first `wanted` arguments, None for those that are not there."""
+        shapes, options = self.native(*args, **kwargs)
+        there = [a for a in args if a is not None]
+        arrays = [a.reshape(shape) for a, shape in zip(there, shapes)]
+        results = [(shape, a.dtype) for a, shape in zip(args_there(args[:wanted]), shapes)]
+        found = iter(_ffi.call(self.op_id, [*arrays, *more], options, cfg, results, pull=True))
+        gradients = [None if a is None else next(found).reshape(a.shape) for a in args[:wanted]]
+        return (*gradients, *(None for _ in args[wanted:]))
+
+
+def args_there(args):
+    return [a for a in args if a is not None]
+
+
+def _rows(x):
+    return math.prod(x.shape[:-1]), x.shape[-1]
+
+
+class Softmax(NativeKernel):
+    """softmax(scale x) over the last axis."""
+
+    op_id = "softmax"
+
+    def native(self, x, scale=1.0):
+        return [_rows(x)], {"scale": float(scale)}
+
+    def results(self, args, kwargs, shapes, residuals):
+        return [(shapes[0], args[0].dtype)]
+
+    def fwd_with_residuals(self, *args, cfg, **kwargs):
+        return self.forward(args, kwargs, cfg)[0], ()
+
+    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
+        shapes, options = self.native(*args, **kwargs)
+        arrays = [y.reshape(shapes[0]), dy.reshape(shapes[0])]
+        (dx,) = _ffi.call(self.op_id, arrays, options, cfg, [(shapes[0], y.dtype)], pull=True)
+        return (dx.reshape(y.shape),)
+
+
+class RmsNorm(NativeKernel):
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
+
+    op_id = "rms_norm"
+
+    def native(self, x, weight=None, eps=1e-6):
+        shapes = [_rows(x)] + ([weight.shape] if weight is not None else [])
+        return shapes, {"eps": float(eps), "weight": weight is not None}
+
+    def results(self, args, kwargs, shapes, residuals):
+        return [(shapes[0], args[0].dtype)] + ([((shapes[0][0],), "float32")] if residuals else [])
+
+    def fwd_with_residuals(self, *args, cfg, **kwargs):
+        out, scales = self.forward(args, kwargs, cfg, residuals=True)
+        return out, scales
+
+    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
+        return self.backward(args, kwargs, cfg, 2, [residuals, dy.reshape(_rows(y))])
+
+
+class LayerNorm(NativeKernel):
+    """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last axis."""
+
+    op_id = "layer_norm"
+
+    def native(self, x, weight=None, bias=None, eps=1e-5):
+        shapes = [_rows(x)] + [a.shape for a in args_there((weight, bias))]
+        return shapes, {"eps": float(eps), "weight": weight is not None, "bias": bias is not None}
+
+    def results(self, args, kwargs, shapes, residuals):
+        return [(shapes[0], args[0].dtype)] + ([((shapes[0][0], 3), "float32")] if residuals else [])
+
+    def fwd_with_residuals(self, *args, cfg, **kwargs):
+        out, moments = self.forward(args, kwargs, cfg, residuals=True)
+        return out, moments
+
+    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
+        return self.backward(args, kwargs, cfg, 3, [residuals, dy.reshape(_rows(y))])
+
+
+class Matmul(NativeKernel):
+    """a b + bias. a and b are [..., m, k] and [..., k, n], with the same leading axes or none in b."""
+
+    op_id = "matmul"
+
+    def native(self, a, b, bias=None, transpose_a=False, transpose_b=False, result=None):
+        lead = math.prod(a.shape[:-2])
+        if b.ndim == 2 and not transpose_a:  # one product with more rows
+            shape_a = (1, lead * a.shape[-2], a.shape[-1])
+        else:
+            shape_a = (lead, *a.shape[-2:])
+        shapes = [shape_a, (math.prod(b.shape[:-2]), *b.shape[-2:])] + ([bias.shape] if bias is not None else [])
+        options = {
+            "transpose_a": bool(transpose_a),
+            "transpose_b": bool(transpose_b),
+            "bias": bias is not None,
+            "result": result or a.dtype.name,
+        }
+        return shapes, options
+
+    def results(self, args, kwargs, shapes, residuals):
+        options = self.native(*args, **kwargs)[1]
+        a, b = shapes[:2]
+        m = a[2] if options["transpose_a"] else a[1]
+        n = b[1] if options["transpose_b"] else b[2]
+        return [((max(a[0], b[0]) if a[0] and b[0] else 0, m, n), options["result"])]
+
+    def output_shape(self, args, kwargs, shape):
+        a, b = args[:2]
+        rows = a.shape[-1] if kwargs.get("transpose_a") else a.shape[-2]
+        lead = a.shape[:-2] if a.ndim >= b.ndim else b.shape[:-2]
+        return (*lead, rows, shape[-1])
+
+    def fwd_with_residuals(self, *args, cfg, **kwargs):
+        return self.forward(args, kwargs, cfg)[0], ()
+
+    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
+        shapes, _ = self.native(*args, **kwargs)
+        shape = self.results(args, kwargs, shapes, False)[0][0]
+        return self.backward(args, kwargs, cfg, 3, [dy.reshape(shape)])
+
+
+class GroupedMatmul(NativeKernel):
+    """Rows that are sorted by group, each group with a matrix of its own."""
+
+    op_id = "grouped_matmul"
+
+    def native(self, a, b, group_sizes, result=None):
+        return [a.shape, b.shape, group_sizes.shape], {"result": result or a.dtype.name}
+
+    def results(self, args, kwargs, shapes, residuals):
+        return [((shapes[0][0], shapes[1][2]), kwargs.get("result") or args[0].dtype)]
+
+    def output_shape(self, args, kwargs, shape):
+        return shape
+
+    def fwd_with_residuals(self, *args, cfg, **kwargs):
+        return self.forward(args, kwargs, cfg)[0], ()
+
+    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
+        return self.backward(args, kwargs, cfg, 2, [dy])
+
+
+class FlashAttention(NativeKernel):
+    """softmax(scale q k^T) v, in blocks; [batch, sequence, heads, dim] as in JAX."""
+
+    op_id = "flash_attention"
+
+    def native(
+        self,
+        q,
+        k,
+        v,
+        query_seq_lengths=None,
+        key_value_seq_lengths=None,
+        causal=False,
+        window_left=None,
+        window_right=None,
+        softcap=None,
+        scale=None,
+    ):
+        given = args_there((q, k, v, query_seq_lengths, key_value_seq_lengths))
+        return [a.shape for a in given], {
+            "causal": bool(causal),
+            "window_left": window_left,
+            "window_right": window_right,
+            "softcap": softcap,
+            "scale": scale,
+            "query_seq_lengths": query_seq_lengths is not None,
+            "key_value_seq_lengths": key_value_seq_lengths is not None,
+        }
+
+    def results(self, args, kwargs, shapes, residuals):
+        batch, queries, heads, _ = shapes[0]
+        return [(shapes[0], args[0].dtype)] + ([((batch, heads, queries), "float32")] if residuals else [])
+
+    def fwd_with_residuals(self, *args, cfg, **kwargs):
+        out, lse = self.forward(args, kwargs, cfg, residuals=True)
+        return out, lse
+
+    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
+        return self.backward(args, kwargs, cfg, 3, [y, residuals, dy])
+
+
+class DecodeAttention(NativeKernel):
+    """One query per sequence against a cache of keys and values."""
+
+    op_id = "decode_attention"
+
+    def native(self, q, k, v, lengths=None, window_left=None, softcap=None, scale=None):
+        return [a.shape for a in args_there((q, k, v, lengths))], {
+            "window_left": window_left,
+            "softcap": softcap,
+            "scale": scale,
+            "lengths": lengths is not None,
+        }
+
+    def results(self, args, kwargs, shapes, residuals):
+        return [(shapes[0], args[0].dtype)]
+
+
+class PagedDecodeAttention(NativeKernel):
+    """The same where the cache is in pages, found through a block table."""
+
+    op_id = "paged_decode_attention"
+
+    def native(self, q, k_pages, v_pages, block_table, lengths, window_left=None, softcap=None, scale=None):
+        return [a.shape for a in (q, k_pages, v_pages, block_table, lengths)], {
+            "window_left": window_left,
+            "softcap": softcap,
+            "scale": scale,
+            "lengths": True,
+        }
+
+    def results(self, args, kwargs, shapes, residuals):
+        return [(shapes[0], args[0].dtype)]
