@@ -29,9 +29,9 @@ DType dtype_of_array(const Array& array) {
   if (is(Code::Float, 64)) return DType::float64;
   if (is(Code::Float, 16)) return DType::float16;
   if (is(Code::Int, 64)) return DType::int64;
-  throw Error(ErrorKind::invalid_argument,
-              "an array of type code " + std::to_string(given.code) + " with " +
-                  std::to_string(given.bits) + " bits was given: float32 or bfloat16 are needed");
+  throw Error(ErrorKind::invalid_argument, "an array of type code " + std::to_string(given.code) +
+                                               " with " + std::to_string(given.bits) +
+                                               " bits was given: float32 or bfloat16 are needed");
 }
 
 Tensor tensor_of(const Array& array, bool bits_of_bfloat16) {
@@ -81,17 +81,17 @@ void bind_ops(nb::module_& m) {
         return object_of(named_op(op).heuristic(described(arrays, options)));
       },
       "The heuristic's config of a built-in operation, for (dtype, shape) of its arrays.");
-  m.def("op_candidates", [](const std::string& op, const Described& arrays, nb::handle options,
-                            bool backward) {
-    nb::list out;
-    for (const Value& config : named_op(op).candidates(described(arrays, options), backward))
-      out.append(object_of(config));
-    return out;
-  });
-  m.def("op_is_valid", [](const std::string& op, nb::handle config, const Described& arrays,
-                          nb::handle options) {
-    return named_op(op).is_valid(value_of(config), described(arrays, options));
-  });
+  m.def("op_candidates",
+        [](const std::string& op, const Described& arrays, nb::handle options, bool backward) {
+          nb::list out;
+          for (const Value& config : named_op(op).candidates(described(arrays, options), backward))
+            out.append(object_of(config));
+          return out;
+        });
+  m.def("op_is_valid",
+        [](const std::string& op, nb::handle config, const Described& arrays, nb::handle options) {
+          return named_op(op).is_valid(value_of(config), described(arrays, options));
+        });
   m.def(
       "op_call",
       [](const std::string& op, const std::vector<Array>& arrays, nb::handle options,

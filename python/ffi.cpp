@@ -142,14 +142,13 @@ ffi::Error execute(std::string_view text, ffi::RemainingArgs args, ffi::Remainin
   }
 }
 
-XLA_FFI_DEFINE_HANDLER(handler, execute,
-                       ffi::Ffi::Bind().Attr<std::string_view>("call").RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(
+    handler, execute,
+    ffi::Ffi::Bind().Attr<std::string_view>("call").RemainingArgs().RemainingRets());
 
 }  // namespace
 
-nanobind::object ffi_handler() {
-  return nanobind::capsule(reinterpret_cast<void*>(handler));
-}
+nanobind::object ffi_handler() { return nanobind::capsule(reinterpret_cast<void*>(handler)); }
 nanobind::object ffi_version() {
   return nanobind::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
 }

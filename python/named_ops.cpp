@@ -40,8 +40,7 @@ class Inputs {
   Inputs(std::string_view op, const OpCall& call) : op_(op), call_(call) {}
   const Tensor& next() {
     if (at_ == call_.inputs.size())
-      throw Error(ErrorKind::invalid_argument, "[" + std::string(op_) + "] " +
-                                                   std::to_string(at_) +
+      throw Error(ErrorKind::invalid_argument, "[" + std::string(op_) + "] " + std::to_string(at_) +
                                                    " arrays were given: more are needed");
     return call_.inputs[at_++];
   }
@@ -103,7 +102,8 @@ class Named final : public NamedOp {
       Invocation inv = invocation(kernel, args...);
       inv.backward = backward;
       std::vector<Value> out;
-      for (const auto& config : kernel.candidate_cfgs(inv).configs()) out.push_back(to_value(config));
+      for (const auto& config : kernel.candidate_cfgs(inv).configs())
+        out.push_back(to_value(config));
       return out;
     });
   }
@@ -152,8 +152,7 @@ struct SoftmaxOp {
   static auto with(const OpCall& call, const F& f) {
     const Tensor& x = Inputs(name, call).next();
     return with_element(name, x.dtype(), [&]<class T>() {
-      return f(ops::Softmax<T>{}, x.strided<const T, 2>(), scale(call),
-               Out(x.strided<T, 2>()));
+      return f(ops::Softmax<T>{}, x.strided<const T, 2>(), scale(call), Out(x.strided<T, 2>()));
     });
   }
   static Tensor call(const OpCall& call) {
@@ -213,7 +212,8 @@ struct RmsNormOp {
       const Out out(results[0].strided<T, 2>());
       const auto& how = config.as<ops::RowConfig>();
       if (results.size() == 1) return kernel.run(how, rows, line<T>(weight), eps(call), out);
-      const auto kept = kernel.fwd_with_residuals(how, rows, line<T>(weight), eps(call), out).second;
+      const auto kept =
+          kernel.fwd_with_residuals(how, rows, line<T>(weight), eps(call), out).second;
       std::ranges::copy(kept.scales, results[1].data<float>());
     });
   }
@@ -306,9 +306,10 @@ struct LayerNormOp {
 template <class F>
 decltype(auto) with_product(std::string_view op, DType dtype, const Value& options, const F& f) {
   if (dtype == DType::float32) return f.template operator()<float, float>();
-  if (dtype != DType::bfloat16) return with_element(op, dtype, [&]<class T>() {
-    return f.template operator()<T, float>();  // refuses
-  });
+  if (dtype != DType::bfloat16)
+    return with_element(op, dtype, [&]<class T>() {
+      return f.template operator()<T, float>();  // refuses
+    });
   if (result_type(options, DType::bfloat16) == DType::float32)
     return f.template operator()<BFloat16, float>();
   return f.template operator()<BFloat16, BFloat16>();
@@ -353,9 +354,8 @@ struct MatmulOp {
 
   template <class F>
   static auto with_kernel(DType dtype, const Value& options, const F& f) {
-    return with_product(name, dtype, options, [&]<class In, class Result>() {
-      return f(ops::Matmul<In, Result>{});
-    });
+    return with_product(name, dtype, options,
+                        [&]<class In, class Result>() { return f(ops::Matmul<In, Result>{}); });
   }
   template <class F>
   static auto with(const OpCall& call, const F& f) {
@@ -495,17 +495,16 @@ struct FlashAttentionOp {
     Inputs inputs(name, call);
     const Arguments given(inputs, call);
     const Tensor &out = inputs.next(), &lse = inputs.next(), &dout = inputs.next();
-    const auto [dq, dk, dv] = ops::FlashAttention{}.vjp(config.as<ops::FlashAttention::Config>(),
-                                                        {lse}, out, dout, given.q, given.k, given.v,
-                                                        given.options);
+    const auto [dq, dk, dv] =
+        ops::FlashAttention{}.vjp(config.as<ops::FlashAttention::Config>(), {lse}, out, dout,
+                                  given.q, given.k, given.v, given.options);
     give(dq, results[0]), give(dk, results[1]), give(dv, results[2]);
   }
 };
 
 template <bool Paged>
 struct DecodeAttentionOp {
-  static constexpr std::string_view name =
-      Paged ? "paged_decode_attention" : "decode_attention";
+  static constexpr std::string_view name = Paged ? "paged_decode_attention" : "decode_attention";
   using Kernel = std::conditional_t<Paged, ops::PagedDecodeAttention, ops::DecodeAttention>;
 
   template <class F>
@@ -569,9 +568,9 @@ std::map<std::string_view, std::unique_ptr<NamedOp>> made() {
 }  // namespace
 
 const NamedOp& named_op(std::string_view name) {
-  static const auto* const all = new auto(
-      made<SoftmaxOp, RmsNormOp, LayerNormOp, MatmulOp, GroupedMatmulOp, FlashAttentionOp,
-           DecodeAttentionOp<false>, DecodeAttentionOp<true>>());
+  static const auto* const all =
+      new auto(made<SoftmaxOp, RmsNormOp, LayerNormOp, MatmulOp, GroupedMatmulOp, FlashAttentionOp,
+                    DecodeAttentionOp<false>, DecodeAttentionOp<true>>());
   const auto found = all->find(name);
   if (found != all->end()) return *found->second;
   std::string names;

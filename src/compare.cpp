@@ -90,8 +90,8 @@ std::vector<double> paired_ratios(std::span<const double> over, std::span<const 
   return ratios;
 }
 
-Slowdown slowdown(std::span<const double> over, std::span<const double> under,
-                  const Window& window, int swaps) {
+Slowdown slowdown(std::span<const double> over, std::span<const double> under, const Window& window,
+                  int swaps) {
   // Of one round: a clock that shows the same time again and again is not that exact.
   constexpr double least_error = 0.012;
   std::vector<double> a, b;

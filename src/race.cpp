@@ -28,14 +28,8 @@ struct Hopeless {
   int rounds;
   double ratio;
 };
-constexpr std::array<Hopeless, 8> hopeless = {{{2, 2.5},
-                                               {3, 1.6},
-                                               {4, 1.35},
-                                               {5, 1.25},
-                                               {6, 1.18},
-                                               {8, 1.08},
-                                               {10, 1.05},
-                                               {12, 1.035}}};
+constexpr std::array<Hopeless, 8> hopeless = {
+    {{2, 2.5}, {3, 1.6}, {4, 1.35}, {5, 1.25}, {6, 1.18}, {8, 1.08}, {10, 1.05}, {12, 1.035}}};
 constexpr std::array<Hopeless, 4> hopeless_incumbent = {{{3, 3}, {4, 2}, {6, 1.5}, {8, 1.3}}};
 constexpr double hopeless_in_one = 4;  // where one round is all there will ever be
 
@@ -74,7 +68,8 @@ bool run_round(Tuning& t) {
   }
   std::vector<double> seconds;
   for (size_t i = 0; i <= twin; ++i) {
-    if (t.in_final() && i < twin) std::ranges::copy(turns[i], std::back_inserter(t.entrants[i].final_seconds));
+    if (t.in_final() && i < twin)
+      std::ranges::copy(turns[i], std::back_inserter(t.entrants[i].final_seconds));
     seconds.push_back(sample_of(std::move(turns[i])));
   }
   for (size_t i = 0; i < twin; ++i) t.entrants[i].seconds.push_back(seconds[i]);
@@ -104,6 +99,11 @@ bool hopeless_so_far(const std::vector<double>& ratios, bool incumbent) {
                    : std::ranges::any_of(hopeless, is);
 }
 
+std::span<const double> before_final(const Tuning& t, const Entrant& e) {
+  const auto rounds = static_cast<size_t>(t.finalists.empty() ? t.rounds : most_rounds);
+  return std::span(e.seconds).first(std::min(rounds, e.seconds.size()));
+}
+
 // What a candidate takes in units of the control: of both views of a noisy machine the middle.
 double score(std::span<const double> mine, std::span<const double> control, const Window& window) {
   const double median = std::log(median_interval(paired_ratios(mine, control), reported).median);
@@ -115,13 +115,12 @@ double score(std::span<const double> mine, std::span<const double> control, cons
 double score(const Tuning& t, size_t i) {
   if (i == t.control) return 0;
   const Entrant &mine = t.entrants[i], &control = t.entrants[t.control];
-  const auto before = static_cast<size_t>(t.finalists.empty() ? t.rounds : most_rounds);
-  const double first =
-      score(std::span(mine.seconds).first(before), std::span(control.seconds).first(before), t.window);
+  const double first = score(before_final(t, mine), before_final(t, control), t.window);
   const size_t turns = std::min(mine.final_seconds.size(), control.final_seconds.size());
   if (turns < static_cast<size_t>(first_look)) return first;
   const double weight = static_cast<double>(turns) / most_rounds;
-  return (first + weight * score(mine.final_seconds, control.final_seconds, t.final_window)) / (1 + weight);
+  const double again = score(mine.final_seconds, control.final_seconds, t.final_window);
+  return (first + weight * again) / (1 + weight);
 }
 
 // By all who are still in it, so that no single comparison chooses how it is made.
@@ -163,14 +162,6 @@ void seat_incumbent(Tuning& t) {
   if (!t.entrants[t.control].racing()) t.control = leader(t);
 }
 
-// How far a rival is behind in the rounds before the final, in standard errors.
-double behind_before(const Tuning& t, size_t rival, size_t best) {
-  const auto before = static_cast<size_t>(most_rounds);
-  return slowdown(std::span(t.entrants[rival].seconds).first(before),
-                  std::span(t.entrants[best].seconds).first(before), t.window)
-      .significance();
-}
-
 // Of many rivals one may look faster than the incumbent by chance. So the first time does not
 // count: it must be behind the best again in rounds that nobody has looked at.
 bool loses_rematch(const Tuning& t, size_t best) {
@@ -183,15 +174,16 @@ bool loses_rematch(const Tuning& t, size_t best) {
 
 // The same after a final, in which there are more turns: what was clearer before needs less there.
 bool loses_final(const Tuning& t, size_t best) {
-  constexpr double from_nothing = 3.8, clear_before = 2.5, counts_for = 0.45;
-  const std::vector<double>&mine = t.entrants[t.incumbent].final_seconds, &others = t.entrants[best].final_seconds;
-  const Slowdown s = slowdown(mine, others, t.final_window);
+  constexpr double from_nothing = 3.8, clear_before = 2.5, counts_for = 0.45;  // standard errors
+  const Entrant &mine = t.entrants[t.incumbent], &other = t.entrants[best];
+  const Slowdown before = slowdown(before_final(t, mine), before_final(t, other), t.window);
   const double needed =
-      from_nothing -
-      counts_for * std::clamp(behind_before(t, t.incumbent, best), 0., clear_before);
-  const double confidence = std::erf(needed / std::sqrt(2.));
-  const Interval middle = median_interval(paired_ratios(mine, others), confidence);
-  return (s.significance() > needed && middle.median > 1) || (middle.low > 1 && s.log_ratio > 0);
+      from_nothing - counts_for * std::clamp(before.significance(), 0., clear_before);
+  const Slowdown s = slowdown(mine.final_seconds, other.final_seconds, t.final_window);
+  const Interval middle = median_interval(paired_ratios(mine.final_seconds, other.final_seconds),
+                                          std::erf(needed / std::sqrt(2.)));
+  return (s.significance(bias(t)) > needed && middle.median > 1) ||
+         (std::log(middle.low) > bias(t) && s.log_ratio > 0);
 }
 
 // True if the incumbent may go.
@@ -266,11 +258,13 @@ double median_error(const Tuning& t, size_t over, size_t under) {
 
 double seconds_per_turn(const Entrant& e) {
   const std::vector<double> taken = e.samples();
-  return taken.empty() ? 0 : median_interval(taken, reported).median * static_cast<double>(e.repeats);
+  if (taken.empty()) return 0;
+  return median_interval(taken, reported).median * static_cast<double>(e.repeats);
 }
 
 // How many turns each finalist has in a round: enough to tell the incumbent, or the next best, from
-// the best, but the final takes little more time than the race before and leaves some of the budget.
+// the best, but the final takes little more time than the race before and leaves some of the
+// budget.
 int turns_needed(const Tuning& t, size_t best) {
   constexpr double wanted_error = 0.006, over_the_race = 2, of_the_budget = 0.7;
   double error = 0, race = 0, turn = 0;
@@ -301,8 +295,8 @@ void call_final(Tuning& t, size_t best) {
   std::vector<std::pair<double, size_t>> near;
   for (size_t i = 0; i < t.entrants.size(); ++i) {
     if (!t.entrants[i].can_win() || t.is_finalist(i)) continue;
-    const double behind = score(t, i) - score(t, best);
-    if (behind - may_be_best * slowdown_of(t, i, best).error < -matters) near.emplace_back(behind, i);
+    const double behind = score(t, i) - score(t, best), error = slowdown_of(t, i, best).error;
+    if (behind - may_be_best * error < -matters) near.emplace_back(behind, i);
   }
   std::ranges::sort(near);
   for (size_t k = 0; k < near.size() && t.finalists.size() < most_finalists; ++k)

@@ -49,7 +49,7 @@ struct Entrant {
   double first_run = 0;   // wall seconds of that
   Footprint warm;
   int64_t repeats = 1;
-  std::vector<double> seconds;  // one per round, NaN if it was not in that round
+  std::vector<double> seconds;        // one per round, NaN if it was not in that round
   std::vector<double> final_seconds;  // every turn of a final, whose rounds are means of turns
   // From an earlier tuning or a search; reported if it is carried. All ratios have the same unit.
   Measurement known;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every kernel call runs with the best configuration for its shapes on this device.
 
-`ejk.ops` has kernels, executors, caches and tuning; `ejk.modules` operations that are ready to use. Nothing here needs JAX until a call brings
-arrays of JAX along.
+`ejk.ops` has kernels, executors, caches and tuning; `ejk.modules` operations that are ready to use.
+Nothing here needs JAX until a call brings arrays of JAX along.
 """
 
 from ejk._core import __version__
