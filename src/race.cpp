@@ -267,6 +267,7 @@ double seconds_per_turn(const Entrant& e) {
 // budget.
 int turns_needed(const Tuning& t, size_t best) {
   constexpr double wanted_error = 0.006, over_the_race = 2, of_the_budget = 0.7;
+  constexpr double little = 0.25;  // seconds that nobody minds
   double error = 0, race = 0, turn = 0;
   for (const Entrant& e : t.entrants)
     race += seconds_per_turn(e) * static_cast<double>(e.samples().size());
@@ -276,7 +277,8 @@ int turns_needed(const Tuning& t, size_t best) {
       error = std::max({error, slowdown_of(t, i, best).error, median_error(t, i, best)});
   }
   const double wanted = most_rounds * std::pow(error / wanted_error, 2) / rematch_rounds;
-  const double seconds = std::min(over_the_race * race, of_the_budget * t.remaining());
+  const double seconds =
+      std::min(std::max(over_the_race * race, little), of_the_budget * t.remaining());
   const double turns = std::min(wanted, seconds / (rematch_rounds * turn));
   return static_cast<int>(std::clamp<double>(turns, 1, most_final_turns));
 }
