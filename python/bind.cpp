@@ -80,4 +80,5 @@ NB_MODULE(_core, m) {
   ejk::python::bind_chain(m);
   ejk::python::bind_dispatch(m);
   ejk::python::bind_ops(m);
+  ejk::python::bind_registered(m);
 }

@@ -67,5 +67,6 @@ void bind_stores(nb::module_& m);
 void bind_chain(nb::module_& m);
 void bind_dispatch(nb::module_& m);
 void bind_ops(nb::module_& m);
+void bind_registered(nb::module_& m);
 
 }  // namespace ejk::python

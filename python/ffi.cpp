@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -16,9 +17,11 @@
 #include <xla/ffi/api/ffi.h>
 
 #include <ejk/error.h>
+#include <ejk/record.h>
 #include <ejk/value.h>
 
 #include "named_ops.h"
+#include "registered.h"
 
 namespace ejk::python {
 
@@ -26,24 +29,54 @@ namespace {
 
 namespace ffi = xla::ffi;
 
+// What the attribute says.
 struct PreparedCall {
-  const NamedOp* op;
-  AnyConfig config;
-  Value options;
-  bool pull;
-  size_t rank;  // of the first result, without the axes of vmap
+  size_t rank = 0;  // of the first result, without the axes of vmap
+  std::function<void(const std::vector<Tensor>& inputs, const std::vector<Tensor>& results)> run;
 };
+
+const Value& member(const Value& call, std::string_view name) {
+  if (const Value* found = call.find(name)) return *found;
+  throw Error(ErrorKind::parse, "the attribute `call` has no member " + std::string(name));
+}
+
+PreparedCall prepare_built_in(const Value& call) {
+  const NamedOp& op = named_op(member(call, "op").as_string());
+  const Value& options = member(call, "options");
+  const DType dtype = dtype_from_name(member(call, "dtype").as_string());
+  const AnyConfig config = op.read(member(call, "config"), dtype, options);
+  const bool pull = member(call, "pull").as_bool();
+  return {0, [&op, options, config, pull](const auto& inputs, const auto& results) {
+            if (pull) op.pull(config, {inputs, options}, results);
+            else op.run(config, {inputs, options}, results);
+          }};
+}
+
+// Arrays that the kernel changes are results that begin as copies of inputs.
+PreparedCall prepare_registered(const Value& call) {
+  RecordedCall recorded;
+  recorded.id.op = member(call, "registered").as_string();
+  recorded.arguments = member(call, "arguments");
+  const Value config = member(call, "config");
+  std::vector<std::pair<size_t, size_t>> copies;
+  for (const Value& pair : member(call, "copies").as_array())
+    copies.emplace_back(pair.as_array().at(0).as_uint(), pair.as_array().at(1).as_uint());
+  return {0, [recorded, config, copies](const auto& inputs, const auto& results) {
+            for (const auto& [from, to] : copies)
+              copy_elements(inputs.at(from).any(), results.at(to).any());
+            RecordedCall now = recorded;
+            now.arrays = inputs;
+            now.arrays.insert(now.arrays.end(), results.begin(), results.end());
+            run_registered(now, config, results);
+          }};
+}
 
 PreparedCall prepare(std::string_view text) {
   const Value call = parse_json(text);
-  const auto member = [&](std::string_view name) -> const Value& {
-    if (const Value* found = call.find(name)) return *found;
-    throw Error(ErrorKind::parse, "the attribute `call` has no member " + std::string(name));
-  };
-  const NamedOp& op = named_op(member("op").as_string());
-  const DType dtype = dtype_from_name(member("dtype").as_string());
-  return {&op, op.read(member("config"), dtype, member("options")), member("options"),
-          member("pull").as_bool(), static_cast<size_t>(member("rank").as_int())};
+  PreparedCall prepared =
+      call.find("registered") != nullptr ? prepare_registered(call) : prepare_built_in(call);
+  prepared.rank = static_cast<size_t>(member(call, "rank").as_int());
+  return prepared;
 }
 
 struct TextHash {
@@ -61,17 +94,17 @@ const PreparedCall& prepared(std::string_view text) {
 }
 
 DType dtype_of_buffer(ffi::DataType type) {
-  switch (type) {
-    case ffi::DataType::F32:
-      return DType::float32;
-    case ffi::DataType::BF16:
-      return DType::bfloat16;
-    case ffi::DataType::S32:
-      return DType::int32;
-    default:
-      throw Error(ErrorKind::invalid_argument,
-                  "an array of a type that built-in operations do not take");
-  }
+  using Type = ffi::DataType;
+  static const std::map<Type, DType> known = {
+      {Type::PRED, DType::boolean}, {Type::S8, DType::int8},       {Type::S16, DType::int16},
+      {Type::S32, DType::int32},    {Type::S64, DType::int64},     {Type::U8, DType::uint8},
+      {Type::U16, DType::uint16},   {Type::U32, DType::uint32},    {Type::U64, DType::uint64},
+      {Type::F16, DType::float16},  {Type::BF16, DType::bfloat16}, {Type::F32, DType::float32},
+      {Type::F64, DType::float64},  {Type::C64, DType::complex64}, {Type::C128, DType::complex128}};
+  const auto found = known.find(type);
+  if (found == known.end())
+    throw Error(ErrorKind::invalid_argument, "an array of a type that C++ kernels do not take");
+  return found->second;
 }
 
 // An array of a call, and how it goes through the axes of vmap.
@@ -120,12 +153,10 @@ void run(const PreparedCall& call, ffi::RemainingArgs& args, ffi::RemainingRets&
   if (std::ranges::find(sizes, 0) != sizes.end()) return;
   std::vector<int64_t> index(outer_axes, 0);
   do {
-    OpCall one{{}, call.options};
-    std::vector<Tensor> to;
-    for (const Batched& input : inputs) one.inputs.push_back(input.at(index));
+    std::vector<Tensor> from, to;
+    for (const Batched& input : inputs) from.push_back(input.at(index));
     for (const Batched& result : results) to.push_back(result.at(index));
-    if (call.pull) call.op->pull(call.config, one, to);
-    else call.op->run(call.config, one, to);
+    call.run(from, to);
   } while (advance(index, sizes));
 }
 
@@ -136,7 +167,7 @@ ffi::Error execute(std::string_view text, ffi::RemainingArgs args, ffi::Remainin
   } catch (const Error& error) {
     return ffi::Error(ffi::ErrorCode::kInvalidArgument, error.what());
   } catch (const std::bad_alloc&) {
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted, "no memory for a built-in operation");
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted, "no memory for a C++ kernel");
   } catch (const std::exception& error) {
     return ffi::Error(ffi::ErrorCode::kInternal, error.what());
   }

@@ -31,6 +31,8 @@ struct RecordedCall {
   Value members;     // the kernel's own data members; null: none
   Value batch_axes;  // null: none
   Value arguments;   // run's parameters in order, as sketches; null: cannot be made again
+  // Not recorded: in a call made by hand, {"given": i} in `arguments` stands for arrays[i] itself.
+  std::vector<Tensor> arrays = {};
   uint64_t calls = 0;
   uint64_t timed_calls = 0;  // of these
   double timed_seconds = 0;  // they took

@@ -17,11 +17,11 @@
 //   EJK_REGISTER(Saxpy);
 // In a static library the linker drops a file that nothing refers to, registration included. In a
 // shared library it is all that load_kernels() needs.
-#define EJK_REGISTER(...)                                                       \
-  namespace {                                                                   \
-  [[maybe_unused]] const bool EJK_JOIN_2(ejk_registered_, __COUNTER__) =        \
-      ::ejk::detail::register_here<__VA_ARGS__>();                              \
-  }                                                                             \
+#define EJK_REGISTER(...)                                                \
+  namespace {                                                            \
+  [[maybe_unused]] const bool EJK_JOIN_2(ejk_registered_, __COUNTER__) = \
+      ::ejk::detail::register_here<__VA_ARGS__>();                       \
+  }                                                                      \
   static_assert(true, "ejk: a semicolon follows")
 #define EJK_JOIN_2(a, b) EJK_JOIN_3(a, b)
 #define EJK_JOIN_3(a, b) a##b
@@ -34,6 +34,9 @@ class RebuiltCall {
   virtual ~RebuiltCall() = default;
   virtual const Invocation& invocation() const = 0;
   virtual const AnyKernel& kernel() const = 0;
+  // Runs it, with a config of its kernel's type, on its arrays. Gives the tensors that `run`
+  // returns.
+  virtual std::vector<Tensor> run(const AnyConfig& config) = 0;
 };
 
 // What must be known of a kernel to make its calls again.
@@ -97,7 +100,8 @@ class TypedRebuiltCall final : public RebuiltCall {
   using K = typename P::Kernel;
 
   explicit TypedRebuiltCall(const RecordedCall& call)
-      : kernel_(kernel_of(call)),
+      : data_(call.arrays),
+        kernel_(kernel_of(call)),
         params_(params_of(call, typename P::Indices{})),
         bound_(kernel_, params_),
         inv_(P::invocation(kernel_, params_, typename P::Indices{})) {
@@ -107,8 +111,23 @@ class TypedRebuiltCall final : public RebuiltCall {
   }
   const Invocation& invocation() const override { return inv_; }
   const AnyKernel& kernel() const override { return bound_; }
+  std::vector<Tensor> run(const AnyConfig& config) override {
+    std::vector<Tensor> returned;
+    const auto& how = config.as<typename P::Config>();
+    if constexpr (std::is_void_v<typename P::Result>) P::run(kernel_, how, params_);
+    else append_tensors(P::run(kernel_, how, params_), returned);
+    return returned;
+  }
 
  private:
+  template <class R>
+  static void append_tensors(const R& result, std::vector<Tensor>& tensors) {
+    if constexpr (std::same_as<R, Tensor>) tensors.push_back(result);
+    else if constexpr (Element<R>) tensors.push_back(Tensor::of<R>({}, std::span(&result, 1)));
+    else if constexpr (is_a<R, std::tuple> || is_a<R, std::pair>)
+      std::apply([&](const auto&... part) { (append_tensors(part, tensors), ...); }, result);
+  }
+
   static K kernel_of(const RecordedCall& call) {
     if constexpr (std::is_empty_v<K> && std::default_initializable<K>) return K{};
     else if constexpr (MadeOfValues<K> && std::default_initializable<K>) {
@@ -167,8 +186,8 @@ std::unique_ptr<RebuiltCall> rebuild_kernel(const RecordedCall& call) {
 
 template <class K>
 KernelType kernel_type() {
-  return {std::string(K::op_id) + "@v" + std::string(version_of<K>()),
-          std::string(type_name<K>()), &rebuild_kernel<K>};
+  return {std::string(K::op_id) + "@v" + std::string(version_of<K>()), std::string(type_name<K>()),
+          &rebuild_kernel<K>};
 }
 
 template <class K>

@@ -288,7 +288,25 @@ void fill_array(const AnyView& array, const Value& sketch) {
   }
 }
 
+const Tensor* RebuiltData::given(const Value& sketch) const {
+  const Value* index = sketch.find("given");
+  if (index == nullptr) return nullptr;
+  const int64_t i = index->as_int();
+  if (i < 0 || i >= std::ssize(given_))
+    throw Error(ErrorKind::parse, "there is no given array " + std::to_string(i));
+  return &given_[static_cast<size_t>(i)];
+}
+
 const ArrayRef& RebuiltData::array(const Value& sketch) {
+  if (const Tensor* tensor = given(sketch)) {
+    const AnyView view = tensor->any();
+    return arrays_.emplace_back(ArrayRef{view.data,
+                                         view.dtype,
+                                         view.platform,
+                                         {view.shape.begin(), view.shape.end()},
+                                         {view.strides.begin(), view.strides.end()},
+                                         true});
+  }
   const Value *dtype = sketch.find("dtype"), *shape = sketch.find("shape");
   if (dtype == nullptr || !dtype->is_string() || shape == nullptr)
     throw Error(ErrorKind::parse, "the sketch of an array has no dtype or no shape: " +

@@ -23,12 +23,17 @@ Value sketch_array(const AnyView& array, bool with_data);
 // Owns what rebuilt arguments refer to.
 class RebuiltData {
  public:
+  explicit RebuiltData(std::vector<Tensor> given = {}) : given_(std::move(given)) {}
+
+  // The array that {"given": i} names; nullptr if the sketch is one of its own kind.
+  const Tensor* given(const Value& sketch) const;
   // An array like the sketched one. Throws Error(parse) if that is no sketch of an array, and
   // Error(invalid_argument) if it would not fit into memory.
   const ArrayRef& array(const Value& sketch);
   const std::string& text(std::string text) { return texts_.emplace_back(std::move(text)); }
 
  private:
+  std::vector<Tensor> given_;
   std::deque<ArrayRef> arrays_;
   std::deque<Tensor> storage_;
   std::deque<std::string> texts_;
@@ -98,6 +103,7 @@ P rebuild(const Value& sketch, RebuiltData& data) {
   } else if constexpr (requires { ArrayTarget<P>::make(nowhere, AnyView{}); })
     return ArrayTarget<P>::make(nowhere, data.array(sketch).any());
   else if constexpr (std::same_as<P, Tensor>) {
+    if (const Tensor* given = data.given(sketch)) return *given;
     const ArrayRef& array = data.array(sketch);
     if (!array.any().packed()) cannot_rebuild("a Tensor that is not packed");
     Tensor out(array.dtype, array.shape);

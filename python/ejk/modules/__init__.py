@@ -32,6 +32,7 @@ from ejk.modules._kernels import (
     RmsNorm,
     Softmax,
 )
+from ejk.modules._libraries import CppKernel, load_kernels
 
 _softmax, _rms_norm, _layer_norm, _matmul = Softmax(), RmsNorm(), LayerNorm(), Matmul()
 _grouped_matmul, _flash_attention = GroupedMatmul(), FlashAttention()
@@ -264,6 +265,7 @@ def _real(value):
 
 
 __all__ = [
+    "CppKernel",
     "DecodeAttention",
     "FlashAttention",
     "GroupedMatmul",
@@ -277,6 +279,7 @@ __all__ = [
     "flash_attention",
     "grouped_matmul",
     "layer_norm",
+    "load_kernels",
     "matmul",
     "rms_norm",
     "softmax",

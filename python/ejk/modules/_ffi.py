@@ -71,6 +71,24 @@ def call(op: str, arrays, options: dict, config, results, pull: bool = False):
             "rank": len(results[0][0]),
         }
     )
+    return _custom_call(jax, arrays, results, text)
+
+
+def call_registered(op: str, arrays, arguments, copies, config, results):
+    """The same of a kernel that a library registered; python/ffi.h says what the members mean."""
+    text = _core.stable_json(
+        {
+            "registered": op,
+            "config": config,
+            "arguments": arguments,
+            "copies": copies,
+            "rank": len(results[0][0]),
+        }
+    )
+    return _custom_call(_jax.required(), arrays, results, text)
+
+
+def _custom_call(jax, arrays, results, text):
     types = [_result_type(jax, arrays, shape, dtype) for shape, dtype in results]
     return jax.ffi.ffi_call(_TARGET, types, vmap_method="expand_dims")(*arrays, call=text)
 

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C++ kernels of a user's own library, inside JAX."""
+
+import pathlib
+import subprocess
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ejk import modules
+from ejk.ops import policy_override
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ARCHIVE = ROOT / "build/python/libejk.a"
+
+SOURCE = """
+#include <span>
+#include <vector>
+
+#include <ejk/registry.h>
+#include <ejk/tensor.h>
+
+struct Saxpy {
+  static constexpr std::string_view op_id = "mine.saxpy", version = "2";
+  struct Config { int block = 64; };
+  void run(const Config& c, float alpha, std::span<const float> x, std::span<float> y) const {
+    for (size_t from = 0; from < x.size(); from += size_t(c.block))
+      for (size_t i = from; i < std::min(x.size(), from + size_t(c.block)); ++i) y[i] += alpha * x[i];
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {16}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{16}, {1024}}; }
+  bool is_valid(const Config& c, const ejk::Invocation&) const { return c.block > 0; }
+};
+EJK_REGISTER(Saxpy);
+
+struct Sums {  // of the rows of a matrix; and the number of rows
+  static constexpr std::string_view op_id = "mine.sums", version = "1";
+  struct Config { bool unused = false; };
+  ejk::Tensor run(const Config&, ejk::View<const double, 2> x, ejk::Out<std::span<double>> sums) const {
+    if (int64_t(sums->size()) != x.shape[0]) throw std::runtime_error("a sum for each row is needed");
+    for (int64_t r = 0; r < x.shape[0]; ++r) {
+      (*sums)[size_t(r)] = 0;
+      for (int64_t c = 0; c < x.shape[1]; ++c) (*sums)[size_t(r)] += x(r, c);
+    }
+    const int32_t rows = int32_t(x.shape[0]);
+    return ejk::Tensor::of<int32_t>({1}, std::span(&rows, 1));
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+EJK_REGISTER(Sums);
+"""
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    if not ARCHIVE.exists():
+        pytest.skip("the library was not built here")
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "mine.cpp").write_text(SOURCE)
+    command = ["c++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{ROOT / 'include'}", folder / "mine.cpp"]
+    subprocess.run([*command, ARCHIVE, "-lhwy", "-o", folder / "libmine.so"], check=True)
+    return modules.load_kernels(folder / "libmine.so")
+
+
+@pytest.fixture(autouse=True)
+def no_tuning():
+    with policy_override(allow_autotune=False):
+        yield
+
+
+def test_it_names_its_kernels(kernels):
+    assert sorted(kernels) == ["mine.saxpy@v2", "mine.sums@v1"]
+
+
+def test_arrays_that_a_kernel_changes_are_results(kernels):
+    saxpy = kernels["mine.saxpy@v2"]
+    x, y = jnp.arange(100.0), jnp.ones(100)
+    expected = 2 * x + 1
+    np.testing.assert_allclose(saxpy(2.0, x, y), expected)
+    np.testing.assert_allclose(y, 1)
+    np.testing.assert_allclose(jax.jit(lambda x, y: saxpy(2.0, x, y))(x, y), expected)
+    np.testing.assert_allclose(saxpy(2.0, x, y, cfg={"block": 7}), expected)
+    both = jax.vmap(lambda x: saxpy(0.5, x, y))(jnp.stack([x, 3 * x]))
+    np.testing.assert_allclose(both, jnp.stack([0.5 * x + 1, 1.5 * x + 1]))
+
+
+def test_it_is_tuned_like_any_other(kernels):
+    from ejk.ops import ConfigCache, ConfigSelectorChain, Executor
+
+    executor = Executor(ConfigSelectorChain(cache=ConfigCache()))
+    x = jnp.arange(2000.0)
+    assert executor.choose_config(kernels["mine.saxpy@v2"], 2.0, x, x) == {"block": 16}
+    with policy_override(allow_autotune=True):
+        chosen = Executor(ConfigSelectorChain(cache=ConfigCache())).choose_config(kernels["mine.saxpy@v2"], 2.0, x, x)
+    assert chosen in ({"block": 16}, {"block": 1024})
+
+
+def test_results_that_are_written_and_returned(kernels):
+    jax_types = jax.ShapeDtypeStruct((3,), "float64"), jax.ShapeDtypeStruct((1,), "int32")
+    with jax.enable_x64(True):
+        x = jnp.arange(12.0, dtype="float64").reshape(3, 4)
+        sums, rows = kernels["mine.sums@v1"](x, jax_types[0], returns=jax_types[1])
+    np.testing.assert_allclose(sums, np.asarray(x).sum(1))
+    assert rows.tolist() == [3]
+
+
+def test_mistakes_are_errors(kernels):
+    saxpy = kernels["mine.saxpy@v2"]
+    x = jnp.ones(4)
+    with pytest.raises(Exception, match="saxpy"):
+        saxpy(2.0, x)
+    with pytest.raises(Exception, match="array as in_out is needed"):
+        saxpy(2.0, x, jax.ShapeDtypeStruct((4,), "float32"))
+    with pytest.raises(Exception, match="float32"):
+        saxpy(2.0, x.astype("int32"), x)
+    with pytest.raises(Exception, match="config"):
+        saxpy(2.0, x, x, cfg={"no such field": 1})
+    with pytest.raises(Exception, match="a sum for each row"), jax.enable_x64(True):
+        wrong = jax.ShapeDtypeStruct((2,), "float64"), jax.ShapeDtypeStruct((1,), "int32")
+        jax.block_until_ready(kernels["mine.sums@v1"](jnp.ones((3, 4), "float64"), wrong[0], returns=wrong[1]))
+    with pytest.raises(ValueError, match="no kernel|cannot use|registers|library"):
+        modules.load_kernels(next((ROOT / "build/python").rglob("_core*.so")))
+    with pytest.raises(OSError, match="cannot load"):
+        modules.load_kernels("/nowhere/lib.so")
