@@ -881,8 +881,8 @@ def test_003_28_labels_in_hlo_text(fn, kernel, executor):
         assert set(labels) == {executor.label(kernel, a, b)}
 
 
-def test_003_29_configs_of_labels(fn):
-    from ejkernel.ops import find_labels_in_lowered, label, labels_to_configs
+def test_003_29_configs_of_labels(fn, kernel):
+    from ejkernel.ops import find_labels_in_lowered, label, labels_to_configs, overlay_cache
 
     labels = find_labels_in_lowered(jax.jit(fn).lower(a))
     unknown = label("nothing@v0", "0123456789abcdef")
@@ -891,6 +891,8 @@ def test_003_29_configs_of_labels(fn):
 
     assert configs == [(labels[0], FAST)]
     assert labels_to_configs([unknown]) == [(unknown, None)]
+    with overlay_cache(configs), policy_override(autotune=False):
+        assert Executor().choose_config(kernel, a, b) == FAST
 
 
 def test_003_30_a_label_of_ones_own():
@@ -1095,12 +1097,13 @@ def test_004_03_the_steps_of_the_source(kernel, recording, selector, executor, t
 # ---- the project's own --------------------------------------------------------------------------
 
 
+def examples_of(document):
+    text = (pathlib.Path(__file__).resolve().parents[2] / document).read_text()
+    return "\n".join(re.findall(r"```python\n(.*?)```", text, re.S))
+
+
 def test_the_readme():
-    text = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-    assert blocks
-    for block in blocks:
-        names = {}
-        exec(block, names)
-        np.testing.assert_allclose(names["y"], np.cumsum(np.arange(4096.0)), rtol=1e-5)
-        np.testing.assert_allclose(names["g"], names["y"], rtol=1e-5)
+    names = {}
+    exec(examples_of("README.md"), names)
+    np.testing.assert_allclose(names["y"], np.cumsum(np.arange(4096.0)), rtol=1e-5)
+    np.testing.assert_allclose(names["g"], names["y"], rtol=1e-5)
