@@ -1107,3 +1107,25 @@ def test_the_readme():
     exec(examples_of("README.md"), names)
     np.testing.assert_allclose(names["y"], np.cumsum(np.arange(4096.0)), rtol=1e-5)
     np.testing.assert_allclose(names["g"], names["y"], rtol=1e-5)
+
+
+def test_first_steps_with_python(capsys):
+    names = {}
+    exec(examples_of("docs/python.md"), names)
+    executor, kernel, args, config = names["executor"], names["distances"], (names["x"], names["y"]), names["Config"]
+    for d in (names["d"], names["fixed"](*args), kernel(*args)):
+        np.testing.assert_allclose(d, np.full((256, 100), 8.0), rtol=1e-6)
+    np.testing.assert_allclose(names["g"], np.full((256, 8), 200.0), rtol=1e-6)
+    assert names["best"] in kernel.candidate_cfgs(None) and names["few"].shape == (10, 100)
+    assert "memory      has a config" in capsys.readouterr().out
+    assert len(executor.chooser.persistent.keys()) == 1, "the guess for the shorter array is not kept"
+    label = executor.label(kernel, *args)
+    assert label.startswith("ejkernel_ops#distances@v1:")
+    for cache in (executor.chooser.cache, executor.chooser.persistent):
+        assert cache.get(label) == names["best"]
+    from ejk.ops import overlay_cache
+
+    with overlay_cache({label: config(16)}):
+        assert executor.choose_config(kernel, *args) == config(16)
+    executor.chooser.cache.put(label, config(1))
+    assert executor.choose_config(kernel, *args) == config(1)
