@@ -5,8 +5,8 @@
     002  ejkernel.ops.execution.executor     003  ejkernel.ops, the overview
     004  the source of ejkernel.ops.execution.offline
 
-`test_003_07_...` is example 7 of document 003. Inside, the part between the two blank lines, or the whole, is the
-example without its comments; what it takes for granted (a kernel, arrays, a selector) stands around it.
+`test_003_07_...` is example 7 of document 003: the example as printed, without its comments, set off by blank lines
+from what it takes for granted (a kernel, arrays, a selector) and from what is checked.
 `test_003_says_...` is what document 003 says without an example. The last lines of a run tell how many
 examples passed.
 """
@@ -24,7 +24,6 @@ import numpy as np
 import pytest
 
 import ejk.as_ejkernel  # noqa: F401  the name ejkernel, for the imports below
-from ejkernel.modules import flash_attention  # noqa: F401  shown in 003
 from ejkernel.ops import (
     AutotunePolicy,
     ConfigCache,
@@ -193,17 +192,16 @@ def test_000_001_and_002_say_the_signature_of(path):
     for part in path.split("."):
         thing = getattr(thing, part)
     wanted = SIGNATURES[path].split()
-    shown = [
-        str(p).split(":")[0].strip() + ("" if p.default in (p.empty, None) and "=" not in str(p) else f"={p.default!r}")
-        for p in (p.replace(annotation=p.empty) for p in inspect.signature(thing).parameters.values())
-    ]
-    shown = [re.sub(r"=.*?=", "=", text) for text in shown]
-    for text in wanted:
-        # What is required there may be optional here, and there may be more.
-        assert text in shown or f"{text}=None" in shown, (text, shown)
-    assert [s.split("=")[0] for s in shown if s.split("=")[0] in {w.split("=")[0] for w in wanted}] == [
-        w.split("=")[0] for w in wanted
-    ]
+    shown = [_shown(parameter) for parameter in inspect.signature(thing).parameters.values()]
+    # What is required there may be optional here, and there may be more.
+    found = [text for text in shown if text in wanted or text.removesuffix("=None") in wanted]
+    assert [text if text in wanted else text.removesuffix("=None") for text in found] == wanted, shown
+
+
+def _shown(parameter):
+    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+    return f"{stars}{parameter.name}{default}"
 
 
 def test_000_says_the_order_of_the_chain(kernel, inv, tmp_path):
