@@ -10,13 +10,14 @@ from ejk.ops.core.types import Cfg
 
 
 def place_of(key) -> tuple[str, str, str]:
-    """(device, op, key) of a key given alone: "OP:KEY" is a call of this device, a tuple is all three,
-    anything else is nobody's call."""
+    """(device, op, key) of a key given alone: a label "PREFIX#OP:KEY" or "OP:KEY" is a call on this device, a
+    tuple is all three, anything else is nobody's call."""
     if isinstance(key, tuple) and len(key) == 3 and all(isinstance(part, str) for part in key):
         return key
     if isinstance(key, str):
-        op, colon, digits = key.rpartition(":")
-        if colon and "@v" in op:
+        label = _core.parse_label(key)
+        op, _, digits = key.rpartition(":") if label is None else (label[1], ":", label[2])
+        if "@v" in op:
             from ejk.ops.utils.fingerprint import device_fingerprint
 
             return device_fingerprint(), op, digits
@@ -43,7 +44,10 @@ def get_arguments(given: tuple, name: str):
 
 
 class ConfigCache(_core.ConfigCache, Generic[Cfg]):
-    """Configs of this process by device, op and call key, or by any key of your own."""
+    """Configs of this process by device, op and call key, by a call's label, or by any key of your own.
+
+    `cache.put(executor.label(kernel, a, b), config)` says what such calls run with.
+    """
 
     def put(self, *where_and_config) -> None:
         """put(device, op_id, call_key, config) or put(key, config)."""
@@ -67,8 +71,8 @@ class ConfigCache(_core.ConfigCache, Generic[Cfg]):
 class overlay_cache:
     """While it is entered, what it holds comes before memory and disk.
 
-    Takes a cache, or a dict of (device, op_id, call_key) or of keys. Functions that are jitted already
-    are traced again inside, and as they were outside.
+    Takes a cache, or a dict of (device, op_id, call_key), of labels or of keys (or such pairs). Functions that
+    are jitted already are traced again inside, and as they were outside.
     """
 
     def __init__(self, mapping):

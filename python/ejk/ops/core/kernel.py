@@ -132,7 +132,8 @@ class Kernel(Generic[Cfg, Out]):
 class Invocation(Generic[Cfg, Out]):
     """One call: what heuristics look at and keys are made of.
 
-    Made by the executor; by hand either with `op_id=` or with `kernel=`.
+    Made by the executor; by hand either with `op_id=` or with `kernel=`. `metadata` is anything the maker wants
+    to keep with it; nothing here looks at it.
     """
 
     __slots__ = (
@@ -168,7 +169,7 @@ class Invocation(Generic[Cfg, Out]):
         check_vma: bool = False,
         *,
         kernel: Kernel | None = None,
-        metadata: typing.Mapping[str, Any] | None = None,
+        metadata: Any = None,
     ):
         if isinstance(op_id, Kernel):
             op_id, kernel = None, op_id
@@ -187,7 +188,7 @@ class Invocation(Generic[Cfg, Out]):
             out_specs,
             check_vma,
             kernel,
-            dict(metadata or {}),
+            {} if metadata is None else metadata,
             None,
             None,
         )

@@ -48,20 +48,27 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         return self.chooser.choose(inv, kernel)
 
     def compile(self, kernel: Kernel[Cfg, Out], *example_args, cfg: Cfg | None = None, **example_kwargs):
-        """A jitted function with the config that fits the example arguments.
+        """A jitted function with the config that fits the example arguments, whatever it is called with.
 
         What is no array may be left out or changed when it is called; a named argument of the example is
-        the default of such an argument.
+        the default of such an argument. `lower` is that of the jitted function, `config` is the config.
         """
         inv = self._invocation(kernel, example_args, example_kwargs, cfg=cfg)
         config = cfg if cfg is not None else self.chooser.choose(inv, kernel)
 
-        def compiled(*args, **kwargs):
-            args, kwargs = _prepared(kernel, args, example_kwargs | kwargs)
-            arguments = Arguments(args, kwargs)
-            return self._target(kernel, arguments, config, inv)(*arguments.arrays)
+        def target_and_arrays(args, kwargs):
+            arguments = Arguments(*_prepared(kernel, args, example_kwargs | kwargs))
+            return self._target(kernel, arguments, config, inv), arguments.arrays
 
-        compiled.config = config
+        def compiled(*args, **kwargs):
+            target, arrays = target_and_arrays(args, kwargs)
+            return target(*arrays)
+
+        def lower(*args, **kwargs):
+            target, arrays = target_and_arrays(args, kwargs)
+            return _jax.required().jit(_Targets.final(target)).lower(*arrays)
+
+        compiled.config, compiled.lower = config, lower
         return compiled
 
     def explain(self, kernel: Kernel[Cfg, Out], *args, cfg: Cfg | None = None, **kwargs) -> str:

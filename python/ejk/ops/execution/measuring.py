@@ -6,6 +6,7 @@ from __future__ import annotations
 from ejk import _core, _jax
 from ejk.ops.core.call import _with_backward, untraceable
 from ejk.ops.core.function import Arguments
+from ejk.ops.registry import with_data
 
 _MOST_SECONDS = 60.0
 
@@ -14,12 +15,13 @@ def prepared(fn, args, kwargs):
     """fn(*args, **kwargs) as a function without arguments that waits for its results.
 
     Jitted, with its gradient if it is tagged so; forward only if that cannot be differentiated; not jitted
-    if that cannot be. Raises what fn raises.
+    if that cannot be. Arrays that are traced are zeros here, those of recorded calls seeded numbers. Raises
+    what fn raises.
     """
     jax = _jax.loaded()
     if jax is None:
         return lambda: fn(*args, **kwargs)
-    arguments = Arguments(args, dict(kwargs))
+    arguments = Arguments(with_data(tuple(args)), with_data(dict(kwargs), 1000))
     arrays = [_zeros(jax, a) if _jax.is_tracer(a) else a for a in arguments.arrays]
 
     def forward(*given):

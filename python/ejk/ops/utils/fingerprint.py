@@ -120,7 +120,7 @@ def original_fingerprint(dev=None) -> str:
 
 
 def device_kind(dev=None) -> str:
-    """"cpu", "gpu" or "tpu"."""
+    """"cpu", "gpu" or "tpu": what JAX's first device is; "cpu" in a program that has not imported JAX."""
     if dev is None:
         devices = _jax.devices()
         if not devices:

@@ -57,16 +57,18 @@ def extract_labels_from_hlo_text(hlo_text: str) -> list[str]:
 
 
 def find_labels_in_lowered(lowered) -> list[str]:
-    """The labels in a computation, each once: lowered, compiled or exported, a text or bytes."""
+    """The labels in a computation, each once: lowered, compiled or exported, its IR, a text or bytes."""
     return [text for text, _, _, _ in _core.find_labels(_text_of(lowered))]
 
 
 def _text_of(lowered):
     if isinstance(lowered, (str, bytes)):
         return lowered
-    for method in ("as_text", "mlir_module"):
+    for method in ("as_text", "mlir_module", "as_hlo_text"):
         if hasattr(lowered, method):
             return getattr(lowered, method)()
+    if hasattr(lowered, "operation"):  # a module of MLIR, as lowered.compiler_ir() gives it
+        return str(lowered)
     raise TypeError(
         f"[labels] a {type(lowered).__name__} was given: a lowered, compiled or exported computation, "
         "its text or its bytes are expected"
