@@ -281,7 +281,8 @@ struct Worker::State {
     return how.empty() ? otherwise : how;
   }
   std::string end(const Rubbish& rubbish) {
-    return end("was ended, because it printed what is no answer: " + quoted(rubbish.line));
+    process->end(), process.reset();
+    return "printed what is no answer: " + quoted(rubbish.line);
   }
 
   [[noreturn]] void refuse(const std::string& why) {

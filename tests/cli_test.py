@@ -1087,7 +1087,7 @@ def test_workers_end_with_the_tool(ejk, shifted, device, tmp_path, kill):
         assert list((tmp_path / "slow").rglob("*.intent")) == []
 
 
-WORKER = """
+WORKER = r"""
 import json, os, subprocess, sys
 print(json.dumps({"event": "ready", "protocol": 1, "device": "any", "process": os.getpid()}), flush=True)
 for line in sys.stdin:
