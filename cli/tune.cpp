@@ -71,6 +71,7 @@ class Workers {
     if (!options_.store.empty()) out.store = store.layers().front()->where();
     out.patience_seconds = options_.deadline;
     out.on_progress = [&progress](const TuneProgress& p) { progress.show(progress_text(p)); };
+    out.on_warning = [](const std::string& message) { say(message); };
     out.stop = &StopOnInterrupt::requested();
     return out;
   }

@@ -241,7 +241,9 @@ TuneProgress progress_in(const Value& answer) {
 // ---- the worker --------------------------------------------------------------------------------
 
 struct Worker::State {
-  explicit State(WorkerOptions given) : options(std::move(given)) {}
+  explicit State(WorkerOptions given) : options(std::move(given)) {
+    if (!options.on_warning) options.on_warning = stderr_warnings();
+  }
 
   WorkerOptions options;
   std::unique_ptr<Process> process;
@@ -415,8 +417,9 @@ Entry Worker::tune(const RecordedCall& call, double budget_seconds) {
     std::string message = "[" + call.id.op + "] its worker process " + lost;
     const auto running = state_->left_running();
     if (running) message += " while it ran " + stable_json(*running);
-    if (attempt > 1) message += fmt::format(", in the last of {} attempts", attempt);
+    if (attempt > 1) message += fmt::format(" (attempt {})", attempt);
     if (!running || attempt == most_attempts || state_->stopped()) throw WorkerLost(message);
+    state_->options.on_warning(message + "; a fresh one goes on");
   }
 }
 

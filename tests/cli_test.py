@@ -1032,6 +1032,7 @@ def test_kernels_that_crash_exit_or_hang_cost_their_own_calls(ejk, bad, shifted,
     result = ejk("tune", "--recorded", *bad, "--deadline", "6", "--budget-per-call", "1", "--json", expect=1)
     assert {t["op"] for t in result.json["tuned"]} == {"plugin.shifted@v1", "bad.crash@v1"}
     assert all(t["kept"] for t in result.json["tuned"])
+    assert re.search(r'bad.crash@v1\] .*SIGSEGV while it ran {"block":2}.*a fresh one goes on', result.stderr)
     why = {s["op"]: s["why"] for s in result.json["skipped"] if s["lost"]}
     assert "ended by SIGSEGV" in why["bad.hook.crash@v1"] and "--in-process" in why["bad.hook.crash@v1"]
     assert "exit code 7" in why["bad.hook.exit@v1"]

@@ -97,8 +97,13 @@ TEST_F(WorkerTest, TunesACallAndKeepsTheResult) {
 
 TEST_F(WorkerTest, AConfigThatEndsItsProcessIsLeftOutAndTheOthersAreMeasured) {
   for (const std::string op : {"bad.crash@v1", "bad.exit@v1"}) {
-    ejk::Worker worker(options());
+    std::vector<std::string> warnings;
+    ejk::WorkerOptions how = options();
+    how.on_warning = [&](const std::string& message) { warnings.push_back(message); };
+    ejk::Worker worker(how);
     const ejk::Entry entry = worker.tune(call_of(op), 2);
+    EXPECT_EQ(warnings.size(), 4u) << "as often as the journal lets one die that passes in a child";
+    EXPECT_THAT(warnings, testing::Each(HasSubstr(R"(while it ran {"block":2})")));
     EXPECT_NE(entry.config, ejk::Value::object({{"block", 2}})) << op;
     EXPECT_EQ(stored(op, 2).status, "untried") << op;
     EXPECT_THAT(stored(op, 2).why, HasSubstr("processes died while they ran it")) << op;

@@ -26,6 +26,7 @@ struct WorkerOptions {
   // One that has not answered so long after its budget was spent is ended.
   double patience_seconds = 60;
   ProgressSink on_progress = {};
+  WarningSink on_warning = {};  // hears of workers that died and were replaced; default: stderr
   // When set from elsewhere, the tuning ends with what it has.
   const std::atomic<bool>* stop = nullptr;
 };

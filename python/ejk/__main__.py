@@ -11,7 +11,7 @@ import sys
 from ejk import _core
 
 _ABOUT = """Tunes recorded calls of Python kernels in worker processes, so that a config that crashes,
-hangs or exits costs one attempt and nothing else.
+hangs or exits costs some attempts and nothing else.
 
   EJKERNEL_OPS_RECORD=1 python program.py         # keeps every distinct call on disk
   python -m ejk tune --import my_kernels          # tunes them and keeps the results in the store

@@ -246,6 +246,21 @@ def text(shape):
     assert len(json.loads(program(*words, "--recorded").stdout)["tuned"]) == 2
 
 
+def test_the_tool_tunes_python_kernels_with_a_worker(program, record, tmp_path):
+    build = pathlib.Path(os.environ.get("EJK_BUILD_DIR", pathlib.Path(__file__).parents[2] / "build/dev"))
+    if not (build / "cli/ejk").exists():
+        pytest.skip("the tool is not built")
+    record("Crashes", "Good", "Hopeless")
+    worker = f"{sys.executable} -m ejk worker --import some_kernels"
+    done = subprocess.run(
+        [build / "cli/ejk", "tune", "--recorded", "--worker", worker, "--json"], capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stderr
+    entries, skipped = tuned(done)
+    assert set(entries) == {"crashes@v1", "good@v1"} and entries["crashes@v1"]["config"] in (1, 3)
+    assert "exit code 4" in skipped["hopeless@v1"]["why"] and skipped["hopeless@v1"]["lost"]
+
+
 def test_a_worker_answers_requests_line_by_line(program, record, tmp_path):
     record("Good")
     (path,) = (tmp_path / "recorded").rglob("*.json")
