@@ -99,7 +99,7 @@ class Process {
     const ssize_t n =
         ::send(input_.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n > 0) text.remove_prefix(static_cast<size_t>(n));
-    else if (n < 0 && errno != EAGAIN && errno != EINTR) text = {};  // it has ended, or will not read
+    else if (n < 0 && errno != EAGAIN && errno != EINTR) text = {};  // it reads no more
   }
 
   void interrupt() { ::kill(-pid_, SIGINT); }
@@ -215,7 +215,8 @@ double number_in(const Value& answer, std::string_view name) {
 
 uint64_t count_in(const Value& answer, std::string_view name) {
   constexpr double most = 1e18;
-  return static_cast<uint64_t>(std::clamp(number_in(answer, name), 0., most));
+  const double number = number_in(answer, name);
+  return number > 0 ? static_cast<uint64_t>(std::min(number, most)) : 0;  // NaN is no count
 }
 
 TuneProgress progress_in(const Value& answer) {
@@ -250,6 +251,7 @@ struct Worker::State {
   std::string device;
   int64_t number = 0;   // of the process, as it says itself
   bool told_to_stop = false;
+  bool busy = false;    // with a request whose answer nobody has heard
   std::string refusal;  // why there is no use in starting it again
 
   bool stopped() const { return options.stop != nullptr && options.stop->load(); }
@@ -300,7 +302,9 @@ struct Worker::State {
   }
 
   void start() {
-    if (std::exchange(told_to_stop, false)) process.reset();  // it ends by itself
+    // One that was told to stop ends by itself, one that died meanwhile had nothing to do.
+    const bool of_no_use = std::exchange(told_to_stop, false) || std::exchange(busy, false);
+    if (process && (of_no_use || process->has_ended())) process.reset();
     if (process) return;
     if (!refusal.empty()) throw Error(ErrorKind::invalid_argument, refusal);
     if (options.command.empty()) refuse("has no command");
@@ -347,6 +351,7 @@ struct Worker::State {
     auto deadline = after(seconds);
     const auto begun = Clock::now();
     auto heard = begun;
+    busy = true;
     process->send(unsent);
     const auto meanwhile = [&] {
       if (!unsent.empty()) process->send(unsent);
@@ -364,6 +369,7 @@ struct Worker::State {
       for (;;) {
         const std::optional<Value> answer = listen(deadline, meanwhile);
         const std::string event = answer ? text_in(*answer, "event") : "";
+        busy = event != "failed" && event != "tuned";
         if (event == "failed") throw_failure(*answer);
         if (event == "tuned") return entry_in(*answer, call);
         if (event == "progress") tell(call, progress_in(*answer)), heard = Clock::now();
@@ -380,11 +386,12 @@ struct Worker::State {
     }
   }
 
-  static Entry entry_in(const Value& answer, const RecordedCall& call) {
+  Entry entry_in(const Value& answer, const RecordedCall& call) const {
     try {
       const Value* document = answer.find("entry");
       Entry entry = entry_from_document(document == nullptr ? Value() : *document);
-      if (entry.id.op == call.id.op && entry.id.device == call.id.device) return entry;
+      const bool key_fits = entry.id.key == call.id.key || options.validate_backward;
+      if (key_fits && entry.id.op == call.id.op && entry.id.device == call.id.device) return entry;
     } catch (const Error&) {
     }
     throw Rubbish{to_json(answer)};

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <string_view>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -79,7 +80,8 @@ class WorkerTest : public testing::Test {
   const std::string store = folder.path() + "/store";
 };
 
-constexpr const char* ready = R"(echo '{"event":"ready","protocol":1,"process":1}'; read request; )";
+const std::string ready =
+    R"(echo '{"event":"ready","protocol":1,"process":1}'; read request; )";
 
 TEST_F(WorkerTest, TunesACallAndKeepsTheResult) {
   ejk::Worker worker(options());
@@ -179,12 +181,14 @@ TEST_F(WorkerTest, OneThatDoesNotKeepToTheProtocolIsLost) {
 }
 
 TEST_F(WorkerTest, ProgressWithoutEndIsNoAnswer) {
-  ejk::WorkerOptions how = script(
-      std::string(ready) +
-      R"(echo '{"event":"later version"}'; while :; do echo '{"event":"progress","tried":3}'; sleep 0.02; done)");
+  ejk::WorkerOptions how = script(ready + R"(
+    echo '{"event":"later version"}'
+    while :; do echo '{"event":"progress","tried":3,"round":NaN}'; sleep 0.02; done)");
   how.patience_seconds = 1;
   int told = 0;
-  how.on_progress = [&](const ejk::TuneProgress& p) { told += p.op == "bad.print@v1" && p.tried == 3; };
+  how.on_progress = [&](const ejk::TuneProgress& p) {
+    told += p.op == "bad.print@v1" && p.tried == 3 && p.round == 0;
+  };
   ejk::Worker worker(how);
   EXPECT_THAT(loss_of(worker, "bad.print@v1", 0.1), HasSubstr("did not answer within 1.1 s"));
   EXPECT_GT(told, 3);
@@ -192,7 +196,7 @@ TEST_F(WorkerTest, ProgressWithoutEndIsNoAnswer) {
 
 TEST_F(WorkerTest, AnErrorOfTheWorkerHasItsKind) {
   ejk::Worker worker(script(
-      ready + std::string(R"(echo '{"event":"failed","kind":"no_configuration","message":"none left"}')")));
+      ready + R"(echo '{"event":"failed","kind":"no_configuration","message":"none left"}')"));
   try {
     worker.tune(call_of("bad.print@v1"), 1);
     FAIL();
@@ -219,6 +223,23 @@ TEST_F(WorkerTest, StoppingKeepsWhatIsMeasured) {
   stop = false;
   EXPECT_EQ(worker.tune(call_of("bad.print@v1"), 1).id.op, "bad.print@v1")
       << "the next call has a fresh worker";
+}
+
+TEST_F(WorkerTest, AnAnswerThatNobodyWaitedForIsNotTakenForTheNext) {
+  ejk::WorkerOptions how = options();
+  how.on_progress = [](const ejk::TuneProgress& p) {
+    if (p.op == "plugin.slow@v1") throw std::logic_error("of the program");
+  };
+  ejk::Worker worker(how);
+  EXPECT_THROW(worker.tune(call_of("plugin.slow@v1"), 1000), std::logic_error);
+  EXPECT_EQ(worker.tune(call_of("bad.print@v1"), 1).id.op, "bad.print@v1");
+}
+
+TEST_F(WorkerTest, OneThatDiesWhileItWaitsIsReplaced) {
+  ejk::Worker worker(script(R"(echo '{"event":"ready","protocol":1,"device":"d"}'; exec <&-)"));
+  EXPECT_EQ(worker.device(), "d");
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(worker.device(), "d");
 }
 
 TEST_F(WorkerTest, TunesRecordedCalls) {

@@ -52,8 +52,8 @@ class Worker {
   std::string device();
 
   // Tunes the call there; the worker has kept the result, which is returned without its candidates.
-  // If the worker dies while it runs a config, that config is a suspect, and a fresh worker goes on,
-  // some times. Throws the Error that the worker reports, or WorkerLost.
+  // If the worker dies while it runs a config, that config is a suspect, and a fresh worker goes
+  // on, some times. Throws the Error that the worker reports, or WorkerLost.
   Entry tune(const RecordedCall& call, double budget_seconds);
 
  private:

@@ -54,8 +54,8 @@ struct Hopeless : Bad<Name, Act> {
   }
 };
 
-constexpr char crash[] = "bad.crash", quit[] = "bad.exit", wait[] = "bad.hang", talk[] = "bad.print",
-               crash_hook[] = "bad.hook.crash", quit_hook[] = "bad.hook.exit",
+constexpr char crash[] = "bad.crash", quit[] = "bad.exit", wait[] = "bad.hang",
+               talk[] = "bad.print", crash_hook[] = "bad.hook.crash", quit_hook[] = "bad.hook.exit",
                wait_hook[] = "bad.hook.hang";
 
 }  // namespace
