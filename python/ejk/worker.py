@@ -121,10 +121,13 @@ def _rebuilt(record: dict):
     if record["context"]:
         refuse(f"it was made inside {record['context']}, whose mesh is not recorded")
     name = sketches[0]["python"]
+    module = name.partition(":")[0]
+    if module.startswith("ejk."):  # of this package itself; others are imported only if that is asked for
+        importlib.import_module(module)
     try:
         kernel, args, kwargs = call_from(sketches[0])
     except ValueError as error:
-        refuse(f"{error} (--import {name.partition(':')[0]})")
+        refuse(f"{error} (--import {module})")
     return Invocation(kernel=kernel, args=with_data(args), kwargs=with_data(kwargs, 1000))
 
 
