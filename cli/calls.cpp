@@ -123,11 +123,17 @@ std::string op_known_as(const std::string& name) {
 
 void load_plugins(const KernelOptions& options) {
   register_ops();
+  for (const std::string& path : plugin_paths(options)) load_kernels(path);
+}
+
+std::vector<std::string> plugin_paths(const KernelOptions& options) {
+  std::vector<std::string> out;
   for (const std::string& path : options.plugins) {
     // A bare name would be looked for in the system's folders only.
     const bool bare = path.find('/') == std::string::npos && std::filesystem::exists(path);
-    load_kernels(bare ? "./" + path : path);
+    out.push_back(bare ? "./" + path : path);
   }
+  return out;
 }
 
 std::string recorded_folder(const KernelOptions& options) {
@@ -168,22 +174,24 @@ EntryId id_of(const Invocation& inv) {
   return {device.fingerprint, inv.op(), inv.call_key(), inv.spec()};
 }
 
+std::string progress_text(const TuneProgress& p) {
+  std::string line = fmt::format("{} {}: ", p.op, p.key.substr(0, 8));
+  if (p.candidates == 0) return line + fmt::format("under way for {:.0f} s", p.elapsed);
+  line += fmt::format("{} of {} tried", p.tried, p.candidates);
+  if (p.rejected > 0) line += fmt::format(", {} rejected", p.rejected);
+  if (p.round > 0) line += fmt::format(", {} racing, round {}", p.racing, p.round);
+  if (p.best_seconds > 0) line += ", best " + time_text(p.best_seconds);
+  if (p.speedup > 0) line += fmt::format(" ({})", ratio_text(p.speedup));
+  return line + fmt::format(", at most {:.0f} s left", p.remaining);
+}
+
 std::shared_ptr<ConfigSelectorChain> selector_for(std::shared_ptr<PersistentCache> store,
                                                   double budget_seconds, Progress& progress) {
   return std::make_shared<ConfigSelectorChain>(SelectorOptions{
       .policy = AutotunePolicy{.budget_seconds = budget_seconds},
       .persistent = std::move(store),
       .on_warning = [](const std::string& message) { say(message); },
-      .on_progress =
-          [&progress](const TuneProgress& p) {
-            std::string line = fmt::format("{} {}: {} of {} tried", p.op, p.key.substr(0, 8),
-                                           p.tried, p.candidates);
-            if (p.rejected > 0) line += fmt::format(", {} rejected", p.rejected);
-            if (p.round > 0) line += fmt::format(", {} racing, round {}", p.racing, p.round);
-            if (p.best_seconds > 0) line += ", best " + time_text(p.best_seconds);
-            if (p.speedup > 0) line += fmt::format(" ({})", ratio_text(p.speedup));
-            progress.show(line + fmt::format(", at most {:.0f} s left", p.remaining));
-          },
+      .on_progress = [&progress](const TuneProgress& p) { progress.show(progress_text(p)); },
       .stop = &StopOnInterrupt::requested()});
 }
 

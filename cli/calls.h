@@ -30,6 +30,12 @@ RecordedCall call_from_line(const std::string& op, const std::vector<std::string
 
 EntryId id_of(const Invocation& inv);
 
+// The shared libraries of kernels, as another process finds them too.
+std::vector<std::string> plugin_paths(const KernelOptions& options);
+
+// How far a tuning is, as one line.
+std::string progress_text(const TuneProgress& p);
+
 // A selector for this store that shows its progress and ends with Ctrl-C.
 std::shared_ptr<ConfigSelectorChain> selector_for(std::shared_ptr<PersistentCache> store,
                                                   double budget_seconds, Progress& progress);

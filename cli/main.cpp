@@ -205,8 +205,24 @@ class Line {
         ->type_name("S")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
+    verb->add_option("--worker", tune_.worker,
+                     "Command of a worker process for kernels that are not known here, such as "
+                     "those of Python: 'python -m ejk worker --import MODULE'")
+        ->type_name("COMMAND");
+    verb->add_option("--deadline", tune_.deadline,
+                     "A worker that has not answered so many seconds after its budget is ended")
+        ->type_name("S")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    verb->add_flag("--in-process", tune_.in_process,
+                   "Tune in this process, for debuggers: a kernel that crashes ends it");
     verb->add_flag("--retune", tune_.retune, "Also calls that are tuned");
     verb->add_flag("--dry-run", tune_.dry_run, "Say what would be tuned, in which order, and why");
+
+    // Started by tune: what it says is for programs.
+    app_.add_subcommand("worker", "Tune what comes on standard input; docs/worker.md says how")
+        ->group("")
+        ->callback([this] { verb_ = [](Output&) { return worker_verb(); }; });
 
     verb = add("bench", "Measure stored configs against the heuristics, now",
                [this](Output& out) { return bench_verb(bench_, out); });
@@ -302,6 +318,7 @@ class Line {
   static void collect(const CLI::App& app, const std::string& path, std::vector<VerbHelp>& out) {
     const auto verbs = app.get_subcommands([](const CLI::App*) { return true; });
     for (const CLI::App* verb : verbs) {
+      if (verb->get_group().empty()) continue;
       const std::string name = path.empty() ? verb->get_name() : path + " " + verb->get_name();
       if (!verb->get_subcommands([](const CLI::App*) { return true; }).empty()) {
         collect(*verb, name, out);

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // ejk tune: recorded calls, the labelled calls of a lowered computation, or one call given here.
 #include <algorithm>
+#include <set>
 
 #include <fmt/format.h>
 
 #include <ejk/error.h>
 #include <ejk/offline.h>
+#include <ejk/worker.h>
 
 #include "calls.h"
+#include "ops.h"
 
 namespace ejk::cli {
 namespace {
@@ -29,9 +32,68 @@ std::string remark(const Entry& e, bool already, bool kept) {
   return out;
 }
 
+std::string name_of(const std::string& op, const std::string& key) { return op + ":" + key; }
+
+// The module and class of a call that Python recorded; "" for others.
+std::string python_kernel(const RecordedCall& call) {
+  if (!call.arguments.is_array() || call.arguments.as_array().empty()) return "";
+  const Value* name = call.arguments.as_array().front().find("python");
+  return name != nullptr && name->is_string() ? name->as_string() : "";
+}
+
+// Tunes calls in worker processes: this program's own kernels in its own, those of others where the
+// user says. One call at a time, so that they do not disturb each other's timing.
+class Workers {
+ public:
+  Workers(const TuneOptions& options, PersistentCache& store, Progress& progress)
+      : options_(options),
+        own_(setup({"/proc/self/exe", "worker"}, store, progress)),
+        others_(setup({"/bin/sh", "-c", options.worker}, store, progress)) {}
+
+  std::set<std::string> lost;  // calls whose workers died
+
+  Entry tune(const RecordedCall& call, double budget_seconds) {
+    try {
+      return worker_for(call).tune(call, budget_seconds);
+    } catch (const WorkerLost& error) {
+      lost.insert(name_of(call.id.op, call.id.key));
+      throw WorkerLost(std::string(error.what()) +
+                       " (a debugger shows where: ejk tune --in-process)");
+    }
+  }
+
+ private:
+  WorkerOptions setup(std::vector<std::string> command, PersistentCache& store,
+                      Progress& progress) const {
+    WorkerOptions out;
+    out.command = std::move(command);
+    out.plugins = plugin_paths(options_.kernels);
+    if (!options_.store.empty()) out.store = store.layers().front()->where();
+    out.patience_seconds = options_.deadline;
+    out.on_progress = [&progress](const TuneProgress& p) { progress.show(progress_text(p)); };
+    out.on_warning = [](const std::string& message) { say(message); };
+    out.stop = &StopOnInterrupt::requested();
+    return out;
+  }
+
+  Worker& worker_for(const RecordedCall& call) {
+    const std::string python = python_kernel(call);
+    if (python.empty() && (options_.worker.empty() || is_registered(call.id.op))) return own_;
+    if (!options_.worker.empty()) return others_;
+    const std::string module = python.substr(0, python.find(':'));
+    throw Error(ErrorKind::invalid_argument,
+                "[" + call.id.op + "] its kernel is " + python +
+                    " of Python: python -m ejk tune --import " + module +
+                    " tunes it, or --worker 'python -m ejk worker --import " + module + "'");
+  }
+
+  const TuneOptions& options_;
+  Worker own_, others_;
+};
+
 // What came out of it, and the exit code.
-int finish(const OfflineResult& result, PersistentCache& store, const Problems& problems,
-           Output& out) {
+int finish(const OfflineResult& result, const std::set<std::string>& lost, PersistentCache& store,
+           const Problems& problems, Output& out) {
   Table table(
       {{"OP"}, {"KEY"}, {"TIME", right}, {"SPEEDUP", right}, {"STATE"}, {"CONFIG"}, {"CALL"}});
   Value tuned = Value::array(), skipped = Value::array();
@@ -51,7 +113,10 @@ int finish(const OfflineResult& result, PersistentCache& store, const Problems& 
   if (!table.empty()) out.table(table);
   for (const auto& s : result.skipped) {
     out.line("not tuned: " + s.op + " " + s.key + ": " + s.why);
-    skipped.push_back(Value::object({{"op", s.op}, {"key", s.key}, {"why", s.why}}));
+    skipped.push_back(Value::object({{"op", s.op},
+                                     {"key", s.key},
+                                     {"why", s.why},
+                                     {"lost", lost.contains(name_of(s.op, s.key))}}));
   }
   if (!result.note.empty()) out.line(result.note);
   if (!all_kept) out.line("what is not kept was found, but could not be written to the store");
@@ -64,12 +129,14 @@ int finish(const OfflineResult& result, PersistentCache& store, const Problems& 
                               {"problems", problems.to_value()}}));
   if (interrupted) return exit_interrupted;
   if (result.entries.empty()) return result.skipped.empty() ? exit_nothing : exit_failed;
-  return all_kept ? exit_ok : exit_failed;
+  return all_kept && lost.empty() ? exit_ok : exit_failed;
 }
 
-OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selector) {
+OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selector,
+                        const OfflineOptions& offline) {
   OfflineResult result;
-  const auto made = rebuild_call(call_from_line(options.op, options.args));
+  RecordedCall call = call_from_line(options.op, options.args);
+  auto made = rebuild_call(call);
   const EntryId id = id_of(made->invocation());
   const auto stored = selector.persistent()->get(id);
   if (!options.retune && stored && stored->entry.evidence.complete &&
@@ -80,9 +147,15 @@ OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selecto
     return result;
   }
   try {
-    result.entries.push_back(selector.tune(made->invocation(), made->kernel()).second);
+    if (offline.tune_call) {
+      call.id = id;
+      made.reset();  // its arrays
+      result.entries.push_back(offline.tune_call(call, options.budget_per_call));
+    } else result.entries.push_back(selector.tune(made->invocation(), made->kernel()).second);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::no_configuration) throw;
+    result.skipped.push_back({id.op, id.key, error.what()});
+  } catch (const WorkerLost& error) {
     result.skipped.push_back({id.op, id.key, error.what()});
   }
   return result;
@@ -135,6 +208,8 @@ int tune_verb(const TuneOptions& options, Output& out) {
                   "its arguments (ejk tune --help says more)");
   if (options.op.empty() && !options.args.empty())
     throw Failure(exit_usage, "--arg belongs to an op given on the line");
+  if (options.in_process && !options.worker.empty())
+    throw Failure(exit_usage, "--in-process and --worker exclude each other");
   if (options.dry_run && !options.all_recorded)
     throw Failure(exit_usage, "--dry-run shows the order of --recorded calls");
   load_plugins(options.kernels);
@@ -154,11 +229,19 @@ int tune_verb(const TuneOptions& options, Output& out) {
   offline.on_progress = [&](const TuneProgress& p) {
     progress.show(fmt::format("{} {}: {}", p.op, p.key, p.message));
   };
-  if (!options.op.empty()) return finish(tune_line(options, *selector), *store, problems, out);
+  Workers workers(options, *store, progress);
+  if (!options.in_process)
+    offline.tune_call = [&](const RecordedCall& call, double budget_seconds) {
+      return workers.tune(call, budget_seconds);
+    };
+  const auto finished = [&](const OfflineResult& result) {
+    return finish(result, workers.lost, *store, problems, out);
+  };
+  if (!options.op.empty()) return finished(tune_line(options, *selector, offline));
   if (options.all_recorded) {
     if (!options.kernels.recorded.empty())
       static_cast<void>(recorded_calls(options.kernels, {}, problems));  // says if it is not there
-    return finish(autotune_recorded(*selector, offline), *store, problems, out);
+    return finished(autotune_recorded(*selector, offline));
   }
   FoundLabels labels;
   try {
@@ -167,7 +250,12 @@ int tune_verb(const TuneOptions& options, Output& out) {
   } catch (const Error& error) {
     throw Failure(exit_nothing, error.what());
   }
-  return finish(autotune_labels(*selector, labels, offline), *store, problems, out);
+  return finished(autotune_labels(*selector, labels, offline));
+}
+
+int worker_verb() {
+  register_ops();
+  return run_worker([](const std::string& message) { say(message); });
 }
 
 }  // namespace ejk::cli

@@ -112,10 +112,16 @@ struct TuneOptions {
   std::vector<std::string> ops;   // of recorded calls: only these
   double budget = 0;              // seconds for all of them; 0: any
   double budget_per_call = 10;
+  double deadline = 60;  // seconds beyond its budget, for a worker
+  std::string worker;    // command of a worker for kernels that are not known here
+  bool in_process = false;
   bool retune = false;
   bool dry_run = false;
 };
 int tune_verb(const TuneOptions&, Output& out);
+
+// What `ejk tune` starts to tune in: docs/worker.md says what it reads and writes.
+int worker_verb();
 
 struct BenchOptions {
   std::string store;

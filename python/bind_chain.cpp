@@ -511,7 +511,10 @@ void bind_chain(nb::module_& m) {
            nb::arg("scopes"), nb::arg("listens"))
       .def("explain", &explain, nb::arg("call"), nb::arg("kernel"), nb::arg("given").none(),
            nb::arg("scopes"))
-      .def("policy", &policy, nb::arg("scopes"));
+      .def("policy", &policy, nb::arg("scopes"))
+      .def(
+          "stop", [](Selector& s) { s.stop.store(true); },
+          "Tunings end with what they have, from now on.");
 
   m.def("seconds_of", &seconds_of, nb::arg("function"), nb::arg("warmup"), nb::arg("iters"),
         "Median seconds of function(), measured as a race measures.");

@@ -2,6 +2,7 @@
 // Devices, the memory tier and the persistent tier.
 #include "bind.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -201,6 +202,72 @@ void bind_store(nb::module_& m) {
   m.def("default_store_path", [] { return default_store_path(); });
 }
 
+// Recorded calls, or those that a lowered computation is labelled with, each tuned by a worker process.
+// `on_call(op, key, message)` hears which is next. Ctrl-C ends it with what it has.
+nb::object tune_in_workers(std::vector<std::string> command, const std::string& store,
+                           const std::string& recorded, const std::string& lowered,
+                           std::vector<std::string> ops, double budget, double budget_per_call,
+                           double patience, bool retune, nb::handle on_call) {
+  const auto tell = [&](const TuneProgress& p) {
+    const Gil held;
+    on_call(std::string(p.op), std::string(p.key), std::string(p.message));
+  };
+  std::vector<std::string> lost;
+  OfflineResult result;
+  std::vector<bool> kept;
+  bool interrupted = false;
+  without_gil([&] {
+    const StopOnInterrupt stop;
+    WorkerOptions how;
+    how.command = std::move(command), how.store = store, how.patience_seconds = patience;
+    how.stop = &StopOnInterrupt::requested();
+    Worker worker(std::move(how));
+    SelectorOptions options;
+    options.policy = AutotunePolicy{};
+    options.policy->budget_seconds = budget_per_call;
+    options.persistent = store.empty() ? std::make_shared<PersistentCache>()
+                                       : std::make_shared<PersistentCache>(store);
+    ConfigSelectorChain selector(options);
+    OfflineOptions offline;
+    offline.folder = recorded, offline.ops = std::move(ops), offline.retune = retune;
+    offline.budget_seconds = budget, offline.on_progress = tell;
+    offline.device = worker.device();
+    offline.tune_call = [&](const RecordedCall& call, double seconds) {
+      try {
+        return worker.tune(call, seconds);
+      } catch (const WorkerLost&) {
+        lost.push_back(call.id.op + ":" + call.id.key);
+        throw;
+      }
+    };
+    result = lowered.empty() ? autotune_recorded(selector, offline)
+                             : autotune_labels(selector, find_labels_in(lowered), offline);
+    for (const Entry& entry : result.entries) {
+      const auto stored = options.persistent->get(entry.id);
+      kept.push_back(stored && stored->entry.config == entry.config);
+    }
+    interrupted = StopOnInterrupt::requested().load();
+  });
+  Value tuned = Value::array(), skipped = Value::array();
+  for (size_t i = 0; i < result.entries.size(); ++i) {
+    Value entry = entry_to_document(result.entries[i]);
+    entry.erase("candidates");
+    entry["already"] = i + result.already >= result.entries.size();
+    entry["kept"] = static_cast<bool>(kept[i]);
+    tuned.push_back(std::move(entry));
+  }
+  for (const auto& s : result.skipped)
+    skipped.push_back(Value::object(
+        {{"op", s.op},
+         {"key", s.key},
+         {"why", s.why},
+         {"lost", std::find(lost.begin(), lost.end(), s.op + ":" + s.key) != lost.end()}}));
+  return nb::make_tuple(result.text(), object_of(Value::object({{"tuned", std::move(tuned)},
+                                                                {"skipped", std::move(skipped)},
+                                                                {"note", result.note},
+                                                                {"interrupted", interrupted}})));
+}
+
 }  // namespace
 
 nb::object object_of(const Entry& entry) { return object_of(entry_to_document(entry)); }
@@ -209,6 +276,10 @@ void bind_stores(nb::module_& m) {
   bind_devices(m);
   bind_cache(m);
   bind_store(m);
+  m.def("tune_in_workers", &tune_in_workers, nb::arg("command"), nb::arg("store"),
+        nb::arg("recorded"), nb::arg("lowered"), nb::arg("ops"), nb::arg("budget"),
+        nb::arg("budget_per_call"), nb::arg("patience"), nb::arg("retune"), nb::arg("on_call"),
+        "A text and a document of what came out of it.");
 }
 
 }  // namespace ejk::python

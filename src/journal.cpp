@@ -62,6 +62,7 @@ std::string intent_text(std::string_view config) {
 
 struct Intent {
   std::string device, op;
+  int64_t process = 0;
   std::string config;  // stable_json; "" if nothing was running
 };
 
@@ -74,7 +75,8 @@ Intent parse_intent(const std::string& text) {
   const Value* version = header.find("schema");
   if (device == nullptr || op == nullptr || version == nullptr || version->as_int() != schema)
     throw Error(ErrorKind::parse, "its first line is not that of an intent");
-  Intent intent{device->as_string(), op->as_string(), ""};
+  const Value* process = header.find("process");
+  Intent intent{device->as_string(), op->as_string(), process ? process->as_int() : 0, ""};
   const size_t begin = line + 1 + length_digits + 1;
   if (text.size() < begin) return intent;
   const size_t length = std::strtoull(text.c_str() + line + 1, nullptr, 10);
@@ -272,6 +274,22 @@ std::optional<std::string> Journal::condemned(const Value& config) const {
   const auto found = state_->verdicts.find(stable_json(config));
   if (found == state_->verdicts.end()) return std::nullopt;
   return found->second;
+}
+
+std::optional<Value> left_running(const std::string& store_path, int64_t process) {
+  const std::string folder = store_path + "/journal";
+  for (const std::string& name : base::list_directory(folder)) {
+    if (!name.ends_with(intent_suffix)) continue;
+    const auto [text, error] = base::read_file(folder + "/" + name, read_limit);
+    if (error || text.empty()) continue;
+    try {
+      const Intent left = parse_intent(text);
+      if (left.process == process && !left.config.empty()) return parse_json(left.config);
+    } catch (const Error&) {
+      continue;  // a file of another time: whoever tunes next says so
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace ejk::detail

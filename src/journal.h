@@ -2,6 +2,7 @@
 // Remembers, beyond the death of a process, which config it was running.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -46,5 +47,9 @@ class Journal {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// The config that a process was running when it died, by the intent it left in a store that no
+// tuning has looked at since; nullopt if it left none. Changes nothing.
+std::optional<Value> left_running(const std::string& store_path, int64_t process);
 
 }  // namespace ejk::detail

@@ -48,18 +48,15 @@ class Tunings {
     const double left = seconds_left();
     if (left <= 0) return skip(call.id.op, call.id.key, "the budget was spent before its turn");
     if (stopped()) return skip(call.id.op, call.id.key, "it was stopped before its turn");
-    if (call.id.device != cpu_device().fingerprint)
+    if (!options_.tune_call && call.id.device != cpu_device().fingerprint)
       return skip(call.id.op, call.id.key,
                   "it was recorded on another device, " + call.id.device);
     if (!options_.retune && is_tuned(call)) return;
     tell(call, std::to_string(number) + " of " + std::to_string(of));
     try {
-      const auto made = rebuild_call(call);
-      const AutotunePolicy policy = selector_.policy();
-      const auto scope =
-          policy_override(selector_, {.budget_seconds = std::min(policy.budget_seconds, left)});
-      auto [choice, entry] = selector_.tune(made->invocation(), made->kernel());
-      result.entries.push_back(std::move(entry));
+      const double budget = std::min(selector_.policy().budget_seconds, left);
+      result.entries.push_back(options_.tune_call ? options_.tune_call(call, budget)
+                                                  : tune_here(call, budget));
     } catch (const std::exception& error) {
       skip(call.id.op, call.id.key, error.what());
     }
@@ -83,6 +80,11 @@ class Tunings {
   }
 
  private:
+  Entry tune_here(const RecordedCall& call, double budget_seconds) {
+    const auto made = rebuild_call(call);
+    const auto scope = policy_override(selector_, {.budget_seconds = budget_seconds});
+    return selector_.tune(made->invocation(), made->kernel()).second;
+  }
   double seconds_left() const {
     if (options_.budget_seconds <= 0) return std::numeric_limits<double>::infinity();
     return options_.budget_seconds - (seconds_now() - started_);

@@ -35,10 +35,12 @@ class JournalTest : public ::testing::Test {
     int status = 0;
     ::waitpid(child, &status, 0);
     ASSERT_EQ(WEXITSTATUS(status), 7);
+    last_child = child;
   }
 
   Scratch scratch;
   Warnings warnings;
+  pid_t last_child = 0;
 };
 
 using Suspects = std::map<std::string, int>;
@@ -52,6 +54,17 @@ TEST_F(JournalTest, ATuningThatEndsNormallyLeavesNothing) {
   }
   EXPECT_TRUE(files_below(root()).empty());
   EXPECT_TRUE(open().suspects().empty());
+}
+
+TEST_F(JournalTest, WhatADeadProcessWasRunningIsKnownByItsNumber) {
+  die_with(block(5));
+  die_with(block(6));
+  EXPECT_EQ(detail::left_running(root(), last_child), block(6));
+  EXPECT_EQ(detail::left_running(root(), 0), std::nullopt);
+  EXPECT_EQ(detail::left_running(root() + "/nothing", last_child), std::nullopt);
+  Journal journal = open();  // makes suspects of them
+  EXPECT_EQ(detail::left_running(root(), last_child), std::nullopt);
+  EXPECT_EQ(journal.suspects().size(), 2u);
 }
 
 TEST_F(JournalTest, OpeningCreatesNothing) {

@@ -26,3 +26,4 @@
 #include <ejk/tensor.h>
 #include <ejk/tuner.h>
 #include <ejk/value.h>
+#include <ejk/worker.h>

@@ -3,6 +3,7 @@
 // order.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -57,6 +58,9 @@ struct OfflineOptions {
   bool retune = false;                // also what is tuned
   LabelOptions labels = {};
   ProgressSink on_progress = {};  // told which call is next: kind candidate, message "3 of 20"
+  // How one call is tuned and its result kept, within so many seconds; throws if it cannot be.
+  // Default: here, by the selector. A Worker does it in another process.
+  std::function<Entry(const RecordedCall& call, double budget_seconds)> tune_call = {};
 };
 
 struct OfflineResult : AutotuningResult {

@@ -239,6 +239,10 @@ def _numpy():
     return numpy
 
 
+def dtype_named(name: str):
+    return _numpy().dtype(name)
+
+
 def _is_pydantic(cls) -> bool:
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)

@@ -94,17 +94,24 @@ def example_data(aval, index: int):
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         flat = jax.random.split(jax.random.key(index, impl=_key_impl(dtype)), max(1, numpy.prod(shape, dtype=int)))
         return flat[: numpy.prod(shape, dtype=int)].reshape(shape)
+    return jnp.asarray(example_numbers(dtype, shape, index))
+
+
+def example_numbers(dtype, shape, index: int):
+    """The same as an array of NumPy."""
+    import numpy
+
     random = numpy.random.default_rng(index)
-    if jnp.issubdtype(dtype, jnp.complexfloating):
+    if dtype.kind == "c":
         data = random.standard_normal(shape) + 1j * random.standard_normal(shape)
-    elif jnp.issubdtype(dtype, jnp.inexact):
+    elif dtype.kind == "f" or dtype.name.startswith(("float", "bfloat")):  # those of JAX are no kind
         data = random.standard_normal(shape, dtype=numpy.float32)
     elif dtype == numpy.bool_:
         data = random.random(shape) < 0.5
     else:
         # Zeros and ones are indices of anything that has two elements.
         data = random.integers(0, 2, shape)
-    return jnp.asarray(numpy.asarray(data)).astype(dtype)
+    return numpy.asarray(data).astype(dtype)
 
 
 def _key_impl(dtype):

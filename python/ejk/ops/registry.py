@@ -76,7 +76,8 @@ def sketch_of(kernel, inv):
 
 def _sketched(value):
     if _jax.is_array(value) or _jax.is_numpy(value) or type(value).__name__ == "ShapeDtypeStruct":
-        return {"$array": getattr(value.dtype, "name", str(value.dtype)), "shape": [int(d) for d in value.shape]}
+        sketch = {"$array": getattr(value.dtype, "name", str(value.dtype)), "shape": [int(d) for d in value.shape]}
+        return sketch | {"numpy": True} if _jax.is_numpy(value) else sketch
     if type(value) is dict and all(type(k) is str and not k.startswith("$") for k in value):
         return {name: _sketched(item) for name, item in value.items()}
     if type(value) is list:
@@ -86,19 +87,31 @@ def _sketched(value):
     return _configs.encode(value) if value is not None else None
 
 
-def _rebuilt(value):
+def _rebuilt(value, seed: int = 0):
+    """Arrays of JAX as ShapeDtypeStruct, those of NumPy with numbers in them."""
     if isinstance(value, list):
-        return [_rebuilt(item) for item in value]
+        return [_rebuilt(item, seed + i) for i, item in enumerate(value, 1)]
     if not isinstance(value, dict):
         return value
+    if value.get("numpy") and "$array" in value:
+        return _jax.example_numbers(_configs.dtype_named(value["$array"]), tuple(value["shape"]), seed)
     if "$array" in value:
         jax = _jax.required()
         return jax.ShapeDtypeStruct(tuple(value["shape"]), jax.numpy.dtype(value["$array"]))
     if "$tuple" in value:
-        return tuple(_rebuilt(item) for item in value["$tuple"])
+        return tuple(_rebuilt(value["$tuple"], seed))
     if any(name.startswith("$") for name in value):
         return _configs.decode(value)
-    return {name: _rebuilt(item) for name, item in value.items()}
+    return {name: _rebuilt(item, seed + i) for i, (name, item) in enumerate(value.items(), 1)}
+
+
+def call_from(sketch: dict) -> tuple:
+    """(kernel, args, kwargs) of what `sketch_of` wrote. Raises ValueError if the kernel is not known here."""
+    cls = _configs.class_named(sketch["python"])
+    kernel = cls.__new__(cls)
+    for name, value in _rebuilt(sketch["kernel"]).items():
+        object.__setattr__(kernel, name, value)
+    return kernel, tuple(_rebuilt(sketch["args"])), _rebuilt(sketch["kwargs"], 1000)
 
 
 def read_recorded(device: str, folder: str = "") -> dict:
@@ -107,13 +120,8 @@ def read_recorded(device: str, folder: str = "") -> dict:
     for op, key, sketches in _core.recorded_calls(folder, device):
         if not sketches or "python" not in sketches[0]:
             continue
-        sketch = sketches[0]
         try:
-            cls = _configs.class_named(sketch["python"])
-            kernel = cls.__new__(cls)
-            for name, value in _rebuilt(sketch["kernel"]).items():
-                object.__setattr__(kernel, name, value)
-            call = (kernel, tuple(_rebuilt(sketch["args"])), _rebuilt(sketch["kwargs"]))
+            call = call_from(sketches[0])
         except (ValueError, TypeError) as error:
             _log.warn_once((op, key), f"[{op}] the recorded call {key} cannot be made again: {error}")
             continue
@@ -124,8 +132,8 @@ def read_recorded(device: str, folder: str = "") -> dict:
 def get_invocations(dev: str | None = None):
     """With a device: {op: {key: (kernel, args, kwargs)}}. Without: a list of invocations of this one.
 
-    Those recorded in this process, and those on disk whose kernels are known here. Arrays in them are
-    jax.ShapeDtypeStruct.
+    Those recorded in this process, and those on disk whose kernels are known here. Arrays of JAX in them
+    are jax.ShapeDtypeStruct.
     """
     if dev is not None:
         found = read_recorded(dev)

@@ -97,6 +97,12 @@ class Trial:
             self._work = _copied(self._pristine)
 
     def run(self, config) -> None:
+        try:
+            self._run(config)
+        except SystemExit as leaving:  # of the candidate: the program goes on without it
+            raise RuntimeError(f"it wants to end the process with {leaving.code!r}") from leaving
+
+    def _run(self, config) -> None:
         if not self.with_jax:
             args, kwargs = self._work if self._work is not None else _copied(self._pristine)
             run = _get_platform_method(self.call.kernel, "run", self.call.platform, self.call.method)

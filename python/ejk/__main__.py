@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m ejk`: tunes recorded calls of Python kernels away from the program that makes them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from ejk import _core
+
+_ABOUT = """Tunes recorded calls of Python kernels in worker processes, so that a config that crashes,
+hangs or exits costs some attempts and nothing else.
+
+  EJKERNEL_OPS_RECORD=1 python program.py         # keeps every distinct call on disk
+  python -m ejk tune --import my_kernels          # tunes them and keeps the results in the store
+  python program.py                               # runs with them
+
+The tool `ejk` looks at stores, moves and reports them; docs/tool.md."""
+
+_EXITS = """exit codes: 0 done; 1 something could not be done; 2 wrong command line; 3 nothing is recorded or
+labelled; 130 interrupted, what was found until then is kept"""
+
+
+def main(words: list[str] | None = None) -> int:
+    given = _parser().parse_args(words)
+    if given.verb == "worker":
+        from ejk import worker
+
+        return worker.serve(given.modules)
+    return _tune(given)
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m ejk", description=_ABOUT, epilog=_EXITS, formatter_class=raw)
+    parser.add_argument("--version", action="version", version=f"ejk {_core.__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    tune = verbs.add_parser(
+        "tune", help="tune recorded calls, or those of a lowered computation", epilog=_EXITS, formatter_class=raw
+    )
+    _add_modules(tune)
+    which = tune.add_mutually_exclusive_group()
+    which.add_argument("--recorded", action="store_true", help="all recorded calls (this is the default)")
+    which.add_argument("--lowered", metavar="FILE", default="", help="the labelled calls of this file or dump folder")
+    tune.add_argument("--op", dest="ops", action="append", default=[], metavar="OP", help="only this op; repeatable")
+    tune.add_argument("--store", default="", metavar="DIR", help="default: EJKERNEL_PERSISTENT_CACHE_DIR and its layers")
+    tune.add_argument(
+        "--recorded-in", default="", metavar="DIR", help='default: EJKERNEL_OPS_RECORD_DIR, else "recorded" in the store'
+    )
+    tune.add_argument("--budget", type=_seconds, default=0.0, metavar="S", help="for all calls together; 0: any time")
+    tune.add_argument("--budget-per-call", type=_seconds, default=10.0, metavar="S", help="for one call, about")
+    tune.add_argument(
+        "--deadline", type=_seconds, default=60.0, metavar="S",
+        help="a worker that has not answered so many seconds after its budget is ended",
+    )  # fmt: skip
+    tune.add_argument("--retune", action="store_true", help="also calls that are tuned")
+    tune.add_argument("--json", action="store_true", help="one JSON document instead of text")
+
+    worker = verbs.add_parser("worker", help="tune what another process asks for; docs/worker.md says how")
+    _add_modules(worker)
+    return parser
+
+
+def _add_modules(verb) -> None:
+    verb.add_argument(
+        "--import", dest="modules", action="append", default=[], metavar="MODULE",
+        help="a module with kernels, imported by the worker; repeatable",
+    )  # fmt: skip
+
+
+def _seconds(word: str) -> float:
+    value = float(word)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{word} is no number of seconds")
+    return value
+
+
+def _tune(given) -> int:
+    if given.lowered and not os.path.exists(given.lowered):
+        print(f"ejk: there is no {given.lowered}", file=sys.stderr)
+        return 3
+    command = [sys.executable, "-m", "ejk", "worker"]
+    for module in given.modules:
+        command += ["--import", module]
+
+    def on_call(op, key, message):
+        print(f"ejk: {op} {key}: {message}", file=sys.stderr, flush=True)
+
+    try:
+        text, found = _core.tune_in_workers(
+            command=command,
+            store=os.path.expanduser(given.store),
+            recorded=os.path.expanduser(given.recorded_in),
+            lowered=given.lowered,
+            ops=given.ops,
+            budget=given.budget,
+            budget_per_call=given.budget_per_call,
+            patience=given.deadline,
+            retune=given.retune,
+            on_call=on_call,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        print(f"ejk: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(found, indent=1) if given.json else text.rstrip())
+    if found["interrupted"]:
+        return 130
+    if not found["tuned"]:
+        return 1 if found["skipped"] else 3
+    bad = any(not entry["kept"] for entry in found["tuned"]) or any(skip["lost"] for skip in found["skipped"])
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m ejk worker`: tunes recorded calls of Python kernels, one after the other, for another process.
+
+docs/worker.md specifies what is read from standard input and written to standard output.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import json
+import os
+import signal
+import sys
+
+from ejk import _core
+
+PROTOCOL = 1
+
+
+def serve(modules: list[str]) -> int:
+    """Imports the modules, whose kernels are then known, and answers until standard input ends."""
+    _die_with_parent()
+    answers = _own_standard_output()
+    faulthandler.enable()
+
+    def say(**answer):
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except Exception as error:  # a module may fail in any way; who started this is told
+        say(event="refused", message=f"cannot import {module}: {type(error).__name__}: {error}")
+        return 1
+    from ejk.ops.utils.fingerprint import device_fingerprint
+
+    stop = _Stop()
+    say(event="ready", protocol=PROTOCOL, device=device_fingerprint(), process=os.getpid(), library=_core.__version__)
+    for line in sys.stdin.buffer:
+        try:
+            say(**_answer(line, stop))
+        except BrokenPipeError:
+            return 1
+        if stop.told:
+            break
+    return 0
+
+
+class _Stop:
+    """SIGINT: the tuning ends with what it has, and then the worker."""
+
+    def __init__(self):
+        self.told, self.selector = False, None
+        signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, *_):
+        self.told = True
+        if self.selector is not None:
+            self.selector._core.stop()
+
+
+def _answer(line: bytes, stop: _Stop) -> dict:
+    try:
+        entry = _tune(json.loads(line), stop)
+    except (ValueError, TypeError, KeyError) as error:
+        return _failed("invalid_argument", error)
+    except ImportError as error:
+        return _failed("io", error)
+    except RuntimeError as error:
+        return _failed("no_configuration", error)
+    except Exception as error:  # of a hook of the kernel: it costs this call, not the worker
+        return _failed("other", error)
+    return {"event": "tuned", "entry": {name: value for name, value in entry.items() if name != "candidates"}}
+
+
+def _failed(kind: str, error: Exception) -> dict:
+    known = isinstance(error, (ValueError, RuntimeError))
+    return {"event": "failed", "kind": kind, "message": str(error) if known else f"{type(error).__name__}: {error}"}
+
+
+def _tune(request: dict, stop: _Stop) -> dict:
+    from ejk.ops.config.persistent import PersistentCache
+    from ejk.ops.config.selection import AutotunePolicy, ConfigSelectorChain
+    from ejk.ops.core.kernel import describe
+
+    record = request["record"]
+    inv = _rebuilt(record)
+    call = describe(inv, inv.kernel, "recorded sketch")
+    if (call.op, call.spec, call.device) != (record["op"], record["spec"], record["device"]):
+        raise ValueError(
+            f"[{record['op']}] the recorded call {record['key']} cannot be made: the kernel or the device is another "
+            f"one since it was recorded: {call.op} {call.spec} on {call.device}, recorded was {record['spec']} "
+            f"on {record['device']}"
+        )
+    policy = AutotunePolicy(
+        budget_seconds=float(request["budget_seconds"]),
+        validate_backward=bool(request.get("validate_backward", False)),
+    )
+    stop.selector = ConfigSelectorChain(policy=policy, persistent=PersistentCache(path=request["store"] or None))
+    if stop.told:
+        stop.selector._core.stop()
+    try:
+        return stop.selector.tune(inv, inv.kernel)[1]
+    finally:
+        stop.selector = None
+
+
+def _rebuilt(record: dict):
+    from ejk.ops.core.kernel import Invocation
+    from ejk.ops.registry import call_from, with_data
+
+    def refuse(why):
+        raise ValueError(f"[{record['op']}] the recorded call {record['key']} cannot be made: {why}")
+
+    sketches = record["arguments"]
+    if not sketches or not isinstance(sketches[0], dict) or "python" not in sketches[0]:
+        refuse("it is no call of a Python kernel, or its arguments have no written form")
+    if record["context"]:
+        refuse(f"it was made inside {record['context']}, whose mesh is not recorded")
+    name = sketches[0]["python"]
+    module = name.partition(":")[0]
+    if module.startswith("ejk."):  # of this package itself; others are imported only if that is asked for
+        importlib.import_module(module)
+    try:
+        kernel, args, kwargs = call_from(sketches[0])
+    except ValueError as error:
+        refuse(f"{error} (--import {module})")
+    return Invocation(kernel=kernel, args=with_data(args), kwargs=with_data(kwargs, 1000))
+
+
+def _own_standard_output():
+    """Standard output for answers alone: what kernels print there goes to standard error from now on."""
+    answers = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return answers
+
+
+def _die_with_parent() -> None:
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))

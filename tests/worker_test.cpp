@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// This program is its own worker: `worker_test worker`.
+#include <ejk/worker.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string_view>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ejk/ejk.h>
+
+#include "fakes.h"
+
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+namespace {
+
+const std::string bad_kernels = EJK_TEST_PLUGINS "/libbad.so";
+const std::string slow_kernels = EJK_TEST_PLUGINS "/libslow.so";
+
+class WorkerTest : public testing::Test {
+ protected:
+  WorkerTest() { ejk::load_kernels(bad_kernels), ejk::load_kernels(slow_kernels); }
+
+  ejk::WorkerOptions options(std::vector<std::string> command = {"/proc/self/exe", "worker"}) {
+    ejk::WorkerOptions out;
+    out.command = std::move(command);
+    out.plugins = {bad_kernels, slow_kernels};
+    out.store = store;
+    return out;
+  }
+  // Of a worker that is a script.
+  ejk::WorkerOptions script(const std::string& text) { return options({"/bin/sh", "-c", text}); }
+
+  static ejk::RecordedCall call_of(const std::string& op) {
+    const auto array = ejk::Value::object(
+        {{"dtype", "float32"},
+         {"shape", ejk::Value(ejk::Value::Array{64})},
+         {"data", ejk::Value::object({{"seed", 1}})}});
+    ejk::RecordedCall call;
+    call.id = {ejk::cpu_device().fingerprint, op, "", ""};
+    call.arguments = ejk::Value(ejk::Value::Array{array, array});
+    const auto made = ejk::rebuild_call(call);
+    call.id.spec = made->invocation().spec(), call.id.key = made->invocation().call_key();
+    return call;
+  }
+
+  static std::string loss_of(ejk::Worker& worker, const std::string& op, double budget = 1) {
+    try {
+      worker.tune(call_of(op), budget);
+      return "it was tuned";
+    } catch (const ejk::WorkerLost& lost) {
+      return lost.what();
+    }
+  }
+  static std::string error_of(ejk::Worker& worker, const std::string& op) {
+    try {
+      worker.tune(call_of(op), 1);
+      return "it was tuned";
+    } catch (const ejk::Error& error) {
+      return error.what();
+    }
+  }
+
+  // The measurement of {"block": n} in the store.
+  ejk::Measurement stored(const std::string& op, int block) {
+    const auto found = ejk::PersistentCache(store).get(call_of(op).id);
+    if (found)
+      for (const ejk::Measurement& m : found->entry.candidates)
+        if (m.config == ejk::Value::object({{"block", block}})) return m;
+    return {};
+  }
+
+  fakes::TempDir folder;
+  const std::string store = folder.path() + "/store";
+};
+
+const std::string ready =
+    R"(echo '{"event":"ready","protocol":1,"process":1}'; read request; )";
+
+TEST_F(WorkerTest, TunesACallAndKeepsTheResult) {
+  ejk::Worker worker(options());
+  EXPECT_EQ(worker.device(), ejk::cpu_device().fingerprint);
+  const ejk::RecordedCall call = call_of("bad.print@v1");
+  const ejk::Entry entry = worker.tune(call, 1);
+  EXPECT_EQ(entry.id.key, call.id.key);
+  EXPECT_TRUE(entry.candidates.empty());
+  const auto found = ejk::PersistentCache(store).get(call.id);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->entry.config, entry.config);
+  EXPECT_EQ(found->entry.evidence.data, "recorded sketch");
+  EXPECT_EQ(found->entry.candidates.size(), 3u);
+}
+
+TEST_F(WorkerTest, AConfigThatEndsItsProcessIsLeftOutAndTheOthersAreMeasured) {
+  for (const std::string op : {"bad.crash@v1", "bad.exit@v1"}) {
+    std::vector<std::string> warnings;
+    ejk::WorkerOptions how = options();
+    how.on_warning = [&](const std::string& message) { warnings.push_back(message); };
+    ejk::Worker worker(how);
+    const ejk::Entry entry = worker.tune(call_of(op), 2);
+    EXPECT_EQ(warnings.size(), 4u) << "as often as the journal lets one die that passes in a child";
+    EXPECT_THAT(warnings, testing::Each(HasSubstr(R"(while it ran {"block":2})")));
+    EXPECT_NE(entry.config, ejk::Value::object({{"block", 2}})) << op;
+    EXPECT_EQ(stored(op, 2).status, "untried") << op;
+    EXPECT_THAT(stored(op, 2).why, HasSubstr("processes died while they ran it")) << op;
+    EXPECT_THAT(stored(op, 3).status, AnyOf("ok", "tied", "slower")) << op;
+  }
+}
+
+TEST_F(WorkerTest, AWorkerThatDiesWithoutASuspectCostsItsCallAlone) {
+  ejk::Worker worker(options());
+  // Sanitizers turn the signal into an exit.
+  EXPECT_THAT(loss_of(worker, "bad.hook.crash@v1"),
+              AnyOf(HasSubstr("was ended by SIGSEGV"), HasSubstr("with exit code")));
+  EXPECT_THAT(loss_of(worker, "bad.hook.exit@v1"),
+              StartsWith("[bad.hook.exit@v1] its worker process ended itself with exit code 7"));
+  EXPECT_EQ(worker.tune(call_of("bad.print@v1"), 1).id.op, "bad.print@v1");
+}
+
+TEST_F(WorkerTest, AWorkerThatHangsIsEnded) {
+  ejk::WorkerOptions how = options();
+  how.patience_seconds = 3;
+  ejk::Worker worker(how);
+  EXPECT_THAT(loss_of(worker, "bad.hook.hang@v1", 0.5),
+              HasSubstr("did not answer within 3.5 s and was killed"));
+  how.patience_seconds = 60;
+  ejk::Worker patient(how);
+  EXPECT_EQ(patient.tune(call_of("bad.print@v1"), 1).id.op, "bad.print@v1");
+}
+
+TEST_F(WorkerTest, WhatTheWorkerCannotDoIsAnError) {
+  ejk::WorkerOptions how = options();
+  how.plugins = {};
+  ejk::Worker without(how);
+  EXPECT_THAT(error_of(without, "bad.print@v1"), HasSubstr("no kernel of that op"));
+  how.plugins = {EJK_TEST_PLUGINS "/libmissing.so"};
+  ejk::Worker missing(how);
+  EXPECT_THAT(error_of(missing, "bad.print@v1"), HasSubstr("cannot load kernels"));
+}
+
+TEST_F(WorkerTest, OneThatDoesNotGetReadyIsRefusedOnceAndForAll) {
+  const std::vector<std::pair<ejk::WorkerOptions, std::string>> cases = {
+      {options({}), "has no command"},
+      {options({"/nowhere/worker"}), "cannot start /nowhere/worker: No such file"},
+      {script("exit 4"), "ended itself with exit code 4 before it was ready"},
+      {script("kill -TERM $$"), "was ended by SIGTERM before it was ready"},
+      {script("echo hello; sleep 60"), R"(no answer: "hello")"},
+      {script("echo '[1]'; sleep 60"), R"(no answer: "[1]")"},
+      {script(R"(echo '{"event":"refused","message":"no such module"}')"),
+       "refused: no such module"},
+      {script(R"(echo '{"event":"ready","protocol":2}')"), "does not speak protocol 1"},
+  };
+  for (const auto& [how, says] : cases) {
+    ejk::Worker worker(how);
+    EXPECT_THAT(error_of(worker, "bad.print@v1"), HasSubstr(says));
+    EXPECT_THAT(error_of(worker, "bad.print@v1"), HasSubstr(says)) << "it is not tried again";
+    EXPECT_THROW(worker.device(), ejk::Error);
+  }
+}
+
+TEST_F(WorkerTest, OneThatDoesNotKeepToTheProtocolIsLost) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"echo nonsense; sleep 60", R"(no answer: "nonsense")"},
+      {R"(echo '{"even":"tuned"}'; sleep 60)", "no answer"},
+      {R"(echo '{"event":"tuned"}'; sleep 60)", "no answer"},
+      {R"(echo '{"event":"tuned","entry":{"op":"other@v1"}}'; sleep 60)", "no answer"},
+      {"printf '{\"event\":'", "ended itself with exit code 0"},
+      {"yes | tr -d '\\n'", "no answer"},
+      {"kill -KILL $$", "was ended by SIGKILL"},
+  };
+  for (const auto& [text, says] : cases) {
+    ejk::Worker worker(script(ready + text));
+    EXPECT_THAT(loss_of(worker, "bad.print@v1"), HasSubstr(says)) << text;
+  }
+}
+
+TEST_F(WorkerTest, ProgressWithoutEndIsNoAnswer) {
+  ejk::WorkerOptions how = script(ready + R"(
+    echo '{"event":"later version"}'
+    while :; do echo '{"event":"progress","tried":3,"round":NaN}'; sleep 0.02; done)");
+  how.patience_seconds = 1;
+  int told = 0;
+  how.on_progress = [&](const ejk::TuneProgress& p) {
+    told += p.op == "bad.print@v1" && p.tried == 3 && p.round == 0;
+  };
+  ejk::Worker worker(how);
+  EXPECT_THAT(loss_of(worker, "bad.print@v1", 0.1), HasSubstr("did not answer within 1.1 s"));
+  EXPECT_GT(told, 3);
+}
+
+TEST_F(WorkerTest, AnErrorOfTheWorkerHasItsKind) {
+  ejk::Worker worker(script(
+      ready + R"(echo '{"event":"failed","kind":"no_configuration","message":"none left"}')"));
+  try {
+    worker.tune(call_of("bad.print@v1"), 1);
+    FAIL();
+  } catch (const ejk::Error& error) {
+    EXPECT_EQ(error.kind(), ejk::ErrorKind::no_configuration);
+    EXPECT_STREQ(error.what(), "none left");
+  }
+}
+
+TEST_F(WorkerTest, StoppingKeepsWhatIsMeasured) {
+  std::atomic<bool> stop{false};
+  ejk::WorkerOptions how = options();
+  how.stop = &stop;
+  how.on_progress = [&](const ejk::TuneProgress& p) { stop = stop || p.tried > 4; };
+  ejk::Worker worker(how);
+  const ejk::RecordedCall call = call_of("plugin.slow@v1");
+  const ejk::Entry entry = worker.tune(call, 1000);
+  EXPECT_FALSE(entry.evidence.complete);
+  const auto found = ejk::PersistentCache(store).get(call.id);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->entry.config, entry.config);
+  for (const auto& file : std::filesystem::recursive_directory_iterator(store))
+    EXPECT_NE(file.path().extension(), ".intent");
+  stop = false;
+  EXPECT_EQ(worker.tune(call_of("bad.print@v1"), 1).id.op, "bad.print@v1")
+      << "the next call has a fresh worker";
+}
+
+TEST_F(WorkerTest, AnAnswerThatNobodyWaitedForIsNotTakenForTheNext) {
+  ejk::WorkerOptions how = options();
+  how.on_progress = [](const ejk::TuneProgress& p) {
+    if (p.op == "plugin.slow@v1") throw std::logic_error("of the program");
+  };
+  ejk::Worker worker(how);
+  EXPECT_THROW(worker.tune(call_of("plugin.slow@v1"), 1000), std::logic_error);
+  EXPECT_EQ(worker.tune(call_of("bad.print@v1"), 1).id.op, "bad.print@v1");
+}
+
+TEST_F(WorkerTest, OneThatDiesWhileItWaitsIsReplaced) {
+  ejk::Worker worker(script(R"(echo '{"event":"ready","protocol":1,"device":"d"}'; exec <&-)"));
+  EXPECT_EQ(worker.device(), "d");
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(worker.device(), "d");
+}
+
+TEST_F(WorkerTest, TunesRecordedCalls) {
+  const std::string records = folder.path() + "/recorded";
+  {
+    ejk::Recording recording(records);
+    for (const std::string op : {"bad.print@v1", "bad.hook.exit@v1"}) {
+      const auto made = ejk::rebuild_call(call_of(op));
+      recording.record(made->invocation(), made->kernel());
+    }
+  }
+  ejk::Worker worker(options());
+  ejk::SelectorOptions selection;
+  selection.persistent = std::make_shared<ejk::PersistentCache>(store);
+  ejk::ConfigSelectorChain selector(selection);
+  ejk::OfflineOptions offline;
+  offline.folder = records;
+  offline.tune_call = [&](const ejk::RecordedCall& call, double budget) {
+    return worker.tune(call, budget);
+  };
+  const auto result = autotune_recorded(selector, offline);
+  ASSERT_EQ(result.entries.size(), 1u) << result.text();
+  EXPECT_EQ(result.entries[0].id.op, "bad.print@v1");
+  ASSERT_EQ(result.skipped.size(), 1u);
+  EXPECT_THAT(result.skipped[0].why, HasSubstr("exit code 7"));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1 && argv[1] == std::string_view("worker")) return ejk::run_worker();
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
