@@ -246,6 +246,14 @@ def text(shape):
     assert len(json.loads(program(*words, "--recorded").stdout)["tuned"]) == 2
 
 
+def test_kernels_of_this_package_are_known_without_an_import(program):
+    pytest.importorskip("ejk.modules")
+    code = "import jax.numpy as jnp; from ejk.modules import softmax; softmax(jnp.ones((64, 32)))"
+    program("-c", code, EJKERNEL_OPS_RECORD="1", EJKERNEL_AUTOTUNE_POLICY="heuristics")
+    entries, skipped = tuned(program("-m", "ejk", "tune", "--json"))
+    assert [op.split("@")[0] for op in entries] == ["softmax"] and skipped == {}
+
+
 def test_the_tool_tunes_python_kernels_with_a_worker(program, record, tmp_path):
     build = pathlib.Path(os.environ.get("EJK_BUILD_DIR", pathlib.Path(__file__).parents[2] / "build/dev"))
     if not (build / "cli/ejk").exists():

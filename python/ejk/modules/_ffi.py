@@ -89,6 +89,8 @@ def call_registered(op: str, arrays, arguments, copies, config, results):
 
 
 def _custom_call(jax, arrays, results, text):
+    if not is_ready():  # a recorded call comes here without ejk.modules' own functions
+        raise RuntimeError("[ejk.modules] C++ kernels cannot be called from this JAX: a warning said why")
     types = [_result_type(jax, arrays, shape, dtype) for shape, dtype in results]
     return jax.ffi.ffi_call(_TARGET, types, vmap_method="expand_dims")(*arrays, call=text)
 
