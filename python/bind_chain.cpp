@@ -426,18 +426,32 @@ double seconds_of(nb::handle function, int warmup, int iters) {
 
 // ---- recorded calls ------------------------------------------------------------------------------
 
-// The recording that $EJKERNEL_OPS_RECORD asks for; None if it does not. Written to disk now and then,
-// by `flush` and at exit.
-nb::object record(const Call& call, nb::handle kernel_side) {
+// The last recording that a call went to, kept so that its counts go on. Under the GIL.
+std::shared_ptr<Recording>& kept_recording() {
+  static auto* const kept = new std::shared_ptr<Recording>;
+  return *kept;
+}
+
+// In the recording that $EJKERNEL_OPS_RECORD asks for. The number that the call is counted under, 0 if
+// it is not recorded.
+uint32_t record(const Call& call, nb::handle kernel_side) {
   std::atomic<bool> stop{false};
   const PythonKernel kernel(kernel_side, &stop);
-  const bool recorded = without_gil([&] {
-    const std::shared_ptr<Recording> recording = recording_from_environment();
-    if (recording) recording->record(call.inv, kernel);
-    return recording != nullptr;
+  std::shared_ptr<Recording> recording;
+  const uint32_t number = without_gil([&] {
+    recording = recording_from_environment();
+    return recording ? recording->record(call.inv, kernel) : 0;
   });
+  kept_recording().swap(recording);
+  without_gil([&] { recording.reset(); });  // writes what another one has not yet
   if (kernel.interrupted()) std::rethrow_exception(kernel.interrupted());
-  return nb::bool_(recorded);
+  return number;
+}
+
+void end_recording() {
+  std::shared_ptr<Recording> last;
+  kept_recording().swap(last);
+  without_gil([&] { last.reset(); });
 }
 
 // (op, key, sketch) of the calls of a device that a folder holds.
@@ -519,6 +533,14 @@ void bind_chain(nb::module_& m) {
   m.def("seconds_of", &seconds_of, nb::arg("function"), nb::arg("warmup"), nb::arg("iters"),
         "Median seconds of function(), measured as a race measures.");
   m.def("record", &record, nb::arg("call"), nb::arg("kernel"));
+  m.def(
+      "count_call",
+      [](uint32_t number) { return detail::count_call(detail::call_count(number)); },
+      "Counts a call of a record. True if it should be timed.");
+  m.def("add_call_seconds", [](uint32_t number, double seconds) {
+    detail::call_count(number).add_time(static_cast<uint64_t>(1e9 * seconds));
+  });
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&end_recording));
   m.def("recorded_calls", &recorded_calls, nb::arg("folder"), nb::arg("device"));
   m.def("race", &race, nb::arg("trial"), nb::arg("configs"), nb::arg("warmup"), nb::arg("iters"),
         nb::arg("budget"));

@@ -557,3 +557,33 @@ def test_kernels_made_for_one_call_are_not_held(executor):
     gc.collect()
     alive = sum(ref() is not None for ref in made)
     assert alive <= 1 and executor._warm_entries == 0  # the first one is part of what was compiled
+
+
+def test_recorded_calls_are_counted_and_timed(tmp_path, monkeypatch):
+    import json
+    import subprocess
+    import sys
+
+    program = """
+import jax, jax.numpy as jnp
+from ejk.ops import ConfigSelectorChain, Executor, Kernel
+class Twice(Kernel):
+    op_id = "twice"
+    def run(self, x, *, cfg):
+        return 2 * x
+    def heuristic_cfg(self, inv):
+        return 1
+executor, kernel = Executor(), Twice()
+for _ in range(10):
+    executor(kernel, jnp.ones(4))
+executor(kernel, jnp.ones(5))
+jax.jit(lambda x: executor(kernel, x))(jnp.ones(6))
+"""
+    monkeypatch.setenv("EJKERNEL_OPS_RECORD", "1")
+    monkeypatch.setenv("EJKERNEL_OPS_RECORD_DIR", str(tmp_path / "recorded"))
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+    records = [json.loads(path.read_text()) for path in (tmp_path / "recorded").rglob("*.json")]
+    counts = {str(record): record["calls"] for record in records}
+    assert sorted(counts.values()) == [1, 1, 10]
+    (often,) = [record for record in records if record["calls"] == 10]
+    assert 0 < often["timed_calls"] < 10 and often["timed_seconds"] > 0

@@ -14,6 +14,7 @@ from ejk import _configs, _core, _jax, _log
 from ejk.ops.core.kernel import Invocation, describe
 
 _recorded: dict = {}  # device -> op -> key -> (kernel, args, kwargs)
+_numbers: dict = {}  # (device, op, key) -> what the call is counted under
 _lock = threading.Lock()
 
 
@@ -33,13 +34,16 @@ def record_invocation(first, *rest) -> None:
     record_call(first, rest[0])
 
 
-def record_call(kernel, inv, on_disk: bool = False) -> None:
+def record_call(kernel, inv, on_disk: bool = False) -> int:
+    """The number that the call is counted under on disk; 0: it is not there."""
     call = describe(inv, kernel)
     is_new = _keep(call.device, call.op, call.key, kernel, inv.args, dict(inv.kwargs))
-    if on_disk and is_new:
+    name = (call.device, call.op, call.key)
+    if on_disk and (is_new or name not in _numbers):
         from ejk.ops.core.call import KernelCall
 
-        _core.record(call, KernelCall(kernel, inv, None))
+        _numbers[name] = _core.record(call, KernelCall(kernel, inv, None))
+    return _numbers.get(name, 0) if on_disk else 0
 
 
 def _keep(device, op, key, kernel, args, kwargs) -> bool:
@@ -155,6 +159,7 @@ def clear_invocations() -> None:
     """Forgets all recorded calls."""
     with _lock:
         _recorded.clear()
+        _numbers.clear()
 
 
 def with_data(tree, seed: int = 0):

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
 from typing import Any, Generic, Protocol
 
 from ejk import _configs, _core, _jax, _scopes
@@ -103,10 +105,10 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         # Before the choice: what changes meanwhile makes it void.
         generation, epoch = self.chooser.cache.generation if self._is_chain else 0, _core.epoch()
         config = self.chooser.choose(inv, kernel)
-        _record(kernel, inv)
         arguments = arguments_of(inv)
         target = self._target(kernel, arguments, config, inv)
-        result = target(*arguments.arrays)
+        with _recorded(kernel, inv, arguments) as counted:
+            result = counted(target(*arguments.arrays))
         plain = cfg is None and stamp and method is None and mesh is None
         if plain and is_known and self._may_stay_warm(kernel, arguments):
             for array in arguments.arrays:
@@ -266,11 +268,25 @@ def recording() -> bool:
     return os.environ.get("EJKERNEL_OPS_RECORD", "") not in ("", "0")
 
 
-def _record(kernel, inv) -> None:
-    if recording():
-        from ejk.ops.registry import record_call
+@contextlib.contextmanager
+def _recorded(kernel, inv, arguments):
+    """Records the call that is made inside: how often, and some of them how long. A trace counts as a call."""
+    if not recording():
+        yield lambda result: result
+        return
+    from ejk.ops.registry import record_call
 
-        record_call(kernel, inv, on_disk=True)
+    number = record_call(kernel, inv, on_disk=True)
+    is_first = number not in _counted  # it may compile
+    _counted.add(number)
+    timed = number and _core.count_call(number) and not is_first and not arguments.has_tracers()
+    begin = time.perf_counter()
+    yield _jax.loaded().block_until_ready if timed and arguments.with_jax else lambda result: result
+    if timed:
+        _core.add_call_seconds(number, time.perf_counter() - begin)
+
+
+_counted: set = set()  # numbers of calls that were made before
 
 
 _default = None
