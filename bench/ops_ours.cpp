@@ -28,6 +28,8 @@ const std::map<std::string, bench::Case (*)(const bench::Words&)> families = {
     {"attention", bench::make_attention},
     {"matmul", bench::make_matmul},
     {"sgemm", bench::make_sgemm},
+    {"grouped_matmul", bench::make_grouped_matmul},
+    {"grouped_sgemm", bench::make_grouped_sgemm},
     {"rms_norm", bench::make_norm},
     {"layer_norm", bench::make_norm},
     {"softmax", bench::make_norm},

@@ -10,8 +10,7 @@
 #include <fmt/format.h>
 
 #include <ejk/error.h>
-
-#include "ops.h"
+#include <ejk/ops.h>
 
 namespace ejk::cli {
 namespace {
@@ -122,7 +121,7 @@ std::string op_known_as(const std::string& name) {
 }  // namespace
 
 void load_plugins(const KernelOptions& options) {
-  register_ops();
+  ops::register_kernels();
   for (const std::string& path : plugin_paths(options)) load_kernels(path);
 }
 

@@ -56,7 +56,8 @@ def test_the_first_example_of_the_readme_is_the_first_example():
 
 
 def test_all_code_of_the_guide_is_compiled():
-    sources = [ROOT / "tests/guide_test.cpp", *ROOT.glob("examples/*.cpp"), ROOT / "examples/kernels.h"]
+    tests = ROOT.glob("tests/**/guide_test.cpp")
+    sources = [*tests, *ROOT.glob("examples/*.cpp"), ROOT / "examples/kernels.h"]
 
     def bare(text):
         return "\n".join(line.strip() for line in textwrap.dedent(text).strip().splitlines() if line.strip())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/ops: attention against PyTorch's and JAX's, and its gradient against theirs.
+"""bench/ops: attention against PyTorch's and JAX's, and its gradient against theirs; bfloat16 too.
 
 PyTorch gets its arrays in the layout it likes best, [batch, heads, positions, dim].
 """
@@ -19,19 +19,22 @@ DECODE = [
 GRADIENT = [(1, 512, 512, 8, 8, 64), (2, 1024, 1024, 4, 4, 128), (1, 1024, 1024, 8, 2, 64), (4, 197, 197, 6, 6, 64)]
 QUICK = {"full": FORWARD[:1], "causal": FORWARD[:1], "decode": DECODE[:1], "grad_causal": GRADIENT[:1]}
 ALL = {"full": FORWARD, "causal": FORWARD, "decode": DECODE, "grad_full": GRADIENT, "grad_causal": GRADIENT}
+BFLOAT16 = {"full": FORWARD[:1], "causal": FORWARD[:1], "decode": DECODE[:2], "grad_causal": GRADIENT[:1]}
 ALL_THREADS = {"full": FORWARD[:2], "causal": FORWARD[:2], "decode": DECODE[:2], "grad_causal": GRADIENT[:1]}
 
 
-def case_of(kind, shape, threads=1):
-    words = f"attention {kind} {' '.join(map(str, shape))}"
+def case_of(kind, shape, threads=1, dtype="f32"):
+    size = " ".join(map(str, shape))
+    words = f"attention {kind} {dtype} {size}"
     entries = {
         "tuned": ("ours", f"{words} tuned"),
         "again": ("ours", f"{words} tuned"),
         "heuristic": ("ours", f"{words} heuristic"),
-        "torch": ("torch", words),
-        "jax": ("jax", words),
     }
-    return Case(f"attention {kind} {'x'.join(map(str, shape))}", entries, threads)
+    if dtype == "bf16":
+        entries["ours f32"] = ("ours", f"attention {kind} f32 {size} tuned")
+    entries |= {"torch": ("torch", words), "jax": ("jax", words)}
+    return Case(f"attention {kind} {dtype} {'x'.join(map(str, shape))}", entries, threads)
 
 
 def cases(options):
@@ -45,17 +48,27 @@ def cases(options):
     usual = [case_of(kind, shape) for kind, shapes in (QUICK if options.quick else ALL).items() for shape in shapes]
     if options.quick:
         return usual
-    return usual + [case_of(kind, shape, threads=0) for kind, shapes in ALL_THREADS.items() for shape in shapes]
+    return (
+        usual
+        + [case_of(kind, shape, dtype="bf16") for kind, shapes in BFLOAT16.items() for shape in shapes]
+        + [case_of(kind, shape, threads=0) for kind, shapes in ALL_THREADS.items() for shape in shapes]
+    )
 
 
 def figures(results):
     """Of the cases with one thread: how fast `tuned` is, as a multiple of a peer.
 
     Forward and decoding: PyTorch if it is there, else JAX; `flash_peer` says which. Gradients: JAX.
+    bfloat16, all kinds together: JAX, and our own float32.
     """
-    single = [r for r in results if r.case.threads == 1]
+    short = [r for r in results if r.case.threads == 1 and " bf16 " in r.case.name]
+    single = [r for r in results if r.case.threads == 1 and " f32 " in r.case.name]
     peer = "torch" if any(r.ratio("torch") for r in single) else "jax"
     out = {"flash_peer": peer}
+    for column, name in {"ours f32": "own_f32", "jax": "jax"}.items():
+        ratios = [r.ratio(column) for r in short if r.ratio(column)]
+        if ratios:
+            out[f"flash_bf16_geomean_{name}"] = geomean(ratios)
     for name, kinds, against in [
         ("full", ["full"], peer),
         ("causal", ["causal"], peer),

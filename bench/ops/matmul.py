@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/ops: matrix products against OpenBLAS, BLIS and oneDNN; bfloat16 against float32 and JAX."""
+"""bench/ops: matrix products against OpenBLAS, BLIS and oneDNN; bfloat16 against float32 and JAX.
+
+Grouped products: against the same libraries, one product after the other, and JAX's ragged_dot.
+"""
 
 from race import Case, geomean
 
@@ -16,6 +19,8 @@ SHAPES = [
 ]  # fmt: skip
 QUICK = [(64, 64, 64), (512, 512, 512), (1, 4096, 4096), (32, 4096, 1024), (4096, 64, 1024), (97, 777, 1111)]
 BFLOAT16 = [(1, 4096, 4096), (16, 1024, 4096), (128, 4096, 1024), (512, 512, 512)]
+# groups, rows, N, K; the groups differ in size
+GROUPED = [(8, 512, 1024, 512), (16, 2048, 512, 512), (64, 256, 512, 256), (5, 999, 300, 700)]
 ALL_THREADS = [(512, 512, 512), (128, 4096, 1024), (1024, 1024, 1024)]
 
 
@@ -54,23 +59,52 @@ def bfloat_case(shape):
     return Case(name_of("bf16", shape), entries)
 
 
+def grouped_case(shape, threads=1):
+    size = " ".join(map(str, shape))
+    entries = {
+        "tuned": ("ours", f"grouped_matmul f32 {size} tuned"),
+        "again": ("ours", f"grouped_matmul f32 {size} tuned"),
+        "heuristic": ("ours", f"grouped_matmul f32 {size} heuristic"),
+        "ours bf16": ("ours", f"grouped_matmul bf16 {size} tuned"),
+    }
+    entries |= {library: (library, f"grouped_sgemm {library} {size}") for library in LIBRARIES}
+    entries["jax"] = ("jax", f"grouped_matmul f32 {size}")
+    return Case("grouped_" + name_of("f32", shape), entries, threads)
+
+
 def cases(options):
-    """`options.shapes`: those that were asked for, (M, N, K) each; else the usual ones."""
+    """`options.shapes`: those that were asked for, (M, N, K) or (groups, rows, N, K); else the usual ones."""
     if options.shapes:
-        return [float_case(shape) for shape in options.shapes]
+        wrong = [shape for shape in options.shapes if len(shape) not in (3, 4)]
+        if wrong:
+            raise SystemExit(f"matmul takes M,N,K or GROUPS,ROWS,N,K, not {wrong[0]}")
+        return [float_case(shape) if len(shape) == 3 else grouped_case(shape) for shape in options.shapes]
     if options.quick:
-        return [float_case(shape) for shape in QUICK]
+        return [float_case(shape) for shape in QUICK] + [bfloat_case(BFLOAT16[0]), grouped_case(GROUPED[0])]
     return (
         [float_case(shape) for shape in SHAPES]
         + [bfloat_case(shape) for shape in BFLOAT16]
+        + [grouped_case(shape) for shape in GROUPED]
         + [float_case(shape, threads=0) for shape in ALL_THREADS]
+        + [grouped_case(GROUPED[1], threads=0)]
     )
 
 
 def figures(results):
-    """Of the float32 cases with one thread: how fast `tuned` is, as a multiple of a peer."""
-    plain = [r for r in results if r.case.threads == 1 and " f32 " in r.case.name]
+    """Of the cases with one thread: how fast `tuned` is, as a multiple of a peer."""
+    single = [r for r in results if r.case.threads == 1]
+    plain = [r for r in single if r.case.name.startswith("matmul f32 ")]
     out = {}
+    for name, beginning, columns in [
+        ("matmul_bf16", "matmul bf16 ", {"ours f32": "own_f32", "jax": "jax"}),
+        ("grouped_matmul", "grouped_matmul f32 ", {"openblas": "openblas", "jax": "jax"}),
+    ]:
+        some = [r for r in single if r.case.name.startswith(beginning)]
+        for column, peer in columns.items():
+            ratios = [r.ratio(column) for r in some if r.ratio(column)]
+            if ratios:
+                out[f"{name}_geomean_{peer}"] = geomean(ratios)
+                out[f"{name}_worst_{peer}"] = round(min(ratios), 3)
     for ours in ("tuned", "heuristic"):
         suffix = "" if ours == "tuned" else "_heuristic"
         against, best = [], []

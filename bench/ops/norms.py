@@ -21,7 +21,10 @@ def case(op, shape, kind="f32", threads=1):
         "memcpy": ("ours", f"memcpy {kind} {size}"),
     }
     if kind == "f32":
-        entries |= {library: (library, f"{op} {size}") for library in ("torch", "jax")}
+        entries["torch"] = ("torch", f"{op} {kind} {size}")
+    else:
+        entries["ours f32"] = ("ours", f"{op} f32 {size} tuned")
+    entries["jax"] = ("jax", f"{op} {kind} {size}")
     return Case(f"{op} {kind} " + "x".join(map(str, shape)), entries, threads)
 
 
@@ -30,7 +33,7 @@ def cases(options):
     if options.shapes:
         return [case(op, shape) for op in OPS for shape in options.shapes]
     if options.quick:
-        return [case(op, LARGE[0]) for op in OPS[:2]]
+        return [case(op, LARGE[0]) for op in OPS[:2]] + [case(OPS[0], LARGE[0], "bf16")]
     return (
         [case(op, shape) for op in OPS for shape in LARGE + SMALL]
         + [case(op, (16384, 4096), "bf16") for op in OPS]
@@ -42,6 +45,11 @@ def figures(results):
     """Of the large float32 cases with one thread: how fast we are, as a multiple of memcpy."""
     out = {}
     for op in OPS:
+        for column, peer in {"ours f32": "own_f32", "jax": "jax"}.items():
+            single = [r for r in results if r.case.threads == 1 and r.case.name.startswith(f"{op} bf16 ")]
+            ratios = [r.ratio(column) for r in single if r.ratio(column)]
+            if ratios:
+                out[f"{op}_bf16_over_{peer}"] = geomean(ratios)
         for ours in ("tuned", "heuristic"):
             ratios = [
                 r.ratio("memcpy", ours)

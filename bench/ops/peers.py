@@ -45,8 +45,10 @@ def install_packages():
         say("missing, and only root can install them: apt-get install -y " + " ".join(missing))
         return
     say("installing " + " ".join(missing))
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
-    attempt(" ".join(missing), install, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+    if attempt("the list of packages", ["apt-get", "update"], env=env):
+        attempt(" ".join(missing), install, env=env)
 
 
 def install_python():

@@ -28,13 +28,25 @@ def matmul_jax(words):
     return lambda: multiply(a, b).block_until_ready()
 
 
+def grouped_matmul_jax(words):
+    """grouped_matmul TYPE GROUPS ROWS N K, with groups as in matmul.h"""
+    groups, rows, n, k = map(int, words[2:6])
+    kind = {"f32": jnp.float32, "bf16": jnp.bfloat16}[words[1]]
+    begins = [rows * i * i // (groups * groups) for i in range(groups + 1)]
+    sizes = jnp.array([last - first for first, last in zip(begins, begins[1:])], dtype=jnp.int32)
+    shapes = [(rows, k), (groups, k, n)]
+    a, b = (jax.random.uniform(jax.random.key(i), s).astype(kind) for i, s in enumerate(shapes))
+    multiply = jax.jit(lambda x, y, s: jax.lax.ragged_dot(x, y, s, preferred_element_type=jnp.float32))
+    return lambda: multiply(a, b, sizes).block_until_ready()
+
+
 def attention_torch(words):
-    """attention KIND BATCH QUERIES KEYS HEADS KV_HEADS DIM"""
-    kind = words[1]
-    batch, queries, keys, heads, kv_heads, dim = map(int, words[2:8])
+    """attention KIND TYPE BATCH QUERIES KEYS HEADS KV_HEADS DIM"""
+    kind, dtype = words[1], {"f32": torch.float32, "bf16": torch.bfloat16}[words[2]]
+    batch, queries, keys, heads, kv_heads, dim = map(int, words[3:9])
     gradient, causal = kind.startswith("grad"), kind.endswith("causal")
-    q = torch.rand(batch, heads, queries, dim) * 2 - 1
-    k, v = (torch.rand(batch, kv_heads, keys, dim) * 2 - 1 for _ in range(2))
+    q = (torch.rand(batch, heads, queries, dim) * 2 - 1).to(dtype)
+    k, v = ((torch.rand(batch, kv_heads, keys, dim) * 2 - 1).to(dtype) for _ in range(2))
     grouped = heads != kv_heads
 
     def forward():
@@ -44,7 +56,7 @@ def attention_torch(words):
         return forward
     for x in (q, k, v):
         x.requires_grad_(True)
-    dout = torch.rand(batch, heads, queries, dim) * 2 - 1
+    dout = (torch.rand(batch, heads, queries, dim) * 2 - 1).to(dtype)
 
     def forward_and_backward():
         with torch.enable_grad():
@@ -54,11 +66,11 @@ def attention_torch(words):
 
 
 def attention_jax(words):
-    kind = words[1]
-    batch, queries, keys, heads, kv_heads, dim = map(int, words[2:8])
+    kind, dtype = words[1], {"f32": jnp.float32, "bf16": jnp.bfloat16}[words[2]]
+    batch, queries, keys, heads, kv_heads, dim = map(int, words[3:9])
     gradient, causal = kind.startswith("grad"), kind.endswith("causal")
     shapes = [(batch, queries, heads, dim), (batch, keys, kv_heads, dim), (batch, keys, kv_heads, dim)]
-    arrays = [jax.random.uniform(jax.random.key(i), s, minval=-1) for i, s in enumerate(shapes)]
+    arrays = [jax.random.uniform(jax.random.key(i), s, minval=-1).astype(dtype) for i, s in enumerate(shapes)]
     forward = jax.jit(lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=causal))
     if not gradient:
         return lambda: forward(*arrays).block_until_ready()
@@ -68,32 +80,34 @@ def attention_jax(words):
         out, pull = jax.vjp(forward, q, k, v)
         return out, pull(dout)
 
-    dout = jax.random.uniform(jax.random.key(9), shapes[0], minval=-1)
+    dout = jax.random.uniform(jax.random.key(9), shapes[0], minval=-1).astype(dtype)
     return lambda: jax.block_until_ready(forward_and_backward(*arrays, dout))
 
 
 def rms_norm_torch(words):
-    """rms_norm | layer_norm | softmax ROWS COLUMNS"""
-    rows, columns = map(int, words[1:3])
+    """rms_norm | layer_norm | softmax TYPE ROWS COLUMNS"""
+    rows, columns = map(int, words[2:4])
     x, w = torch.rand(rows, columns), torch.rand(columns)
     return lambda: torch.nn.functional.rms_norm(x, (columns,), w, 1e-6)
 
 
 def layer_norm_torch(words):
-    rows, columns = map(int, words[1:3])
+    rows, columns = map(int, words[2:4])
     x, w = torch.rand(rows, columns), torch.rand(columns)
     return lambda: torch.nn.functional.layer_norm(x, (columns,), w, w, 1e-5)
 
 
 def softmax_torch(words):
-    x = torch.rand(*map(int, words[1:3]))
+    x = torch.rand(*map(int, words[2:4]))
     return lambda: torch.softmax(x, -1)
 
 
 def jax_rows(words, function):
-    rows, columns = map(int, words[1:3])
-    x, w = jax.random.uniform(jax.random.key(0), (rows, columns)), jnp.ones(columns)
-    call = jax.jit(function)
+    """Of `function` in float32, rounded to the type at the end."""
+    rows, columns = map(int, words[2:4])
+    kind = {"f32": jnp.float32, "bf16": jnp.bfloat16}[words[1]]
+    x, w = jax.random.uniform(jax.random.key(0), (rows, columns)).astype(kind), jnp.ones(columns, kind)
+    call = jax.jit(lambda x, w: function(x.astype(jnp.float32), w.astype(jnp.float32)).astype(kind))
     return lambda: call(x, w).block_until_ready()
 
 

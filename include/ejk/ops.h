@@ -9,3 +9,12 @@
 #include <ejk/ops/matmul.h>
 #include <ejk/ops/rms_norm.h>
 #include <ejk/ops/softmax.h>
+
+namespace ejk::ops {
+
+// Makes their kernels known by op (ejk/registry.h), for all element types, so that recorded calls of
+// them can be made again and tuned: before autotune_recorded(), autotune_lowered() or
+// rebuild_call(). Thread-safe; a second time changes nothing.
+void register_kernels();
+
+}  // namespace ejk::ops

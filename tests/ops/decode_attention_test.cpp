@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
 #include <limits>
-#include <random>
 
 #include <ejk/ejk.h>
 #include <ejk/ops/decode_attention.h>
 #include <ejk/ops/flash_attention.h>
+
+#include "ops/common.h"
 
 namespace {
 
@@ -18,36 +18,18 @@ using ejk::Tensor;
 using ejk::ops::DecodeAttention;
 using ejk::ops::DecodeOptions;
 using ejk::ops::PagedDecodeAttention;
+using ops_test::expect_near;
+using ops_test::normals;
+using ops_test::refusal;
 using testing::HasSubstr;
 
-Tensor random(std::vector<int64_t> shape, unsigned seed) {
-  Tensor t = Tensor::of<float>(std::move(shape));
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> normal;
-  for (int64_t i = 0; i < t.size(); ++i) t.data<float>()[i] = normal(engine);
-  return t;
-}
 
-void expect_near(const Tensor& found, const Tensor& expected, float tolerance = 2e-6f) {
-  ASSERT_EQ(found.shape(), expected.shape());
-  for (int64_t i = 0; i < found.size(); ++i)
-    ASSERT_NEAR(found.data<float>()[i], expected.data<float>()[i], tolerance) << "element " << i;
-}
 
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const ejk::Error& e) {
-    EXPECT_EQ(e.kind(), ejk::ErrorKind::invalid_argument);
-    return e.what();
-  }
-  return "no error";
-}
 
 // A cache, and the same cache cut into pages of 4 that lie in another order.
 struct Cache {
-  Tensor q = random({2, 4, 5}, 1);
-  Tensor k = random({2, 10, 2, 5}, 2), v = random({2, 10, 2, 5}, 3);
+  Tensor q = normals({2, 4, 5}, 1);
+  Tensor k = normals({2, 10, 2, 5}, 2), v = normals({2, 10, 2, 5}, 3);
   Tensor k_pages = Tensor::of<float>({7, 4, 2, 5}), v_pages = Tensor::of<float>({7, 4, 2, 5});
   Tensor table = Tensor::of<int32_t>({2, 3}, std::vector<int32_t>{6, 1, 3, 0, 5, 2});
   std::vector<int32_t> lengths{10, 7};
@@ -56,10 +38,9 @@ struct Cache {
     for (int64_t b = 0; b < 2; ++b)
       for (int64_t s = 0; s < 10; ++s) {
         const int64_t page = table.data<int32_t>()[b * 3 + s / 4];
-        for (int64_t i = 0; i < 10; ++i) {
-          k_pages.data<float>()[(page * 4 + s % 4) * 10 + i] = k.data<float>()[(b * 10 + s) * 10 + i];
-          v_pages.data<float>()[(page * 4 + s % 4) * 10 + i] = v.data<float>()[(b * 10 + s) * 10 + i];
-        }
+        const int64_t from = (b * 10 + s) * 10, to = (page * 4 + s % 4) * 10;
+        std::copy_n(k.data<float>() + from, 10, k_pages.data<float>() + to);
+        std::copy_n(v.data<float>() + from, 10, v_pages.data<float>() + to);
       }
   }
 };
@@ -75,7 +56,8 @@ TEST(DecodeAttention, PagesGiveWhatThePlainCacheGives) {
   const Cache c;
   const auto scope = ejk::policy_override({.allow_autotune = false});
   for (const DecodeOptions& options :
-       {DecodeOptions{}, DecodeOptions{.window_left = 3}, DecodeOptions{.softcap = 2.f, .scale = 1.f}}) {
+       {DecodeOptions{}, DecodeOptions{.window_left = 3},
+        DecodeOptions{.softcap = 2.f, .scale = 1.f}}) {
     const Tensor plain = ejk::ops::decode_attention(c.q, c.k, c.v, c.lengths, options);
     expect_near(plain, DecodeAttention{}.reference(c.q, c.k, c.v, c.lengths, options));
     expect_near(ejk::ops::decode_attention_paged(c.q, c.k_pages, c.v_pages, c.table, c.lengths,
@@ -120,13 +102,13 @@ TEST(DecodeAttention, SequencesOfLengthZeroGiveZeros) {
 
 TEST(DecodeAttention, EmptyInputsGiveEmptyOrZeroOutputs) {
   const auto size = [](std::vector<int64_t> q, std::vector<int64_t> k) {
-    return DecodeAttention{}.run({}, random(q, 1), random(k, 2), random(k, 3), {}, {}).size();
+    return DecodeAttention{}.run({}, normals(q, 1), normals(k, 2), normals(k, 3), {}, {}).size();
   };
   EXPECT_EQ(size({0, 2, 3}, {0, 4, 2, 3}), 0);
   EXPECT_EQ(size({1, 0, 3}, {1, 4, 0, 3}), 0);
   EXPECT_EQ(size({1, 2, 0}, {1, 4, 2, 0}), 0);
-  const Tensor none = random({1, 0, 1, 3}, 1);
-  const Tensor out = DecodeAttention{}.run({}, random({1, 2, 3}, 1), none, none, {}, {});
+  const Tensor none = normals({1, 0, 1, 3}, 1);
+  const Tensor out = DecodeAttention{}.run({}, normals({1, 2, 3}, 1), none, none, {}, {});
   for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(out.data<float>()[i], 0);
 }
 
@@ -166,31 +148,32 @@ TEST(DecodeAttention, RefusesWhatItCannotWorkWith) {
   const Cache c;
   const auto plain = [&](const Tensor& q, const Tensor& k, const Tensor& v,
                          std::vector<int32_t> lengths = {}, DecodeOptions options = {}) {
-    return message_of([&] { ejk::ops::decode_attention(q, k, v, lengths, options); });
+    return refusal([&] { ejk::ops::decode_attention(q, k, v, lengths, options); });
   };
-  EXPECT_EQ(plain(random({2, 1, 4, 5}, 1), c.k, c.v),
+  EXPECT_EQ(plain(normals({2, 1, 4, 5}, 1), c.k, c.v),
             "[decode_attention] given q float32[2, 1, 4, 5], k float32[2, 10, 2, 5], v float32[2, "
             "10, 2, 5]; needed: q[batch, heads, dim], k and v[batch, positions, kv_heads, dim]");
-  EXPECT_THAT(plain(random({3, 4, 5}, 1), c.k, c.v), HasSubstr("one number of batch elements"));
-  EXPECT_THAT(plain(random({2, 3, 5}, 1), c.k, c.v), HasSubstr("a multiple of those of k and v"));
-  EXPECT_THAT(plain(c.q, c.k, random({2, 9, 2, 5}, 1)), HasSubstr("k and v of one shape"));
-  EXPECT_THAT(plain(random({2, 4, 6}, 1), c.k, c.v), HasSubstr("one dim for q, k and v"));
+  EXPECT_THAT(plain(normals({3, 4, 5}, 1), c.k, c.v), HasSubstr("one number of batch elements"));
+  EXPECT_THAT(plain(normals({2, 3, 5}, 1), c.k, c.v), HasSubstr("a multiple of those of k and v"));
+  EXPECT_THAT(plain(c.q, c.k, normals({2, 9, 2, 5}, 1)), HasSubstr("k and v of one shape"));
+  EXPECT_THAT(plain(normals({2, 4, 6}, 1), c.k, c.v), HasSubstr("one dim for q, k and v"));
   EXPECT_THAT(plain(Tensor::of<int32_t>({2, 4, 5}), c.k, c.v), HasSubstr("all three float32"));
   EXPECT_THAT(plain(c.q, c.k, c.v, {1}), HasSubstr("1 lengths in lengths"));
   EXPECT_THAT(plain(c.q, c.k, c.v, {1, 11}), HasSubstr("a length of 11 in lengths"));
   EXPECT_THAT(plain(c.q, c.k, c.v, {}, {.window_left = -2}), HasSubstr("window_left = -2"));
   EXPECT_THAT(plain(c.q, c.k, c.v, {}, {.softcap = -1.f}), HasSubstr("softcap = -1"));
-  EXPECT_THAT(message_of([&] { DecodeAttention{}.run({.splits = 0}, c.q, c.k, c.v, {}, {}); }),
+  EXPECT_THAT(refusal([&] { DecodeAttention{}.run({.splits = 0}, c.q, c.k, c.v, {}, {}); }),
               HasSubstr("config.splits = 0"));
-  EXPECT_THAT(message_of([&] { DecodeAttention{}.write({}, c.q, c.k, c.v, {}, c.q.any(), {}); }),
+  EXPECT_THAT(refusal([&] { DecodeAttention{}.write({}, c.q, c.k, c.v, {}, c.q.any(), {}); }),
               HasSubstr("an output that overlaps q"));
 
   const auto paged = [&](const Tensor& table, std::vector<int32_t> lengths) {
-    return message_of(
+    return refusal(
         [&] { ejk::ops::decode_attention_paged(c.q, c.k_pages, c.v_pages, table, lengths); });
   };
   EXPECT_EQ(paged(c.table, {10, 13}),
-            "[paged_decode_attention] given a length of 13 in lengths; needed: lengths from 0 to 12");
+            "[paged_decode_attention] given a length of 13 in lengths; needed: lengths from 0 to "
+            "12");
   EXPECT_THAT(paged(c.table, {}), HasSubstr("0 lengths in lengths; needed: one per batch element"));
   EXPECT_THAT(paged(Tensor::of<float>({2, 3}), {1, 1}), HasSubstr("block_table int32[batch"));
   for (const int32_t entry : {-1, 7, std::numeric_limits<int32_t>::max()}) {

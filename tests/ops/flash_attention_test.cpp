@@ -5,41 +5,34 @@
 
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include <ejk/ejk.h>
 #include <ejk/ops/flash_attention.h>
+
+#include "ops/common.h"
 
 namespace {
 
 using ejk::Tensor;
 using ejk::ops::AttentionOptions;
 using ejk::ops::FlashAttention;
+using ops_test::expect_near;
+using ops_test::normals;
+using ops_test::refusal;
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-Tensor random(std::vector<int64_t> shape, unsigned seed) {
-  Tensor t = Tensor::of<float>(std::move(shape));
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> normal;
-  for (int64_t i = 0; i < t.size(); ++i) t.data<float>()[i] = normal(engine);
-  return t;
-}
 
-void expect_near(const Tensor& found, const Tensor& expected, float tolerance) {
-  ASSERT_EQ(found.shape(), expected.shape());
-  for (int64_t i = 0; i < found.size(); ++i)
-    ASSERT_NEAR(found.data<float>()[i], expected.data<float>()[i], tolerance) << "element " << i;
-}
 
 struct Inputs {
   Tensor q, k, v;
   Inputs(int64_t batch, int64_t queries, int64_t keys, int64_t heads, int64_t kv_heads, int64_t dim)
-      : q(random({batch, queries, heads, dim}, 1)),
-        k(random({batch, keys, kv_heads, dim}, 2)),
-        v(random({batch, keys, kv_heads, dim}, 3)) {}
-  Tensor run(const AttentionOptions& options = {}, const FlashAttention::Config& config = {}) const {
+      : q(normals({batch, queries, heads, dim}, 1)),
+        k(normals({batch, keys, kv_heads, dim}, 2)),
+        v(normals({batch, keys, kv_heads, dim}, 3)) {}
+  Tensor run(const AttentionOptions& options = {},
+             const FlashAttention::Config& config = {}) const {
     return FlashAttention{}.run(config, q, k, v, options);
   }
   Tensor reference(const AttentionOptions& options = {}) const {
@@ -47,15 +40,6 @@ struct Inputs {
   }
 };
 
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const ejk::Error& e) {
-    EXPECT_EQ(e.kind(), ejk::ErrorKind::invalid_argument);
-    return e.what();
-  }
-  return "no error";
-}
 
 TEST(FlashAttention, WeighsTwoValuesAsSoftmaxDoes) {
   const Tensor q = Tensor::of<float>({1, 1, 1, 1}, std::vector<float>{1});
@@ -220,7 +204,7 @@ TEST(FlashAttention, WritesIntoStridedMemoryAndOnlyThere) {
 
 TEST(FlashAttention, GradientOfOneKeyIsTheCotangentOfItsValue) {
   const Inputs in(1, 3, 1, 1, 1, 2);
-  const Tensor dout = random({1, 3, 1, 2}, 5);
+  const Tensor dout = normals({1, 3, 1, 2}, 5);
   const auto [out, pull] = ejk::ops::flash_attention_vjp(in.q, in.k, in.v);
   const auto [dq, dk, dv] = pull(dout);
   for (int64_t d = 0; d < 2; ++d) {
@@ -267,15 +251,15 @@ TEST(FlashAttention, RefusesWhatItCannotWorkWith) {
   const Inputs in(2, 3, 4, 4, 2, 5);
   const auto with = [&](const Tensor& q, const Tensor& k, const Tensor& v,
                         AttentionOptions options = {}) {
-    return message_of([&] { ejk::ops::flash_attention(q, k, v, options); });
+    return refusal([&] { ejk::ops::flash_attention(q, k, v, options); });
   };
-  EXPECT_EQ(with(random({3, 4, 5}, 1), in.k, in.v),
+  EXPECT_EQ(with(normals({3, 4, 5}, 1), in.k, in.v),
             "[flash_attention] given q float32[3, 4, 5], k float32[2, 4, 2, 5], v float32[2, 4, 2, "
             "5]; needed: q[batch, queries, heads, dim], k and v[batch, keys, kv_heads, dim]");
-  EXPECT_THAT(with(in.q, in.k, random({2, 4, 2, 6}, 1)), HasSubstr("needed: k and v of one shape"));
-  EXPECT_THAT(with(random({1, 3, 4, 5}, 1), in.k, in.v), HasSubstr("one number of batch elements"));
-  EXPECT_THAT(with(random({2, 3, 4, 6}, 1), in.k, in.v), HasSubstr("one dim for q, k and v"));
-  EXPECT_THAT(with(random({2, 3, 3, 5}, 1), in.k, in.v), HasSubstr("a multiple of those of k"));
+  EXPECT_THAT(with(in.q, in.k, normals({2, 4, 2, 6}, 1)), HasSubstr("k and v of one shape"));
+  EXPECT_THAT(with(normals({1, 3, 4, 5}, 1), in.k, in.v), HasSubstr("one number of batch"));
+  EXPECT_THAT(with(normals({2, 3, 4, 6}, 1), in.k, in.v), HasSubstr("one dim for q, k and v"));
+  EXPECT_THAT(with(normals({2, 3, 3, 5}, 1), in.k, in.v), HasSubstr("a multiple of those of k"));
   EXPECT_THAT(with(Tensor(ejk::DType::float64, {2, 3, 4, 5}), in.k, in.v),
               HasSubstr("all three float32 or all three bfloat16"));
   EXPECT_THAT(with(Tensor(ejk::DType::bfloat16, {2, 3, 4, 5}), in.k, in.v),
@@ -289,8 +273,8 @@ TEST(FlashAttention, RefusesWhatItCannotWorkWith) {
   options = {};
   options.key_value_seq_lengths = {1, 5};
   EXPECT_EQ(with(in.q, in.k, in.v, options),
-            "[flash_attention] given a length of 5 in key_value_seq_lengths; needed: lengths from 0 "
-            "to 4");
+            "[flash_attention] given a length of 5 in key_value_seq_lengths; needed: lengths from "
+            "0 to 4");
   options = {};
   options.window_left = -1;
   EXPECT_THAT(with(in.q, in.k, in.v, options), HasSubstr("window_left = -1; needed: 0 or more"));
@@ -301,17 +285,18 @@ TEST(FlashAttention, RefusesWhatItCannotWorkWith) {
   options.scale = nan;
   EXPECT_THAT(with(in.q, in.k, in.v, options), HasSubstr("scale = nan; needed: a finite number"));
 
-  EXPECT_THAT(message_of([&] { in.run({}, {.fwd = {.q_blocksize = 0}}); }),
+  EXPECT_THAT(refusal([&] { in.run({}, {.fwd = {.q_blocksize = 0}}); }),
               HasSubstr("config.fwd.q_blocksize = 0; needed: a positive number"));
-  EXPECT_THAT(message_of([&] { in.run({}, {.threads = -1}); }), HasSubstr("config.threads = -1"));
+  EXPECT_THAT(refusal([&] { in.run({}, {.threads = -1}); }), HasSubstr("config.threads = -1"));
   const FlashAttention kernel;
   const auto write = [&](const Tensor& out) {
-    return message_of([&] { kernel.write({}, in.q, in.k, in.v, out.any(), {}); });
+    return refusal([&] { kernel.write({}, in.q, in.k, in.v, out.any(), {}); });
   };
-  EXPECT_EQ(write(in.q), "[flash_attention] given an output that overlaps q; needed: memory of its own");
+  EXPECT_EQ(write(in.q),
+            "[flash_attention] given an output that overlaps q; needed: memory of its own");
   const std::vector<int64_t> same_rows{60, 0, 5, 1};
-  EXPECT_THAT(message_of([&] {
-                const Tensor memory = random({200}, 1);
+  EXPECT_THAT(refusal([&] {
+                const Tensor memory = normals({200}, 1);
                 kernel.write({}, in.q, in.k, in.v,
                              {memory.any().data, ejk::DType::float32, ejk::Platform::cpu,
                               in.q.shape(), same_rows, true},
@@ -319,12 +304,12 @@ TEST(FlashAttention, RefusesWhatItCannotWorkWith) {
               }),
               HasSubstr("an output whose elements overlap each other"));
   EXPECT_THAT(write(in.k), HasSubstr("out of the shape and type of q"));
-  const Tensor both = random({2, 3, 4, 9}, 1);
-  EXPECT_THAT(message_of([&] {
+  const Tensor both = normals({2, 3, 4, 9}, 1);
+  EXPECT_THAT(refusal([&] {
                 kernel.write({}, both.sliced(3, 0, 5), in.k, in.v, both.sliced(3, 4, 9).any(), {});
               }),
               HasSubstr("overlaps q"));
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(refusal([&] {
                 const auto [out, residuals] = kernel.fwd_with_residuals({}, in.q, in.k, in.v, {});
                 kernel.vjp({}, residuals, out, in.k, in.q, in.k, in.v, {});
               }),

@@ -9,6 +9,7 @@
 
 #include <ejk/ops.h>
 
+#include "ops/common.h"
 #include "ops/random_arrays.h"
 
 namespace {
@@ -20,44 +21,26 @@ using ejk::Tensor;
 using ejk::ops::grouped_matmul;
 using ejk::ops::GroupedMatmul;
 using ejk::ops::MatmulBlocking;
-using ejk::testing::for_each_target;
 using ejk::testing::Strided;
 using ejk::testing::up_to;
+using ops_test::floats;
+using ops_test::guessing;
+using ops_test::on_every_target;
+using ops_test::refusal;
+using ops_test::values;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const ejk::Executor& executor() {
-  static const ejk::Executor untuned = [] {
-    ejk::SelectorOptions options;
-    options.policy = ejk::AutotunePolicy{.allow_autotune = false};
-    return ejk::Executor(options);
-  }();
-  return untuned;
-}
-Tensor floats(std::vector<int64_t> shape, std::vector<float> values) {
-  return Tensor::of<float>(std::move(shape), std::span<const float>(values));
-}
 Tensor sizes(std::vector<int32_t> values) {
   return Tensor::of<int32_t>({static_cast<int64_t>(values.size())},
                              std::span<const int32_t>(values));
-}
-std::vector<float> values(const Tensor& t) { return {t.data<float>(), t.data<float>() + t.size()}; }
-template <class F>
-std::string refusal(const F& f) {
-  try {
-    f();
-  } catch (const ejk::Error& e) {
-    EXPECT_EQ(e.kind(), ejk::ErrorKind::invalid_argument);
-    return e.what();
-  }
-  return "nothing was refused";
 }
 
 TEST(GroupedMatmul, EveryRowMeetsTheMatrixOfItsGroupAndTheRestIsZero) {
   const Tensor a = floats({5, 2}, {1, 1, 1, 2, 1, 3, 1, 4, 1, 5});
   const Tensor b = floats({3, 2, 1}, {1, 10, 9, 9, 100, 1000});
-  const Tensor c = grouped_matmul(executor(), a, b, sizes({2, 0, 2}));
+  const Tensor c = grouped_matmul(guessing(), a, b, sizes({2, 0, 2}));
   EXPECT_EQ(c.shape(), (std::vector<int64_t>{5, 1}));
   EXPECT_THAT(values(c), ElementsAre(11, 21, 3100, 4100, 0));
 }
@@ -69,14 +52,14 @@ TEST(GroupedMatmul, GoesThroughTheDefaultExecutor) {
 }
 
 TEST(GroupedMatmul, NothingToDoIsDone) {
-  EXPECT_EQ(grouped_matmul(executor(), Tensor::of<float>({0, 2}), Tensor::of<float>({1, 2, 3}),
+  EXPECT_EQ(grouped_matmul(guessing(), Tensor::of<float>({0, 2}), Tensor::of<float>({1, 2, 3}),
                            sizes({0}))
                 .shape(),
             (std::vector<int64_t>{0, 3}));
-  EXPECT_THAT(values(grouped_matmul(executor(), floats({1, 1}, {2}), Tensor::of<float>({0, 1, 2}),
+  EXPECT_THAT(values(grouped_matmul(guessing(), floats({1, 1}, {2}), Tensor::of<float>({0, 1, 2}),
                                     sizes({}))),
               ElementsAre(0, 0));
-  EXPECT_THAT(values(grouped_matmul(executor(), Tensor::of<float>({2, 0}),
+  EXPECT_THAT(values(grouped_matmul(guessing(), Tensor::of<float>({2, 0}),
                                     Tensor::of<float>({1, 0, 1}), sizes({2}))),
               ElementsAre(0, 0));
 }
@@ -85,7 +68,7 @@ TEST(GroupedMatmul, RefusesWhatDoesNotFitAndSaysWhatIsNeeded) {
   const Tensor a = Tensor::of<float>({4, 2}), b = Tensor::of<float>({2, 2, 3});
   const auto with = [&](const Tensor& x, const Tensor& y, const Tensor& s,
                         DType result = DType::float32) {
-    return refusal([&] { grouped_matmul(executor(), x, y, s, result); });
+    return refusal([&] { grouped_matmul(guessing(), x, y, s, result); });
   };
   EXPECT_THAT(
       with(a, b, sizes({1, 2, 1})),
@@ -172,8 +155,7 @@ void check_forward_and_gradient(std::mt19937& random) {
 }
 
 TEST(GroupedMatmul, AnyShapeLayoutAndConfigGivesTheProductsAndTheirGradients) {
-  for_each_target([](const std::string& target) {
-    SCOPED_TRACE(target);
+  on_every_target([] {
     std::mt19937 random(1);
     for (int i = 0; i < 25 && !testing::Test::HasFatalFailure(); ++i) {
       check_forward_and_gradient<float, float>(random);
@@ -200,7 +182,7 @@ TEST(GroupedMatmul, TuningComparesWithTheReference) {
 
 TEST(GroupedMatmul, GradientsOfTensorsHaveTheirShapes) {
   const Tensor a = floats({2, 1}, {2, 3}), b = floats({2, 1, 2}, {1, 2, 3, 4});
-  const auto [c, pull] = ejk::ops::grouped_matmul_vjp(executor(), a, b, sizes({1, 1}));
+  const auto [c, pull] = ejk::ops::grouped_matmul_vjp(guessing(), a, b, sizes({1, 1}));
   EXPECT_THAT(values(c), ElementsAre(2, 4, 9, 12));
   const auto [da, db] = pull(floats({2, 2}, {1, 1, 1, 10}));
   EXPECT_THAT(values(da), ElementsAre(3, 43));

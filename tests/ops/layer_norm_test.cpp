@@ -6,14 +6,15 @@
 #include <ejk/executor.h>
 #include <gmock/gmock.h>
 
+#include "ops/common.h"
 #include "ops/rows.h"
 
 namespace ejk::ops {
 namespace {
 
+using ops_test::refusal;
 using rows::close;
 using rows::Matrix;
-using rows::refusal;
 using rows::same_bits;
 using testing::HasSubstr;
 using testing::StartsWith;

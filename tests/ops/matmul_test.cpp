@@ -10,6 +10,7 @@
 #include <ejk/ops.h>
 
 #include "fakes.h"
+#include "ops/common.h"
 #include "ops/random_arrays.h"
 
 namespace {
@@ -21,6 +22,11 @@ using ejk::ops::matmul;
 using ejk::ops::Matmul;
 using ejk::ops::MatmulBlocking;
 using ejk::ops::MatmulOptions;
+using ops_test::floats;
+using ops_test::guessing;
+using ops_test::on_every_target;
+using ops_test::refusal;
+using ops_test::values;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -28,22 +34,10 @@ using testing::HasSubstr;
 const float inf = std::numeric_limits<float>::infinity();
 const float nan = std::numeric_limits<float>::quiet_NaN();
 
-Tensor floats(std::vector<int64_t> shape, std::vector<float> values) {
-  return Tensor::of<float>(std::move(shape), std::span<const float>(values));
-}
 Tensor counting(std::vector<int64_t> shape) {
   Tensor t = Tensor::of<float>(std::move(shape));
   std::iota(t.data<float>(), t.data<float>() + t.size(), 1.f);
   return t;
-}
-std::vector<float> values(const Tensor& t) {
-  const Tensor packed = t.clone();
-  if (t.dtype() == DType::float32)
-    return {packed.data<float>(), packed.data<float>() + packed.size()};
-  std::vector<float> out;
-  for (int64_t i = 0; i < packed.size(); ++i)
-    out.push_back(static_cast<float>(packed.data<BFloat16>()[i]));
-  return out;
 }
 Tensor shortened(const Tensor& t) {
   Tensor out = Tensor::of<BFloat16>(t.shape());
@@ -51,27 +45,8 @@ Tensor shortened(const Tensor& t) {
   for (size_t i = 0; i < from.size(); ++i) out.data<BFloat16>()[i] = BFloat16(from[i]);
   return out;
 }
-// Heuristics only: nothing is measured in these tests.
-const ejk::Executor& executor() {
-  static const ejk::Executor untuned = [] {
-    ejk::SelectorOptions options;
-    options.policy = ejk::AutotunePolicy{.allow_autotune = false};
-    return ejk::Executor(options);
-  }();
-  return untuned;
-}
 Tensor product(const Tensor& a, const Tensor& b, const MatmulOptions& options = {}) {
-  return matmul(executor(), a, b, options);
-}
-template <class F>
-std::string refusal(const F& f) {
-  try {
-    f();
-  } catch (const ejk::Error& e) {
-    EXPECT_EQ(e.kind(), ejk::ErrorKind::invalid_argument);
-    return e.what();
-  }
-  return "nothing was refused";
+  return matmul(guessing(), a, b, options);
 }
 
 TEST(Matmul, MultipliesTwoMatrices) {
@@ -137,7 +112,7 @@ TEST(Matmul, TheTypeOfTheResultIsPartOfTheKey) {
   using View = ejk::StridedView<const BFloat16, 3>;
   const View v = a.strided<BFloat16, 3>();
   const auto key = [&](const auto& kernel, const auto& c) {
-    return executor().describe(kernel, v, v, std::nullopt, c).call_key();
+    return guessing().describe(kernel, v, v, std::nullopt, c).call_key();
   };
   EXPECT_NE(key(Matmul<BFloat16>{}, wide.strided<float, 3>()),
             key(Matmul<BFloat16, BFloat16>{}, narrow.strided<BFloat16, 3>()));
@@ -156,8 +131,7 @@ TEST(Matmul, EmptySizesGiveEmptyResultsZerosOrTheBias) {
 }
 
 TEST(Matmul, NanAndInfinityPropagateAndZeroTimesInfinityIsNan) {
-  ejk::testing::for_each_target([](const std::string& target) {
-    SCOPED_TRACE(target);
+  on_every_target([] {
     for (const int64_t n : {1, 3, 16, 33, 70})
       for (const auto pack : {MatmulBlocking::Pack::none, MatmulBlocking::Pack::a_and_b})
         for (const bool transposed : {false, true}) {
@@ -182,7 +156,7 @@ TEST(Matmul, NanAndInfinityPropagateAndZeroTimesInfinityIsNan) {
 
 TEST(Matmul, WritesIntoPartOfAnotherTensor) {
   const Tensor all = Tensor::of<float>({2, 5});
-  ejk::ops::matmul_into(executor(), all.sliced(1, 1, 5, 2), floats({2, 1}, {1, 2}),
+  ejk::ops::matmul_into(guessing(), all.sliced(1, 1, 5, 2), floats({2, 1}, {1, 2}),
                         floats({1, 2}, {10, 20}));
   EXPECT_THAT(values(all), ElementsAre(0, 10, 0, 20, 0, 0, 20, 0, 40, 0));
 }
@@ -216,12 +190,12 @@ TEST(Matmul, RefusesWhatDoesNotFitAndSaysWhatIsNeeded) {
               HasSubstr("bias[3]"));
   EXPECT_THAT(
       refusal([] {
-        ejk::ops::matmul_into(executor(), counting({2}), counting({2, 2}), counting({2, 2}));
+        ejk::ops::matmul_into(guessing(), counting({2}), counting({2, 2}), counting({2, 2}));
       }),
       HasSubstr("needed: a c of rank 2"));
   EXPECT_THAT(
       refusal([] {
-        ejk::ops::matmul_into(executor(), counting({2, 3}), counting({2, 2}), counting({2, 2}));
+        ejk::ops::matmul_into(guessing(), counting({2, 3}), counting({2, 2}), counting({2, 2}));
       }),
       HasSubstr("c[1, 2, 3]"));
 }
@@ -229,7 +203,7 @@ TEST(Matmul, RefusesWhatDoesNotFitAndSaysWhatIsNeeded) {
 TEST(Matmul, RefusesAResultThatSharesMemory) {
   const Tensor a = counting({4, 4}), b = counting({4, 4});
   const auto into = [&](const Tensor& c) {
-    return refusal([&] { ejk::ops::matmul_into(executor(), c, a, b); });
+    return refusal([&] { ejk::ops::matmul_into(guessing(), c, a, b); });
   };
   EXPECT_THAT(into(a), HasSubstr("[matmul] given a c that overlaps a; needed: a c that shares"));
   EXPECT_THAT(into(b), HasSubstr("overlaps b"));
@@ -246,7 +220,7 @@ TEST(Matmul, RefusesAResultThatSharesMemory) {
   const Tensor wide = counting({4, 8});
   const Tensor right = wide.sliced(1, 4, 8), left = wide.sliced(1, 0, 4);
   const std::vector<float> expected = values(product(right, b));
-  ejk::ops::matmul_into(executor(), left, right, b);
+  ejk::ops::matmul_into(guessing(), left, right, b);
   EXPECT_EQ(values(left), expected);
 }
 
@@ -273,7 +247,7 @@ TEST(Matmul, EveryCandidateAndTheHeuristicAreValid) {
                  b = Tensor::of<float>({1, shape[2], shape[1]});
     const Tensor c = Tensor::of<float>({1, shape[0], shape[1]});
     const Matmul<float> kernel;
-    ejk::Invocation inv = executor().describe(kernel, a.strided<float, 3>(), b.strided<float, 3>(),
+    ejk::Invocation inv = guessing().describe(kernel, a.strided<float, 3>(), b.strided<float, 3>(),
                                               std::nullopt, c.strided<float, 3>());
     EXPECT_TRUE(kernel.is_valid(kernel.heuristic_cfg(inv), inv));
     for (const bool backward : {false, true}) {
@@ -303,7 +277,7 @@ TEST(Matmul, TuningRunsItsCandidatesBetweenClosedPages) {
 TEST(Matmul, GradientsHaveTheShapesOfTheArguments) {
   const Tensor a = counting({7, 5}), b = counting({3, 7}), bias = counting({3});
   const MatmulOptions options{.transpose_a = true, .transpose_b = true, .bias = bias};
-  const auto [c, pull] = ejk::ops::matmul_vjp(executor(), a, b, options);
+  const auto [c, pull] = ejk::ops::matmul_vjp(guessing(), a, b, options);
   EXPECT_EQ(values(c), values(product(a, b, options)));
   const Tensor dc = counting({5, 3});
   const auto g = pull(dc);
@@ -321,7 +295,7 @@ TEST(Matmul, GradientsHaveTheShapesOfTheArguments) {
 
 TEST(Matmul, GradientsOfWhatServesABatchAreSums) {
   const Tensor a = counting({2, 3, 4}), b = counting({4, 2}), dc = counting({2, 3, 2});
-  const auto g = ejk::ops::matmul_vjp(executor(), a, b).second(dc);
+  const auto g = ejk::ops::matmul_vjp(guessing(), a, b).second(dc);
   EXPECT_EQ(g.b.shape(), b.shape());
   const auto part = [&](int64_t i) {
     return values(product(a.selected(0, i), dc.selected(0, i), {.transpose_a = true}));

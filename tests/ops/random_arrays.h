@@ -1,35 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of matrix operations share: arrays that lie in memory in any way, instruction sets.
+// What tests of matrix operations share: arrays that lie in memory in any way.
 #pragma once
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <random>
-#include <string>
 #include <vector>
-
-#include <hwy/targets.h>
 
 #include <ejk/tensor.h>
 
 namespace ejk::testing {
-
-// Calls f for every instruction set that the operations are compiled for and that runs here.
-template <class F>
-void for_each_target(const F& f) {
-  int tried = 0;
-  for (const int64_t target :
-       std::initializer_list<int64_t>{HWY_SCALAR, HWY_SSE4, HWY_AVX2, HWY_AVX3}) {
-    if (target != HWY_SCALAR && (hwy::SupportedTargets() & target) == 0) continue;
-    hwy::SetSupportedTargetsForTest(target);
-    f(std::string(hwy::TargetName(target)));
-    hwy::SetSupportedTargetsForTest(0);
-    ++tried;
-  }
-  if (tried < 2) throw std::runtime_error("instruction sets are not told apart");
-}
 
 inline int64_t up_to(std::mt19937& random, int64_t most) {
   return std::uniform_int_distribution<int64_t>(0, most)(random);

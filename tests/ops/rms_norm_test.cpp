@@ -5,27 +5,22 @@
 #include <ejk/executor.h>
 #include <gmock/gmock.h>
 
+#include "ops/common.h"
 #include "ops/rows.h"
 
 namespace ejk::ops {
 namespace {
 
+using ops_test::guessing;
+using ops_test::refusal;
 using rows::close;
 using rows::Matrix;
-using rows::refusal;
 using rows::same_bits;
 using testing::HasSubstr;
 using testing::StartsWith;
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-
-// An executor that neither measures nor stores.
-Executor guessing() {
-  SelectorOptions options;
-  options.policy = AutotunePolicy{.allow_autotune = false};
-  return Executor(std::move(options));
-}
 
 template <class T>
 class RmsNormOf : public testing::Test {};
@@ -225,7 +220,7 @@ TEST(RmsNorm, TensorsOfAnyRankGoThroughTheDefaultExecutor) {
 
 TEST(RmsNorm, CandidatesAreTheHeuristicAndItsLikes) {
   Tensor x = Tensor::of<float>({2048, 1024}), out = Tensor::of<float>({2048, 1024});
-  const Executor executor = guessing();
+  const Executor& executor = guessing();
   const RmsNorm<float> kernel;
   Invocation inv = executor.describe(kernel, x, std::nullopt, 1e-5f, out);
   const auto heuristic = kernel.heuristic_cfg(inv);

@@ -12,10 +12,8 @@
 #include <span>
 #include <string>
 
-#include <ejk/error.h>
 #include <ejk/tensor.h>
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
 namespace rows {
 
@@ -125,32 +123,6 @@ inline bool same_bits(const ejk::Tensor& a, const ejk::Tensor& b) {
   const ejk::AnyView x = a.any(), y = b.any();
   return a.shape() == b.shape() && a.dtype() == b.dtype() &&
          (x.bytes() == 0 || std::memcmp(x.data, y.data, x.bytes()) == 0);
-}
-
-// Calls f with each instruction set of this CPU in turn.
-template <class F>
-void on_every_target(const F& f) {
-  const int64_t all = hwy::SupportedTargets() & HWY_TARGETS;
-  for (int64_t rest = all; rest != 0; rest &= rest - 1) {
-    const int64_t target = rest & -rest;
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    f();
-    hwy::SetSupportedTargetsForTest(0);
-  }
-}
-
-// The message of the Error(invalid_argument) that `f` must throw.
-template <class F>
-std::string refusal(F&& f) {
-  try {
-    f();
-  } catch (const ejk::Error& e) {
-    EXPECT_EQ(e.kind(), ejk::ErrorKind::invalid_argument);
-    return e.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
 }
 
 }  // namespace rows

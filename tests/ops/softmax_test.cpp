@@ -6,14 +6,15 @@
 #include <ejk/executor.h>
 #include <gmock/gmock.h>
 
+#include "ops/common.h"
 #include "ops/rows.h"
 
 namespace ejk::ops {
 namespace {
 
+using ops_test::refusal;
 using rows::close;
 using rows::Matrix;
-using rows::refusal;
 using rows::same_bits;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -59,7 +60,7 @@ TYPED_TEST(SoftmaxOf, NoConfigChangesABit) {
 
 // The second element's share of a row [0, x] is the logistic function: exp with nothing around it.
 TEST(Softmax, ExponentialsAreRightToTheLastBits) {
-  rows::on_every_target([] {
+  ops_test::on_every_target([] {
     constexpr int64_t count = 20000;
     Matrix<float> x(count, 2), out(count, 2);
     x.fill([](int64_t r, int64_t c) {
@@ -96,7 +97,7 @@ TEST(Softmax, NothingOverflows) {
 }
 
 TEST(Softmax, NanPlusInfinityAndNothingButMinusInfinityMakeNanOfTheirRow) {
-  rows::on_every_target([] {
+  ops_test::on_every_target([] {
     for (int64_t columns : {1, 3, 67})
       for (int64_t where = 0; where < columns; where += 2) {
         Matrix<float> x(4, columns), out(4, columns);

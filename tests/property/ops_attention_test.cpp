@@ -2,7 +2,6 @@
 // Attention against its references: random shapes, strides, element types, options, configs and
 // every instruction set that runs here.
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <cmath>
 #include <random>
@@ -11,6 +10,8 @@
 #include <ejk/ops/decode_attention.h>
 #include <ejk/ops/flash_attention.h>
 
+#include "ops/common.h"
+
 namespace {
 
 using ejk::BFloat16;
@@ -18,20 +19,14 @@ using ejk::DType;
 using ejk::Tensor;
 using ejk::ops::AttentionOptions;
 using ejk::ops::FlashAttention;
-
-std::vector<int64_t> instruction_sets() {
-  std::vector<int64_t> found;
-  for (const int64_t target : {HWY_SCALAR, HWY_SSE4, HWY_AVX2, HWY_AVX3})
-    if (hwy::SupportedTargets() & target) found.push_back(target);
-  return found;
-}
+using ops_test::values;
 
 class OnEveryInstructionSet : public testing::TestWithParam<int64_t> {
  protected:
   void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
   void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
 };
-INSTANTIATE_TEST_SUITE_P(, OnEveryInstructionSet, testing::ValuesIn(instruction_sets()),
+INSTANTIATE_TEST_SUITE_P(, OnEveryInstructionSet, testing::ValuesIn(ops_test::targets()),
                          [](const auto& set) { return std::string(hwy::TargetName(set.param)); });
 
 class Random {
@@ -65,15 +60,6 @@ class Random {
  private:
   std::mt19937 engine_;
 };
-
-std::vector<float> values(const Tensor& t) {
-  const Tensor packed = t.clone();
-  std::vector<float> out;
-  for (int64_t i = 0; i < t.size(); ++i)
-    out.push_back(t.dtype() == DType::float32 ? packed.data<float>()[i]
-                                              : static_cast<float>(packed.data<BFloat16>()[i]));
-  return out;
-}
 
 struct Case {
   DType dtype;
@@ -127,7 +113,8 @@ TEST_P(OnEveryInstructionSet, FlashForwardIsTheReference) {
     const auto expected = values(FlashAttention{}.reference(c.q, c.k, c.v, c.options));
     const float tolerance = c.dtype == DType::float32 ? 1e-5f : 0.02f;
     for (size_t i = 0; i < found.size(); ++i)
-      ASSERT_NEAR(found[i], expected[i], tolerance) << "seed " << seed << " at " << i << ": " << c.text();
+      ASSERT_NEAR(found[i], expected[i], tolerance)
+          << "seed " << seed << " at " << i << ": " << c.text();
   }
 }
 

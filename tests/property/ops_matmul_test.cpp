@@ -6,6 +6,7 @@
 
 #include <ejk/ops/matmul.h>
 
+#include "ops/common.h"
 #include "ops/random_arrays.h"
 
 namespace {
@@ -20,9 +21,9 @@ using ejk::BFloat16;
 using ejk::StridedView;
 using ejk::ops::Matmul;
 using ejk::ops::MatmulBlocking;
-using ejk::testing::for_each_target;
 using ejk::testing::Strided;
 using ejk::testing::up_to;
+using ops_test::on_every_target;
 
 MatmulBlocking any_blocking(std::mt19937& random) {
   const std::array packs{MatmulBlocking::Pack::none, MatmulBlocking::Pack::b,
@@ -114,8 +115,7 @@ void check_forward(std::mt19937& random) {
 }
 
 TEST(OpsMatmulProperty, AnyShapeLayoutAndConfigGivesTheProduct) {
-  for_each_target([](const std::string& target) {
-    SCOPED_TRACE(target);
+  on_every_target([] {
     std::mt19937 random(1);
     for (int i = 0; i < problems && !testing::Test::HasFatalFailure(); ++i) {
       check_forward<float, float>(random);
@@ -140,8 +140,7 @@ TEST(OpsMatmulProperty, TheReferenceGivesTheProduct) {
 }
 
 TEST(OpsMatmulProperty, TheNumberOfThreadsChangesNoBit) {
-  for_each_target([](const std::string& target) {
-    SCOPED_TRACE(target);
+  on_every_target([] {
     std::mt19937 random(3);
     for (int round = 0; round < problems / 2; ++round) {
       const Problem<float, float> p(random);
@@ -246,8 +245,7 @@ void check_gradient(std::mt19937& random) {
 }
 
 TEST(OpsMatmulProperty, GradientsAreThoseOfFiniteDifferences) {
-  for_each_target([](const std::string& target) {
-    SCOPED_TRACE(target);
+  on_every_target([] {
     std::mt19937 random(4);
     for (int i = 0; i < 25 && !testing::Test::HasFatalFailure(); ++i) {
       check_gradient<float, float>(random);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "ops/common.h"
 #include "ops/rows.h"
 
 namespace ejk::ops {
@@ -44,7 +45,7 @@ TYPED_TEST_SUITE(NormsOf, ElementTypes);
 
 TYPED_TEST(NormsOf, OutputsAreThoseOfTheReferences) {
   using T = TypeParam;
-  rows::on_every_target([] {
+  ops_test::on_every_target([] {
     Random random(11);
     for (int i = 0; i < cases && !testing::Test::HasFailure(); ++i) {
       SCOPED_TRACE(i);
@@ -134,7 +135,7 @@ void softmax_row(double* row, size_t n, double scale) {
 TYPED_TEST(NormsOf, GradientsAreThoseOfDifferences) {
   using T = TypeParam;
   const double tolerance = std::is_same_v<T, float> ? 1e-4 : 3e-2;
-  rows::on_every_target([&] {
+  ops_test::on_every_target([&] {
     Random random(12);
     for (int i = 0; i < cases / 20 && !testing::Test::HasFailure(); ++i) {
       SCOPED_TRACE(i);

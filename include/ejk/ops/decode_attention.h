@@ -56,10 +56,10 @@ struct DecodeAttention {
   bool is_valid(const Config& config, const Invocation& inv) const;
 };
 
-// The same where position p of sequence b is row p % page_size of page block_table[b, p / page_size]
-// of k_pages and v_pages [pages, page_size, kv_heads, dim]. block_table is int32
-// [batch, pages of the longest sequence]; entries beyond a length may be anything, one within it
-// that names no page is refused. There must be a length for each sequence.
+// The same where position p of sequence b is row p % page_size of page
+// block_table[b, p / page_size] of k_pages and v_pages [pages, page_size, kv_heads, dim].
+// block_table is int32 [batch, pages of the longest sequence]; entries beyond a length may be
+// anything, one within it that names no page is refused. There must be a length for each sequence.
 struct PagedDecodeAttention {
   static constexpr std::string_view op_id = "paged_decode_attention", version = "1";
   using Config = DecodeConfig;

@@ -33,13 +33,15 @@ struct AttentionOptions {
 void ejk_key(KeySink& key, const AttentionOptions& options);
 
 // softmax(scale q k^T) v for q [batch, queries, heads, dim] and k, v [batch, keys, kv_heads, dim],
-// all float32 or all bfloat16, of any strides; heads is a multiple of kv_heads, and heads / kv_heads
-// neighbours share one. Sums are float32. The result is packed, of the shape and type of q.
+// all float32 or all bfloat16, of any strides; heads is a multiple of kv_heads, and
+// heads / kv_heads neighbours share one. Sums are float32. The result is packed, of the shape and
+// type of q.
 //
 // - A query that sees no key gives zeros (and passes no gradient).
 // - What a query does not see does not reach its output, whatever it is, NaN and infinity included.
-// - A NaN that it sees in q or k, a logit of +inf, or only logits of -inf make its output NaN; a NaN
-//   or infinity in v reaches the elements it is added to. Gradients of such inputs are not defined.
+// - A NaN that it sees in q or k, a logit of +inf, or only logits of -inf make its output NaN; a
+//   NaN or infinity in v reaches the elements it is added to. Gradients of such inputs are not
+//   defined.
 // - Softmax does not overflow for logits between -2e38 and 2e38.
 // - Results depend on the block sizes (by rounding) and not on the number of threads.
 struct FlashAttention {
@@ -76,11 +78,12 @@ struct FlashAttention {
   bool is_valid(const Config& config, const Invocation& inv) const;
 };
 
-// Through the default executor. Throws Error(invalid_argument) for what FlashAttention does not take.
+// Through the default executor. Throws Error(invalid_argument) for what FlashAttention does not
+// take.
 Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                        const AttentionOptions& options = {});
-// The output, and a function from its cotangent to {dq, dk, dv}. The function shares the elements of
-// q, k and v: they must not change until it is called.
+// The output, and a function from its cotangent to {dq, dk, dv}. The function shares the elements
+// of q, k and v: they must not change until it is called.
 using AttentionGradient = std::function<std::tuple<Tensor, Tensor, Tensor>(const Tensor& dout)>;
 std::pair<Tensor, AttentionGradient> flash_attention_vjp(const Tensor& q, const Tensor& k,
                                                          const Tensor& v,

@@ -17,7 +17,7 @@ namespace ejk::ops {
 // out = exp(scale x) / sum(exp(scale x)) for each row; scale is the inverse of a temperature.
 //
 // T is float or BFloat16 (computed in float, rounded once). The largest element of a row is
-// subtracted first, so nothing overflows; what is more than 87.3 below it, scaled, becomes exactly
+// subtracted first, so nothing overflows; what is more than 87.7 below it, scaled, becomes exactly
 // 0. Strides are free; rows whose elements are not adjacent cost a copy of each row. `out` may be x
 // itself, of the same strides; any other overlap is refused: Error(invalid_argument), as are shapes
 // that do not fit and a scale that is not positive and finite.

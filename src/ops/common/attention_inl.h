@@ -15,6 +15,8 @@
 
 #include <ejk/tensor.h>
 
+#include "ops/common/exp_inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace ejk::ops {
 namespace HWY_NAMESPACE {
@@ -28,26 +30,6 @@ inline constexpr bool many_registers = HWY_TARGET <= HWY_AVX3;  // 32 instead of
 inline constexpr float log2_e = 1.44269504f;
 inline constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
-// 2^x for x up to 126, with a relative error below 3e-7. Below -126, and for -inf, it is exactly 0.
-// NaN stays NaN.
-HWY_INLINE V32 exp2_up_to_126(V32 x) {
-  const F32 d;
-  const hn::RebindToSigned<F32> di;
-  // x = n + r with |r| <= 1/2. At 1.5 * 2^23 an ulp is 1: the sum is rounded to a whole number and
-  // has n, with the bias of an exponent, in its lowest bits.
-  const V32 rounder = hn::Set(d, 0x1.8p23f + 127);
-  const V32 shifted = hn::Add(x, rounder);
-  const V32 r = hn::Sub(x, hn::Sub(shifted, rounder));
-  // 2^r = 1 + r p(r), through Chebyshev nodes of [-1/2, 1/2].
-  V32 p = hn::MulAdd(r, hn::Set(d, 0.00133813021f), hn::Set(d, 0.00966636837f));
-  p = hn::MulAdd(r, p, hn::Set(d, 0.0555038117f));
-  p = hn::MulAdd(r, p, hn::Set(d, 0.240223497f));
-  p = hn::MulAdd(r, p, hn::Set(d, 0.693147182f));
-  p = hn::MulAdd(r, p, hn::Set(d, 1.f));
-  const V32 power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted)));  // 2^n
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.f)), hn::Mul(p, power));
-}
-
 HWY_INLINE V32 tanh(V32 x) {
   const F32 d;
   const V32 size = hn::Abs(x);
@@ -59,7 +41,7 @@ HWY_INLINE V32 tanh(V32 x) {
   p = hn::MulAdd(square, p, hn::Set(d, -0.333333284f));
   const V32 near_zero = hn::MulAdd(hn::Mul(x, square), p, x);
   const V32 exp_2x =
-      exp2_up_to_126(hn::Mul(hn::Min(size, hn::Set(d, 10.f)), hn::Set(d, 2 * log2_e)));
+      exp2_up_to_127(d, hn::Mul(hn::Min(size, hn::Set(d, 10.f)), hn::Set(d, 2 * log2_e)));
   const V32 one = hn::Set(d, 1.f);
   const V32 far = hn::Sub(one, hn::Div(hn::Set(d, 2.f), hn::Add(exp_2x, one)));
   const V32 found =

@@ -13,7 +13,8 @@ namespace ejk::ops {
 // "[matmul] given a[2, 3], b[4, 5]; needed: a[m, k], b[k, n]"
 [[noreturn]] inline void refuse(std::string_view op, std::string_view given,
                                 std::string_view needed) {
-  throw Error(ErrorKind::invalid_argument, fmt::format("[{}] given {}; needed: {}", op, given, needed));
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("[{}] given {}; needed: {}", op, given, needed));
 }
 
 // A config that is passed with a call can hold anything.

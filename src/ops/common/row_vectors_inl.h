@@ -128,20 +128,52 @@ HWY_INLINE void walk_streamed(const T* out, int64_t columns, Step step) {
   walk<WholeStreamed>(columns, step, column);
 }
 
+// Asks for a part of a row that is needed when the next one is worked on. Into the second level: in
+// the first it would take the few places for pending lines from the loads and streamed stores that
+// are under way.
+template <class T>
+HWY_INLINE void fetch(const T* row, int64_t column) {
+  __builtin_prefetch(row + column, 0, 2);
+}
+// The same for four vectors of columns.
+template <class T>
+HWY_INLINE void fetch_four(const T* row, int64_t column) {
+  constexpr auto line = static_cast<int64_t>(64 / sizeof(T));
+  for (int64_t c = 0; c < 4 * lanes(); c += line) fetch(row, column + c);
+}
+// Four vectors that are needed next, from the second level, where they are, into the first.
+template <class T>
+HWY_INLINE void fetch_near(const T* row, int64_t column) {
+  constexpr auto line = static_cast<int64_t>(64 / sizeof(T));
+  for (int64_t c = 4 * line; c < 4 * line + 4 * lanes(); c += line)
+    __builtin_prefetch(row + column + c, 0, 3);
+}
+// Both, for a walk that has reached `column`. All of it must be inlined where something is stored:
+// g++ drops calls of functions that do nothing but ask.
+template <class Soon, class... Near>
+HWY_INLINE void fetch_rows(int64_t column, const Soon* soon, const Near*... near) {
+  fetch_four(soon, column);
+  (fetch_near(near, column), ...);
+}
+HWY_INLINE void fetch_rows(int64_t) {}
+
 // Four accumulators side by side, so that none waits for itself at every vector: step(at, sum)
 // updates one, join(sum, other) puts two together. The order depends on the columns alone.
-template <class Sum, class Step, class Join>
-HWY_INLINE Sum fold(int64_t columns, const Sum& start, Step step, Join join) {
+// `ahead`: nothing, or a row to fetch for later and rows to fetch from near.
+template <class At = Whole, class Sum, class Step, class Join, class... Ahead>
+HWY_INLINE Sum fold(int64_t columns, const Sum& start, Step step, Join join, Ahead... ahead) {
   const int64_t n = lanes();
   Sum a = start, b = start, c = start, d = start;
   int64_t column = 0;
   for (; column + 4 * n <= columns; column += 4 * n) {
-    step(Whole{column}, a);
-    step(Whole{column + n}, b);
-    step(Whole{column + 2 * n}, c);
-    step(Whole{column + 3 * n}, d);
+    fetch_rows(column, ahead...);
+    step(at_column<At>(column), a);
+    step(at_column<At>(column + n), b);
+    step(at_column<At>(column + 2 * n), c);
+    step(at_column<At>(column + 3 * n), d);
   }
-  walk(columns, [&](auto at) HWY_ATTR { step(at, a); }, column);
+  fetch_rows(column, ahead...);
+  walk<At>(columns, [&](auto at) HWY_ATTR { step(at, a); }, column);
   join(a, b);
   join(c, d);
   join(a, c);
@@ -156,28 +188,24 @@ struct TwoSums {
 };
 
 // The sum of term(at) over all columns; a term of zeros is zero.
-template <class Term>
-HWY_INLINE float sum(int64_t columns, Term term) {
-  const OneSum total = fold(
+template <class At = Whole, class Term, class... Ahead>
+HWY_INLINE float sum(int64_t columns, Term term, Ahead... ahead) {
+  const OneSum total = fold<At>(
       columns, OneSum{hn::Zero(Floats())},
       [&](auto at, OneSum& s) HWY_ATTR { s.a = term(at, s.a); },
-      [](OneSum& s, const OneSum& o) HWY_ATTR { s.a = hn::Add(s.a, o.a); });
+      [](OneSum& s, const OneSum& o) HWY_ATTR { s.a = hn::Add(s.a, o.a); }, ahead...);
   return sum_of_lanes(total.a);
 }
 
-// Asks for a part of a row that is needed soon. Into the second level: in the first it would take
-// the few places for pending lines from the loads and streamed stores that are under way.
-template <class T>
-HWY_INLINE void fetch(const T* row, int64_t column) {
-  __builtin_prefetch(row + column, 0, 2);
-}
-
-// Whether a vector of columns can be streamed to the beginning of each row.
-template <class T>
-HWY_INLINE bool can_stream(const T* first, int64_t row_stride) {
-  const auto bytes = static_cast<uintptr_t>(lanes()) * sizeof(T);
+// Whether rows are to be streamed with the next ones worked on ahead, and a vector of columns can
+// be streamed to the beginning of each.
+template <class Rows>
+HWY_INLINE bool can_stream_ahead(const Rows& rows) {
+  if (!rows.streamed || !rows.ahead) return false;
+  const auto *first = rows.out[0], *second = rows.out[1];
+  const auto bytes = static_cast<uintptr_t>(lanes()) * sizeof(*first);
   return reinterpret_cast<uintptr_t>(first) % bytes == 0 &&
-         static_cast<uintptr_t>(row_stride) * sizeof(T) % bytes == 0;
+         reinterpret_cast<uintptr_t>(second) % bytes == 0;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,41 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of matrices for operations over the last axis: parts of them for threads, and rows whose
-// elements lie side by side.
+// Rows of matrices for operations over the last axis, whose elements lie side by side.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
-#include <utility>
 
-#include <ejk/parallel.h>
 #include <ejk/tensor.h>
+
+#include "ops/common/aligned.h"
+#include "ops/common/parts.h"
 
 namespace ejk::ops {
 
-// Calls work(part, first, last) for `parts` ranges of `count`, each on a thread of its own.
-template <class F>
-void in_numbered_parts(int64_t count, int64_t parts, const F& work) {
-  in_parts(parts, static_cast<int>(parts), [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) work(p, count * p / parts, count * (p + 1) / parts);
-  });
-}
-inline int64_t parts_for(int64_t count, int threads) {
-  return std::clamp<int64_t>(count, 1, threads);
-}
-
-// One row of memory per part, made before threads start, as they must not throw.
+// One row of memory per part, aligned for vectors.
 template <class T>
 class RowBuffers {
  public:
   RowBuffers(bool needed, int64_t parts, int64_t columns)
-      : columns_(needed ? columns : 0),
-        memory_(needed ? std::make_unique<T[]>(static_cast<size_t>(parts * columns)) : nullptr) {}
-  T* operator[](int64_t part) const { return memory_.get() + part * columns_; }
+      : step_(needed ? (columns + 63) / 64 * 64 : 0),
+        memory_(needed ? aligned<T>(parts * step_) : nullptr) {}
+  T* operator[](int64_t part) const { return memory_.get() + part * step_; }
 
  private:
-  int64_t columns_;
-  std::unique_ptr<T[]> memory_;
+  int64_t step_;
+  Aligned<T> memory_;
 };
 
 template <class T>
@@ -56,9 +44,9 @@ class RowsIn {
     return copy_;
   }
   // The row after this one, to be asked for in advance; the row itself if there is none.
-  const T* next(int64_t row) const {
-    return m_.data + std::min(row + 1, m_.shape[0] - 1) * m_.strides[0];
-  }
+  const T* next(int64_t row) const { return in_place(std::min(row + 1, m_.shape[0] - 1)); }
+  // The row where it lies, also if its elements are not adjacent.
+  const T* in_place(int64_t row) const { return m_.data + row * m_.strides[0]; }
 
  private:
   StridedView<const T, 2> m_;

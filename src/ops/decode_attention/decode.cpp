@@ -3,11 +3,10 @@
 // heads that share it.
 #include "ops/decode_attention/problem.h"
 
+#include <deque>
 #include <vector>
 
-#include <hwy/aligned_allocator.h>
-
-#include <ejk/parallel.h>
+#include "ops/common/parts.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/decode_attention/decode.cpp"
@@ -197,11 +196,11 @@ class Decoder {
     const V32 base = hn::Set(d, largest == minus_infinity ? 0.f : largest);
     V32 sum = hn::Zero(d);
     for (int64_t i = 0; i < padded; i += vector_size) {
-      const V32 weight = exp2_up_to_126(hn::Sub(hn::Load(d, logits + i), base));
+      const V32 weight = exp2_up_to_127(d, hn::Sub(hn::Load(d, logits + i), base));
       hn::Store(weight, d, logits + i);
       sum = hn::Add(sum, weight);
     }
-    const V32 factor = exp2_up_to_126(hn::Sub(hn::Set(d, old), base));
+    const V32 factor = exp2_up_to_127(d, hn::Sub(hn::Set(d, old), base));
     sum_[head] = sum_[head] * hn::GetLane(factor) + hn::GetLane(hn::SumOfLanes(d, sum));
     float* out = out_ + head * step_;
     for (int64_t c = 0; c < step_; c += vector_size)
@@ -240,7 +239,8 @@ class Decoder {
       V32 values[Vectors];
 #pragma GCC unroll 8
       for (int j = 0; j < Vectors; ++j)
-        values[j] = Vectors == 1 ? load_part(row, 0, p_.dim - column) : load_row(row + j * vector_size);
+        values[j] =
+            Vectors == 1 ? load_part(row, 0, p_.dim - column) : load_row(row + j * vector_size);
 #pragma GCC unroll 4
       for (int h = 0; h < Heads; ++h) {
         const V32 weight = hn::Set(d, logits_[static_cast<size_t>((head + h) * logits_step_ + i)]);
@@ -256,7 +256,7 @@ class Decoder {
 
   const DecodeProblem& p_;
   int64_t block_, step_, logits_step_;
-  Floats q_, logits_;  // [heads][step], [heads][logits_step]
+  AlignedFloats q_, logits_;  // [heads][step], [heads][logits_step]
   std::vector<int64_t> key_at_, value_at_;
   float *out_ = nullptr, *max_ = nullptr, *sum_ = nullptr;
 };
@@ -266,7 +266,7 @@ void join(const DecodeProblem& p, int64_t sequence, int64_t splits, int64_t step
           const float* maxima, const float* sums, const Rows& out) {
   const F32 d;
   const bool blind = p.seen(sequence).empty();
-  const Floats row = floats(step);
+  const AlignedFloats row = floats(step);
   for (int64_t n = 0; n < p.heads; ++n) {
     float largest = minus_infinity;
     for (int64_t s = 0; s < splits; ++s) largest = std::max(largest, maxima[s * p.heads + n]);
@@ -274,7 +274,8 @@ void join(const DecodeProblem& p, int64_t sequence, int64_t splits, int64_t step
     std::fill_n(row.get(), step, 0.f);
     for (int64_t s = 0; s < splits; ++s) {
       const float max = maxima[s * p.heads + n];
-      const V32 factor = max == minus_infinity ? hn::Zero(d) : exp2_up_to_126(hn::Set(d, max - largest));
+      const V32 factor = max == minus_infinity ? hn::Zero(d)
+                                               : exp2_up_to_127(d, hn::Set(d, max - largest));
       total += sums[s * p.heads + n] * hn::GetLane(factor);
       const float* from = outs + (s * p.heads + n) * step;
       for (int64_t c = 0; c < step; c += vector_size)
@@ -291,19 +292,20 @@ void join(const DecodeProblem& p, int64_t sequence, int64_t splits, int64_t step
 template <class T>
 void decode_as(const DecodeProblem& p, const DecodeConfig& config, const Rows& out) {
   const int64_t splits = std::min<int64_t>(config.splits, std::max<int64_t>(p.positions, 1));
-  const int64_t step = Decoder<T>(p, config.k_block).step();
-  const int64_t parts = p.batch * splits;
-  const Floats outs = floats(parts * p.heads * step);
-  const Floats maxima = floats(parts * p.heads), sums = floats(parts * p.heads);
-  in_parts(parts, config.threads, [&](int64_t begin, int64_t end) {
-    Decoder<T> decoder(p, config.k_block);
+  const int64_t pieces = p.batch * splits, parts = parts_for(pieces, config.threads);
+  std::deque<Decoder<T>> decoders;
+  for (int64_t i = 0; i < parts; ++i) decoders.emplace_back(p, config.k_block);
+  const int64_t step = decoders.front().step();
+  const AlignedFloats outs = floats(pieces * p.heads * step);
+  const AlignedFloats maxima = floats(pieces * p.heads), sums = floats(pieces * p.heads);
+  in_numbered_parts(pieces, parts, [&](int64_t part, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const KeyRange all = p.seen(i / splits);
       const int64_t size = (std::max<int64_t>(all.end - all.begin, 0) + splits - 1) / splits;
       const int64_t first = all.begin + i % splits * size;
-      decoder.run(i / splits, {first, std::min(first + size, all.end)},
-                  outs.get() + i * p.heads * step, maxima.get() + i * p.heads,
-                  sums.get() + i * p.heads);
+      decoders[static_cast<size_t>(part)].run(
+          i / splits, {first, std::min(first + size, all.end)}, outs.get() + i * p.heads * step,
+          maxima.get() + i * p.heads, sums.get() + i * p.heads);
     }
   });
   for (int64_t b = 0; b < p.batch; ++b)

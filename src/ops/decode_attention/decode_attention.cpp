@@ -180,14 +180,17 @@ DecodeConfig DecodeAttention::heuristic_cfg(const Invocation& inv) const {
   if (q.size() != 3 || k.size() != 4) return {};
   return heuristic(q[0], 2 * static_cast<double>(inv.args[1].size()));
 }
-Space<DecodeConfig> DecodeAttention::candidate_cfgs(const Invocation&) const { return candidates(); }
+Space<DecodeConfig> DecodeAttention::candidate_cfgs(const Invocation&) const {
+  return candidates();
+}
 bool DecodeAttention::is_valid(const Config& config, const Invocation&) const {
   return valid(config);
 }
 
 Tensor decode_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                         std::span<const int32_t> lengths, const DecodeOptions& options) {
-  check_plain(DecodeAttention::op_id, q, k, v, lengths, options);  // or the first call would tune it
+  // Or the first call would try to tune it.
+  check_plain(DecodeAttention::op_id, q, k, v, lengths, options);
   return default_executor()(DecodeAttention{}, q, k, v, lengths, options);
 }
 

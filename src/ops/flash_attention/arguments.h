@@ -73,7 +73,8 @@ inline Rows rows_of(const AnyView& v) {
 }
 inline Rows rows_of(const Tensor& t) { return rows_of(t.any()); }
 
-// An array with strides, of up to four axes, for overlap.h. Axes that it does not have are of size 1.
+// An array with strides, of up to four axes, for overlap.h. Axes that it does not have are of size
+// 1.
 template <class T>
 struct Elements {
   using element_type = T;

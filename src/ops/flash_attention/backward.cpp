@@ -6,11 +6,10 @@
 //   dv += w g,  dk += r q,  dq^T += k^T r.
 #include "ops/flash_attention/problem.h"
 
+#include <deque>
 #include <vector>
 
-#include <hwy/aligned_allocator.h>
-
-#include <ejk/parallel.h>
+#include "ops/common/parts.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/flash_attention/backward.cpp"
@@ -51,8 +50,8 @@ class HeadGradient {
         dv_(floats(keys_in_block_ * step_)),
         weights_(floats(keys_in_block_ * block_width_)),
         change_(floats(keys_in_block_ * block_width_)),
-        begin_(hwy::AllocateAligned<int32_t>(static_cast<size_t>(panels_ * width + 1))),
-        end_(hwy::AllocateAligned<int32_t>(static_cast<size_t>(panels_ * width + 1))),
+        begin_(aligned<int32_t>(panels_ * width + 1)),
+        end_(aligned<int32_t>(panels_ * width + 1)),
         seen_(static_cast<size_t>(panels_)),
         seen_by_all_(static_cast<size_t>(panels_)) {}
 
@@ -66,7 +65,9 @@ class HeadGradient {
  private:
   static constexpr int64_t width = max_vectors * vector_size;  // of a panel of queries
 
-  float* panel(const Floats& of, int64_t index) const { return of.get() + index * p_.dim * width; }
+  float* panel(const AlignedFloats& of, int64_t index) const {
+    return of.get() + index * p_.dim * width;
+  }
   int64_t rows_of_panel(int64_t index) const { return std::min(width, p_.queries - index * width); }
 
   void load_queries() {
@@ -188,7 +189,7 @@ class HeadGradient {
           slope = hn::NegMulAdd(part, part, one);
           logit = hn::Mul(part, cap);
         }
-        V32 weight = exp2_up_to_126(hn::Sub(logit, lse));
+        V32 weight = exp2_up_to_127(d, hn::Sub(logit, lse));
         if constexpr (Masked)
           weight = hn::IfThenElseZero(
               sees(begin_.get() + j * width + c, end_.get() + j * width + c, key), weight);
@@ -241,21 +242,24 @@ class HeadGradient {
   const Gradient& g_;
   const AttentionProblem& p_;
   int64_t panels_, panels_in_block_, keys_in_block_, step_, block_width_;
-  Floats q_rows_, g_rows_;         // [queries][step]: q and the cotangent
-  Floats q_, cotangent_, dq_;      // the same and dq, transposed: panels of [dim][width]
-  Floats lse_, delta_;             // [queries]
-  Floats row_, rows_;              // one row, rows of a panel
-  Floats keys_, values_, dk_, dv_; // [keys of a block][step]
-  Floats weights_, change_;        // [keys of a block][queries of a block]
-  hwy::AlignedFreeUniquePtr<int32_t[]> begin_, end_;  // [queries]: the keys that each sees
-  std::vector<KeyRange> seen_, seen_by_all_;          // by any query of a panel, by all of them
+  AlignedFloats q_rows_, g_rows_;         // [queries][step]: q and the cotangent
+  AlignedFloats q_, cotangent_, dq_;      // the same and dq, transposed: panels of [dim][width]
+  AlignedFloats lse_, delta_;             // [queries]
+  AlignedFloats row_, rows_;              // one row, rows of a panel
+  AlignedFloats keys_, values_, dk_, dv_; // [keys of a block][step]
+  AlignedFloats weights_, change_;        // [keys of a block][queries of a block]
+  Aligned<int32_t> begin_, end_;              // [queries]: the keys that each sees
+  std::vector<KeyRange> seen_, seen_by_all_;  // by any query of a panel, by all of them
   int64_t batch_ = 0, head_ = 0, kv_head_ = 0;
 };
 
 void backward(const Gradient& g, int threads) {
-  in_parts(g.p.batch * g.p.heads, threads, [&](int64_t begin, int64_t end) {
-    HeadGradient worker(g);
-    for (int64_t i = begin; i < end; ++i) worker.run(i / g.p.heads, i % g.p.heads);
+  const int64_t heads = g.p.batch * g.p.heads, parts = parts_for(heads, threads);
+  std::deque<HeadGradient> workers;
+  for (int64_t i = 0; i < parts; ++i) workers.emplace_back(g);
+  in_numbered_parts(heads, parts, [&](int64_t part, int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i)
+      workers[static_cast<size_t>(part)].run(i / g.p.heads, i % g.p.heads);
   });
 }
 
@@ -263,18 +267,21 @@ void backward(const Gradient& g, int threads) {
 void add_up_heads(const Gradient& g, int threads) {
   const AttentionProblem& p = g.p;
   const int64_t group = p.heads_per_kv_head();
-  in_parts(p.batch * p.kv_heads * p.keys, threads, [&](int64_t begin, int64_t end) {
-    const Floats sum = floats(p.dim);
-    for (int64_t i = begin; i < end; ++i) {
+  const int64_t keys = p.batch * p.kv_heads * p.keys, parts = parts_for(keys, threads);
+  const int64_t step = round_up(p.dim, 64);  // no two threads write to one cache line
+  const AlignedFloats sums = floats(parts * step);
+  in_numbered_parts(keys, parts, [&](int64_t part, int64_t first, int64_t last) {
+    float* const sum = sums.get() + part * step;
+    for (int64_t i = first; i < last; ++i) {
       const int64_t key = i % p.keys, kv_head = i / p.keys % p.kv_heads,
                     batch = i / p.keys / p.kv_heads;
       const auto add_up = [&](const float* from, const Rows& to) {
-        std::fill_n(sum.get(), p.dim, 0.f);
+        std::fill_n(sum, p.dim, 0.f);
         for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
           const float* row = from + ((batch * p.heads + head) * p.keys + key) * p.dim;
-          for (int64_t h = 0; h < p.dim; ++h) sum[static_cast<size_t>(h)] += row[h];
+          for (int64_t h = 0; h < p.dim; ++h) sum[h] += row[h];
         }
-        store(sum.get(), p.dim, to, to.offset(batch, key, kv_head));
+        store(sum, p.dim, to, to.offset(batch, key, kv_head));
       };
       add_up(g.shared_dk, g.dk);
       add_up(g.shared_dv, g.dv);
@@ -298,12 +305,10 @@ void attention_backward(const AttentionProblem& problem, int q_block, int k_bloc
   if (problem.batch == 0 || problem.heads == 0 || problem.dim == 0) return;
   // Then there is nothing to add to the zeros.
   if (problem.queries == 0 || problem.keys == 0) return;
-  hwy::AlignedFreeUniquePtr<float[]> shared_dk, shared_dv;
+  AlignedFloats shared_dk, shared_dv;
   if (problem.heads != problem.kv_heads) {
-    const auto size = static_cast<size_t>(problem.batch * problem.heads * problem.keys *
-                                          problem.dim);
-    shared_dk = hwy::AllocateAligned<float>(size);
-    shared_dv = hwy::AllocateAligned<float>(size);
+    const int64_t size = problem.batch * problem.heads * problem.keys * problem.dim;
+    shared_dk = floats(size), shared_dv = floats(size);
   }
   const Gradient gradient{problem, q_block, k_block, out, lse, dout, dq, dk, dv,
                           shared_dk.get(), shared_dv.get()};

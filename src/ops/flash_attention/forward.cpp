@@ -6,9 +6,10 @@
 #include "ops/flash_attention/problem.h"
 
 #include <cmath>
+#include <deque>
 #include <vector>
 
-#include <ejk/parallel.h>
+#include "ops/common/parts.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/flash_attention/forward.cpp"
@@ -79,7 +80,7 @@ class HeadRows {
 
   Rows rows_;
   int64_t dim_, block_, batch_ = 0, head_ = 0;
-  Floats data_;
+  AlignedFloats data_;
   std::vector<int64_t> kept_;
   std::vector<bool> finite_;
 };
@@ -116,12 +117,24 @@ class Forward {
     head_blocks_ = (group + heads_in_block_ - 1) / heads_in_block_;
   }
 
-  int64_t blocks() const { return p_.batch * p_.kv_heads * head_blocks_ * blocks_per_head_; }
-
-  void run(int64_t begin, int64_t end) const {
-    const int64_t per_kv_head = head_blocks_ * blocks_per_head_;
+  void run(int threads) const {
+    const int64_t blocks = p_.batch * p_.kv_heads * head_blocks_ * blocks_per_head_;
+    const int64_t parts = parts_for(blocks, threads);
     const int64_t key_blocks = (p_.keys + k_block_ - 1) / k_block_;
-    Worker worker(*this, per_kv_head > 1 ? std::max<int64_t>(key_blocks, 1) : 1);
+    const bool once = head_blocks_ * blocks_per_head_ == 1;  // blocks of keys are used
+    std::deque<Worker> workers;
+    for (int64_t i = 0; i < parts; ++i)
+      workers.emplace_back(*this, once ? 1 : std::max<int64_t>(key_blocks, 1));
+    in_numbered_parts(blocks, parts, [&](int64_t part, int64_t first, int64_t last) {
+      run(workers[static_cast<size_t>(part)], first, last);
+    });
+  }
+
+ private:
+  class Worker;
+
+  void run(Worker& worker, int64_t begin, int64_t end) const {
+    const int64_t per_kv_head = head_blocks_ * blocks_per_head_;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t kv = i / per_kv_head, at = i % per_kv_head;
       if (i == begin || at == 0) worker.begin(kv / p_.kv_heads, kv % p_.kv_heads);
@@ -131,7 +144,6 @@ class Forward {
     }
   }
 
- private:
   // First, last, second, last but one, ...: with a causal mask, later blocks have more to do, and
   // threads get equal parts of neighbours.
   int64_t balanced(int64_t i) const { return i % 2 == 0 ? i / 2 : blocks_per_head_ - 1 - i / 2; }
@@ -147,7 +159,9 @@ class Forward {
           rows_step_(round_up(p_.dim, 4)),
           rows_(floats(width_ * rows_step_)),
           logits_(floats(f.k_block_ * width_)),
-          state_(floats((f.q_block_ + width_) * (2 * p_.dim + 5))) {}
+          state_(floats((f.q_block_ + width_) * (2 * p_.dim + 5))) {
+      tiles_.reserve(static_cast<size_t>(f.q_block_ / vector_size + 1));
+    }
 
     void begin(int64_t batch, int64_t kv_head) {
       batch_ = batch, kv_head_ = kv_head;
@@ -297,7 +311,8 @@ class Forward {
         max[j] = hn::LoadU(d, tile.max + j * static_cast<int>(lanes));
       for (int64_t i = 0; i < count; ++i)
 #pragma GCC unroll 4
-        for (int j = 0; j < Vectors; ++j, at += vector_size) max[j] = hn::Max(max[j], hn::Load(d, at));
+        for (int j = 0; j < Vectors; ++j, at += vector_size)
+          max[j] = hn::Max(max[j], hn::Load(d, at));
 #pragma GCC unroll 4
       for (int j = 0; j < Vectors; ++j) {
         const int c = j * static_cast<int>(lanes);
@@ -305,7 +320,7 @@ class Forward {
         hn::StoreU(max[j], d, tile.max + c);
         // So far nothing but -inf: 0 instead keeps the weights at 0.
         max[j] = hn::IfThenZeroElse(hn::Eq(max[j], hn::Set(d, minus_infinity)), max[j]);
-        const V32 factor = exp2_up_to_126(hn::Sub(old, max[j]));
+        const V32 factor = exp2_up_to_127(d, hn::Sub(old, max[j]));
         hn::StoreU(factor, d, tile.factors + c);
         sum[j] = hn::Mul(hn::LoadU(d, tile.sum + c), factor);
       }
@@ -313,7 +328,7 @@ class Forward {
       for (int64_t i = 0; i < count; ++i)
 #pragma GCC unroll 4
         for (int j = 0; j < Vectors; ++j, at += vector_size) {
-          const V32 weight = exp2_up_to_126(hn::Sub(hn::Load(d, at), max[j]));
+          const V32 weight = exp2_up_to_127(d, hn::Sub(hn::Load(d, at), max[j]));
           sum[j] = hn::Add(sum[j], weight);
           hn::Store(weight, d, at);
         }
@@ -369,7 +384,7 @@ class Forward {
     const AttentionProblem& p_;
     HeadRows keys_, values_;
     int64_t width_, rows_step_;
-    Floats rows_, logits_, state_;
+    AlignedFloats rows_, logits_, state_;
     std::vector<Tile> tiles_;
     int64_t batch_ = 0, kv_head_ = 0, first_head_ = 0, first_query_ = 0, queries_ = 0;
   };
@@ -382,9 +397,7 @@ class Forward {
 
 void forward(const AttentionProblem& problem, int q_block, int k_block, int threads,
              const Rows& out, float* lse) {
-  const Forward blocks(problem, q_block, k_block, out, lse);
-  in_parts(blocks.blocks(), threads,
-           [&](int64_t begin, int64_t end) { blocks.run(begin, end); });
+  Forward(problem, q_block, k_block, out, lse).run(threads);
 }
 
 }  // namespace HWY_NAMESPACE

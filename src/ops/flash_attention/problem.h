@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An attention call after its arguments were checked: pointers, sizes, strides, which keys are seen.
+// An attention call after its arguments were checked: pointers, sizes, strides, which keys are
+// seen.
 #pragma once
 
 #include <algorithm>
@@ -42,8 +43,8 @@ struct AttentionProblem {
   KeyRange seen_by(int64_t batch_index, int64_t query) const {
     if (query_lengths != nullptr && query >= query_lengths[batch_index]) return {};
     const int64_t length = key_lengths != nullptr ? key_lengths[batch_index] : keys;
-    const int64_t end = std::min(length, query + (causal ? std::min<int64_t>(right, 0) : right) + 1);
-    return {std::max<int64_t>(0, query - left), end};
+    const int64_t ahead = causal ? std::min<int64_t>(right, 0) : right;
+    return {std::max<int64_t>(0, query - left), std::min(length, query + ahead + 1)};
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a head as float32, and memory for them. Included once per instruction set.
+// Rows of a head as float32. Included once per instruction set.
 #if defined(EJK_OPS_FLASH_ROWS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef EJK_OPS_FLASH_ROWS_INL_H
 #undef EJK_OPS_FLASH_ROWS_INL_H
@@ -7,10 +7,12 @@
 #define EJK_OPS_FLASH_ROWS_INL_H
 #endif
 
-#include <hwy/aligned_allocator.h>
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include <cstdint>
+
+#include "ops/common/aligned.h"
 #include "ops/common/attention_inl.h"
 #include "ops/flash_attention/problem.h"
 
@@ -19,11 +21,6 @@ namespace ejk::ops {
 namespace HWY_NAMESPACE {
 
 inline constexpr auto vector_size = static_cast<int64_t>(lanes);
-
-using Floats = hwy::AlignedFreeUniquePtr<float[]>;
-inline Floats floats(int64_t count) {
-  return hwy::AllocateAligned<float>(static_cast<size_t>(std::max<int64_t>(count, 1)));
-}
 
 inline int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 

@@ -64,30 +64,43 @@ HWY_BEFORE_NAMESPACE();
 namespace ejk::ops {
 namespace HWY_NAMESPACE {
 
-// The mean first, then the moments about it: their sums correct its rounding.
+// The mean first, up to its rounding ...
 template <class T>
-HWY_INLINE RowMoments moments_of_row(const T* row, int64_t columns, float eps) {
+HWY_INLINE float near_mean_of(const T* row, int64_t columns) {
+  return sum(columns, [&](auto at, Vector s) HWY_ATTR { return hn::Add(s, at(row)); }) /
+         static_cast<float>(columns);
+}
+
+// ... then sums of the differences from it and of their squares, which also correct it.
+template <class At, class T>
+HWY_INLINE void add_differences(At at, const T* row, Vector near_mean, TwoSums& s) {
+  const Vector d = hn::Sub(at.or_else(at(row), near_mean), near_mean);
+  s.a = hn::Add(s.a, d);
+  s.b = hn::MulAdd(d, d, s.b);
+}
+HWY_INLINE void join_differences(TwoSums& s, const TwoSums& o) {
+  s.a = hn::Add(s.a, o.a);
+  s.b = hn::Add(s.b, o.b);
+}
+
+template <class T>
+HWY_INLINE RowMoments moments_of_row(const T* row, int64_t columns, float near_mean,
+                                     const TwoSums& differences, float eps) {
   const auto n = static_cast<double>(columns);
-  const float near_mean =
-      sum(columns, [&](auto at, Vector s) HWY_ATTR { return hn::Add(s, at(row)); }) /
-      static_cast<float>(columns);
-  const Vector centre = all(near_mean);
-  const TwoSums about = fold(
-      columns, TwoSums{hn::Zero(Floats()), hn::Zero(Floats())},
-      [&](auto at, TwoSums& s) HWY_ATTR {
-        const Vector d = hn::Sub(at.or_else(at(row), centre), centre);
-        s.a = hn::Add(s.a, d);
-        s.b = hn::MulAdd(d, d, s.b);
-      },
-      [](TwoSums& s, const TwoSums& o) HWY_ATTR {
-        s.a = hn::Add(s.a, o.a);
-        s.b = hn::Add(s.b, o.b);
-      });
-  const double shift = double{sum_of_lanes(about.a)} / n;
-  const double variance = double{sum_of_lanes(about.b)} / n - shift * shift;
+  const double shift = double{sum_of_lanes(differences.a)} / n;
+  const double variance = double{sum_of_lanes(differences.b)} / n - shift * shift;
   if (!std::isfinite(variance) || variance + double{eps} < 1e-30)
     return moments_in_double(row, columns, eps);
   return moments_of(double{near_mean} + shift, variance, eps);
+}
+template <class T>
+HWY_INLINE RowMoments moments_of_row(const T* row, int64_t columns, float eps) {
+  const float near_mean = near_mean_of(row, columns);
+  const TwoSums differences = fold(
+      columns, TwoSums{hn::Zero(Floats()), hn::Zero(Floats())},
+      [&](auto at, TwoSums& s) HWY_ATTR { add_differences(at, row, all(near_mean), s); },
+      [](TwoSums& s, const TwoSums& o) HWY_ATTR { join_differences(s, o); });
+  return moments_of_row(row, columns, near_mean, differences, eps);
 }
 
 struct Normalised {
@@ -99,8 +112,10 @@ struct Normalised {
   }
 };
 
+// One row after the other.
 template <class T>
-HWY_INLINE void layer_norm_rows(const LayerNormRows<T>& rows, int64_t first, int64_t last) {
+HWY_INLINE void layer_norm_rows_in_turn(const LayerNormRows<T>& rows, int64_t first,
+                                        int64_t last) {
   const T *weight = rows.weight, *bias = rows.bias;
   for (int64_t row = first; row < last; ++row) {
     const T* x = rows.x[row];
@@ -120,6 +135,67 @@ HWY_INLINE void layer_norm_rows(const LayerNormRows<T>& rows, int64_t first, int
     else walk(rows.columns, write);
     rows.out.done(row);
   }
+}
+
+// What is summed of two rows in one walk.
+struct SumsAhead {
+  TwoSums differences;
+  Vector total;
+};
+
+// Three rows at a time: while one is written, the differences of the next are summed, the mean of
+// the one after that is found, and the one behind is fetched, so that memory never waits. The sums
+// are the same to the bit.
+template <class T>
+HWY_NOINLINE HWY_FLATTEN void layer_norm_rows_ahead(const LayerNormRows<T>& rows, int64_t first,
+                                                    int64_t last) {
+  const T *weight = rows.weight, *bias = rows.bias;
+  const int64_t columns = rows.columns;
+  const auto x_of = [&](int64_t row) HWY_ATTR {
+    return rows.x.in_place(std::min(row, last - 1));
+  };
+  RowMoments moments = moments_of_row(x_of(first), columns, rows.eps);
+  float near_mean = near_mean_of(x_of(first + 1), columns);
+  for (int64_t row = first; row < last; ++row) {
+    const T* x = x_of(row);
+    T* out = rows.out[row];
+    if (rows.moments != nullptr) rows.moments[row] = moments;
+    const Normalised normalised(moments);
+    const auto write = [&](auto at) HWY_ATTR {
+      Vector v = normalised(at(x));
+      if (weight != nullptr) v = hn::Mul(v, at(weight));
+      if (bias != nullptr) v = hn::Add(v, at(bias));
+      at.put(v, out);
+    };
+    if (row + 1 == last) {
+      walk_streamed(out, columns, write);
+      break;
+    }
+    const T *next = x_of(row + 1), *after = x_of(row + 2), *soon = x_of(row + 3);
+    const Vector zero = hn::Zero(Floats()), centre = all(near_mean);
+    const SumsAhead sums = fold<WholeStreamed>(
+        columns, SumsAhead{{zero, zero}, zero},
+        [&](auto at, SumsAhead& s) HWY_ATTR {
+          write(at);
+          add_differences(at, next, centre, s.differences);
+          s.total = hn::Add(s.total, at(after));
+        },
+        [](SumsAhead& s, const SumsAhead& o) HWY_ATTR {
+          join_differences(s.differences, o.differences);
+          s.total = hn::Add(s.total, o.total);
+        },
+        soon, next, after);
+    moments = moments_of_row(next, columns, near_mean, sums.differences, rows.eps);
+    near_mean = sum_of_lanes(sums.total) / static_cast<float>(columns);
+  }
+}
+
+template <class T>
+HWY_INLINE void layer_norm_rows(const LayerNormRows<T>& rows, int64_t first, int64_t last) {
+  if (first == last) return;
+  if (can_stream_ahead(rows))
+    layer_norm_rows_ahead(rows, first, last);
+  else layer_norm_rows_in_turn(rows, first, last);
   if (rows.streamed) hwy::FlushStream();
 }
 

@@ -30,6 +30,9 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
   // A tile as wide as b: a is read once and b stays in the cache.
   if (wide && n <= 64 && n * k <= (1 << 18) && !b_lies_along_k)
     return {.pack = Pack::none, .kc = 4096, .mc = 672, .nc = 256, .vectors = vectors};
+  // The whole of b stays in the first level as it lies.
+  if (n * k <= 96 * 96 && !b_lies_along_k)
+    return {.pack = Pack::none, .kc = 256, .mc = 672, .nc = 1024, .vectors = vectors};
   if (n <= 64) return {.pack = Pack::b, .kc = 512, .mc = 4096, .nc = 256, .vectors = vectors};
   if (n * k <= 256 * 256)
     return {.pack = wide && !b_lies_along_k ? Pack::none : Pack::b,

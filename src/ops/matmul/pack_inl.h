@@ -87,15 +87,17 @@ void pack_strip(const T* from, int64_t across, int64_t along, int64_t width, int
       std::fill(to + k * padded + width, to + (k + 1) * padded, 0.f);
 }
 
-// A strip of whole vectors whose columns lie side by side.
+// A strip of whole vectors whose columns lie side by side. Asks for the rows behind them.
 template <size_t vectors, class T>
 HWY_INLINE void copy_strip(const T* from, int64_t row_stride, int64_t rows, float* to) {
   const F d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t k = 0; k < rows; ++k)
+  for (int64_t k = 0; k < rows; ++k) {
+    hwy::Prefetch(from + (k + rows) * row_stride);
     for (int64_t v = 0; v < int64_t{vectors}; ++v)
       hn::StoreU(load_floats(d, from + k * row_stride + v * lanes), d,
                  to + (k * int64_t{vectors} + v) * lanes);
+  }
 }
 
 template <class T>

@@ -25,7 +25,7 @@ struct SoftmaxRows {
   RowsIn<T> x;
   float scale;
   RowsOut<T> out;
-  float* exps;  // room for two rows; nullptr: they are kept where the output goes
+  float* exps;  // room for a row of them; nullptr: they are kept where the output goes
   int64_t columns;
   bool streamed, ahead;
 };
@@ -47,37 +47,47 @@ HWY_BEFORE_NAMESPACE();
 namespace ejk::ops {
 namespace HWY_NAMESPACE {
 
-// A NaN may or may not be seen: it is in the exponentials in any case.
-template <class T>
-HWY_INLINE float largest(const T* row, int64_t columns) {
+// A NaN may or may not be seen: it is in the exponentials in any case. In the same walk also(at) is
+// called for each vector, which At says how to put.
+template <class At, class T, class Also, class... Ahead>
+HWY_INLINE float largest(const T* row, int64_t columns, Also also, Ahead... ahead) {
   const Vector least = all(-std::numeric_limits<float>::infinity());
-  const OneSum found = fold(
+  const OneSum found = fold<At>(
       columns, OneSum{least},
-      [&](auto at, OneSum& s) HWY_ATTR { s.a = hn::Max(s.a, at.or_else(at(row), least)); },
-      [](OneSum& s, const OneSum& o) HWY_ATTR { s.a = hn::Max(s.a, o.a); });
+      [&](auto at, OneSum& s) HWY_ATTR {
+        also(at);
+        s.a = hn::Max(s.a, at.or_else(at(row), least));
+      },
+      [](OneSum& s, const OneSum& o) HWY_ATTR { s.a = hn::Max(s.a, o.a); }, ahead...);
   return hn::GetLane(hn::MaxOfLanes(Floats(), found.a));
 }
-
-// Puts exp(scale (x - most)) of a row into `exps` and gives their sum. In the same walk, also(at)
-// is called for each vector, which At says how to put.
-template <class At, class T, class Also>
-HWY_INLINE float exponentials(const T* x, float scale_of_x, int64_t columns, float* exps,
-                              Also also) {
-  const Vector most = all(largest(x, columns)), scale = all(scale_of_x);
-  Vector total = hn::Zero(Floats());  // one is enough: it waits less than the exponentials take
-  const auto step = [&](auto at, Vector exponent) HWY_ATTR {
-    also(at);
-    const Vector e = exp_up_to_88(Floats(), exponent);
-    at.as_usual().put(e, exps);
-    total = hn::Add(total, at.or_else(e, hn::Zero(Floats())));
-  };
-  if (scale_of_x == 1)  // usual, and one multiplication less
-    walk<At>(columns, [&](auto at) HWY_ATTR { step(at, hn::Sub(at(x), most)); });
-  else
-    walk<At>(columns,
-             [&](auto at) HWY_ATTR { step(at, hn::Mul(hn::Sub(at(x), most), scale)); });
-  return sum_of_lanes(total);
+template <class T>
+HWY_INLINE float largest(const T* row, int64_t columns) {
+  return largest<Whole>(row, columns, [](auto) HWY_ATTR {});
 }
+
+// exp(scale (x - most)), one vector of a row after the other. A scale of 1 is usual, and worth a
+// multiplication less.
+template <bool scale_is_1>
+class Exponentials {
+ public:
+  Exponentials(float most, float scale)
+      : most_(all(most)), scale_(all(scale)), total_(hn::Zero(Floats())) {}
+
+  // Puts those of `at` into exps.
+  template <class At, class T>
+  HWY_INLINE void operator()(At at, const T* x, float* exps) {
+    const Vector below = hn::Sub(at(x), most_);
+    const Vector e = exp_up_to_88(Floats(), scale_is_1 ? below : hn::Mul(below, scale_));
+    at.as_usual().put(e, exps);
+    total_ = hn::Add(total_, at.or_else(e, hn::Zero(Floats())));
+  }
+  HWY_INLINE float total() const { return sum_of_lanes(total_); }
+
+ private:
+  Vector most_, scale_;
+  Vector total_;  // one is enough: it waits less than the exponentials take
+};
 
 // One row after the other.
 template <class T>
@@ -89,9 +99,12 @@ HWY_INLINE void softmax_rows_in_turn(const SoftmaxRows<T>& rows, int64_t first, 
     float* exps = rows.exps;
     if constexpr (std::is_same_v<T, float>) exps = exps == nullptr ? out : exps;
     const T* soon = rows.ahead ? rows.x.next(row) : x;  // to ask for x again costs nothing
-    const float total = exponentials<Whole>(
-        x, rows.scale, columns, exps, [&](auto at) HWY_ATTR { fetch(soon, at.column); });
-    const Vector factor = all(1 / total);
+    Exponentials<false> exponentials(largest(x, columns), rows.scale);
+    walk(columns, [&](auto at) HWY_ATTR {
+      fetch(soon, at.column);
+      exponentials(at, x, exps);
+    });
+    const Vector factor = all(1 / exponentials.total());
     const auto write = [&](auto at) HWY_ATTR { at.put(hn::Mul(at(exps), factor), out); };
     if (rows.streamed) walk_streamed(out, columns, write);
     else walk(columns, write);
@@ -99,14 +112,18 @@ HWY_INLINE void softmax_rows_in_turn(const SoftmaxRows<T>& rows, int64_t first, 
   }
 }
 
-// The exponentials of a row are computed while the row before is written and the row behind is
-// fetched, so that neither waits for the other. The sums are the same to the bit.
-template <class T>
-HWY_INLINE void softmax_rows_ahead(const SoftmaxRows<T>& rows, int64_t first, int64_t last) {
+// Three rows at a time: while one is written, exponentials of the next are computed, the largest of
+// the one after that is found, and the one behind is fetched, so that memory never waits. Nothing
+// changes by a bit.
+template <bool scale_is_1, class T>
+HWY_NOINLINE HWY_FLATTEN void softmax_rows_ahead(const SoftmaxRows<T>& rows, int64_t first,
+                                                 int64_t last) {
   const int64_t columns = rows.columns;
-  float *exps = rows.exps, *next_exps = rows.exps + columns;
-  const auto nothing = [](auto) HWY_ATTR {};
-  float total = exponentials<Whole>(rows.x[first], rows.scale, columns, exps, nothing);
+  const auto x = [&](int64_t row) HWY_ATTR { return rows.x.in_place(std::min(row, last - 1)); };
+  float* const exps = rows.exps;
+  Exponentials<scale_is_1> begin(largest(x(first), columns), rows.scale);
+  walk(columns, [&](auto at) HWY_ATTR { begin(at, x(first), exps); });
+  float total = begin.total(), most = largest(x(first + 1), columns);
   for (int64_t row = first; row < last; ++row) {
     T* out = rows.out[row];
     const Vector factor = all(1 / total);
@@ -115,22 +132,25 @@ HWY_INLINE void softmax_rows_ahead(const SoftmaxRows<T>& rows, int64_t first, in
       walk_streamed(out, columns, write);
       break;
     }
-    const T *next = rows.x.next(row), *soon = rows.x.next(row + 1);
-    total = exponentials<WholeStreamed>(next, rows.scale, columns, next_exps,
-                                        [&](auto at) HWY_ATTR {
-                                          fetch(soon, at.column);
-                                          write(at);
-                                        });
-    std::swap(exps, next_exps);
+    const T *next = x(row + 1), *after = x(row + 2), *soon = x(row + 3);
+    Exponentials<scale_is_1> exponentials(most, rows.scale);
+    most = largest<WholeStreamed>(
+        after, columns,
+        [&](auto at) HWY_ATTR {
+          write(at);
+          exponentials(at, next, exps);  // in the place of those that were written
+        },
+        soon, next, after, exps);
+    total = exponentials.total();
   }
 }
 
 template <class T>
 HWY_INLINE void softmax_rows(const SoftmaxRows<T>& rows, int64_t first, int64_t last) {
   if (first == last || rows.columns == 0) return;
-  if (rows.streamed && rows.ahead && can_stream(rows.out[0], rows.out[1] - rows.out[0]))
-    softmax_rows_ahead(rows, first, last);
-  else softmax_rows_in_turn(rows, first, last);
+  if (!can_stream_ahead(rows)) softmax_rows_in_turn(rows, first, last);
+  else if (rows.scale == 1) softmax_rows_ahead<true>(rows, first, last);
+  else softmax_rows_ahead<false>(rows, first, last);
   if (rows.streamed) hwy::FlushStream();
 }
 
@@ -223,7 +243,7 @@ void Softmax<T>::run(const Config& config, const In& x, float scale, const Resul
   const RowBuffers<T> x_copies(!adjacent(x), parts, columns);
   const RowBuffers<T> out_copies(!adjacent(out), parts, columns);
   const bool apart = streamed || !std::is_same_v<T, float>;
-  const RowBuffers<float> exps(apart, parts, 2 * columns);
+  const RowBuffers<float> exps(apart, parts, columns);
   in_numbered_parts(rows, parts, [&](int64_t part, int64_t first, int64_t last) {
     run_rows(SoftmaxRows<T>{{x, x_copies[part]},
                             scale,

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The built-in operations by name. Most are templates over element types that share an op: a
+// recorded call is made again with the first of them that it fits.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <ejk/error.h>
+#include <ejk/ops.h>
+#include <ejk/registry.h>
+
+namespace ejk::ops {
+namespace {
+
+template <class K>
+void try_kernel(const RecordedCall& call, std::unique_ptr<RebuiltCall>& made, std::string& why) {
+  if (made != nullptr) return;
+  try {
+    auto candidate = detail::rebuild_kernel<K>(call);
+    if (call.id.spec.empty() || candidate->invocation().spec() == call.id.spec)
+      made = std::move(candidate);
+    else why = "no element type gives the recorded key";
+  } catch (const Error& error) {
+    why = error.what();
+  }
+}
+
+template <class... K>
+std::unique_ptr<RebuiltCall> rebuild_any(const RecordedCall& call) {
+  std::unique_ptr<RebuiltCall> made;
+  std::string why;
+  (try_kernel<K>(call, made, why), ...);
+  if (made == nullptr) throw Error(ErrorKind::invalid_argument, why);
+  return made;
+}
+
+// All types are of one op.
+template <class First, class... Rest>
+void register_types() {
+  KernelType type = detail::kernel_type<First>();
+  type.rebuild = &rebuild_any<First, Rest...>;
+  register_kernel(std::move(type));
+}
+
+}  // namespace
+
+void register_kernels() {
+  register_types<Matmul<float>, Matmul<BFloat16>, Matmul<BFloat16, BFloat16>>();
+  register_types<GroupedMatmul<float>, GroupedMatmul<BFloat16>,
+                 GroupedMatmul<BFloat16, BFloat16>>();
+  register_types<FlashAttention>();
+  register_types<DecodeAttention>();
+  register_types<PagedDecodeAttention>();
+  register_types<RmsNorm<float>, RmsNorm<BFloat16>>();
+  register_types<LayerNorm<float>, LayerNorm<BFloat16>>();
+  register_types<Softmax<float>, Softmax<BFloat16>>();
+}
+
+}  // namespace ejk::ops
