@@ -7,10 +7,10 @@
 
 #include <ejk/error.h>
 #include <ejk/offline.h>
+#include <ejk/ops.h>
 #include <ejk/worker.h>
 
 #include "calls.h"
-#include "ops.h"
 
 namespace ejk::cli {
 namespace {
@@ -254,7 +254,7 @@ int tune_verb(const TuneOptions& options, Output& out) {
 }
 
 int worker_verb() {
-  register_ops();
+  ops::register_kernels();
   return run_worker([](const std::string& message) { say(message); });
 }
 
