@@ -186,12 +186,19 @@ class Sides:
         return self.running[name].ask(line)
 
     def clear(self):
-        for side in self.running.values():
-            side.ask("clear")
+        """Drops all cases. A process that a case ended is started again for the next one."""
+        for name, side in list(self.running.items()):
+            try:
+                side.ask("clear")
+            except (OSError, RuntimeError):
+                del self.running[name]
 
     def close(self):
         for side in self.running.values():
-            side.close()
+            try:
+                side.close()
+            except OSError:
+                pass  # it ended by itself
 
 
 def cores():

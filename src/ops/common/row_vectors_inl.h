@@ -16,6 +16,15 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+// For functions that are slow unless all they call becomes part of them. Sanitizers would take
+// minutes to compile that.
+#undef EJK_FLATTEN
+#if defined(__SANITIZE_ADDRESS__)
+#define EJK_FLATTEN
+#else
+#define EJK_FLATTEN HWY_FLATTEN
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace ejk::ops {
 namespace HWY_NAMESPACE {

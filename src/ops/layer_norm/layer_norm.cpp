@@ -147,7 +147,7 @@ struct SumsAhead {
 // the one after that is found, and the one behind is fetched, so that memory never waits. The sums
 // are the same to the bit.
 template <class T>
-HWY_NOINLINE HWY_FLATTEN void layer_norm_rows_ahead(const LayerNormRows<T>& rows, int64_t first,
+HWY_NOINLINE EJK_FLATTEN void layer_norm_rows_ahead(const LayerNormRows<T>& rows, int64_t first,
                                                     int64_t last) {
   const T *weight = rows.weight, *bias = rows.bias;
   const int64_t columns = rows.columns;

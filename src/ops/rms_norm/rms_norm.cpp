@@ -96,7 +96,7 @@ HWY_INLINE void rms_norm_rows_in_turn(const RmsNormRows<T>& rows, int64_t first,
 // The squares of a row are summed while the row before is written and the row behind is fetched, so
 // that memory never waits. The sums are the same to the bit.
 template <class T>
-HWY_NOINLINE HWY_FLATTEN void rms_norm_rows_ahead(const RmsNormRows<T>& rows, int64_t first,
+HWY_NOINLINE EJK_FLATTEN void rms_norm_rows_ahead(const RmsNormRows<T>& rows, int64_t first,
                                                   int64_t last) {
   const T* weight = rows.weight;
   const int64_t columns = rows.columns;

@@ -116,7 +116,7 @@ HWY_INLINE void softmax_rows_in_turn(const SoftmaxRows<T>& rows, int64_t first, 
 // the one after that is found, and the one behind is fetched, so that memory never waits. Nothing
 // changes by a bit.
 template <bool scale_is_1, class T>
-HWY_NOINLINE HWY_FLATTEN void softmax_rows_ahead(const SoftmaxRows<T>& rows, int64_t first,
+HWY_NOINLINE EJK_FLATTEN void softmax_rows_ahead(const SoftmaxRows<T>& rows, int64_t first,
                                                  int64_t last) {
   const int64_t columns = rows.columns;
   const auto x = [&](int64_t row) HWY_ATTR { return rows.x.in_place(std::min(row, last - 1)); };
