@@ -384,7 +384,7 @@ void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking) {
   int64_t rows = 0, scratch_floats = 0;
   for (const Gemm& p : problems) {
     rows += p.m;
-    scratch_floats = std::max(scratch_floats, floats_for(p, blocking));
+    scratch_floats = std::max(scratch_floats, floats_for(without_idle_strides(p), blocking));
   }
   if (rows == 0 || problems[0].n == 0) return;
   const int64_t columns = problems[0].n;
