@@ -29,7 +29,7 @@ void limit_memory() {
 }
 
 template <class F>
-[[noreturn]] void end_after(const F& f) {
+[[noreturn, maybe_unused]] void end_after(const F& f) {
   limit_memory();
   try {
     f();
@@ -40,18 +40,20 @@ template <class F>
   std::_Exit(1);
 }
 
-// Sanitizers need memory of their own.
+template <class F>
+void expect_out_of_memory(const F& f) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define EXPECT_OUT_OF_MEMORY(...) GTEST_SKIP()
+  static_cast<void>(f);
+  GTEST_SKIP() << "sanitizers need memory of their own";
 #else
-#define EXPECT_OUT_OF_MEMORY(...) \
-  EXPECT_EXIT(end_after(__VA_ARGS__), testing::ExitedWithCode(0), "out of memory")
+  EXPECT_EXIT(end_after(f), testing::ExitedWithCode(0), "out of memory");
 #endif
+}
 
 TEST(OpsMemory, AttentionThatDoesNotFitIsAnErrorWithAnyNumberOfThreads) {
   const Tensor q = normals({1, 2, 2, 512}, 1), k = normals({1, 8192, 1, 512}, 2);
   for (const int threads : {1, 2})
-    EXPECT_OUT_OF_MEMORY([&] {
+    expect_out_of_memory([&] {
       ejk::ops::FlashAttention::Config config;
       config.fwd.q_blocksize = 1, config.fwd.kv_blocksize = 8192, config.threads = threads;
       ejk::ops::FlashAttention{}.run(config, q, k, k, {});
@@ -63,7 +65,7 @@ TEST(OpsMemory, GradientsOfAttentionThatDoNotFitAreAnError) {
   const Tensor q = normals({1, 2, 2, 512}, 1), k = normals({1, 4096, 1, 512}, 2);
   const auto [out, residuals] = kernel.fwd_with_residuals({}, q, k, k, {});
   for (const int threads : {1, 2})
-    EXPECT_OUT_OF_MEMORY([&] {
+    expect_out_of_memory([&] {
       kernel.vjp({.fwd = {}, .bwd = {}, .threads = threads}, residuals, out, out, q, k, k, {});
     });
 }
@@ -71,7 +73,7 @@ TEST(OpsMemory, GradientsOfAttentionThatDoNotFitAreAnError) {
 TEST(OpsMemory, DecodingThatDoesNotFitIsAnError) {
   const Tensor q = normals({1, 512, 8}, 1), k = normals({1, 20000, 1, 8}, 2);
   for (const int threads : {1, 2})
-    EXPECT_OUT_OF_MEMORY([&] {
+    expect_out_of_memory([&] {
       ejk::ops::DecodeAttention{}.run({.splits = 2, .k_block = 20000, .threads = threads}, q, k, k,
                                       {}, {});
     });
@@ -80,7 +82,7 @@ TEST(OpsMemory, DecodingThatDoesNotFitIsAnError) {
 TEST(OpsMemory, ProductsThatDoNotFitAreAnError) {
   const Tensor a = normals({1, 64, 4096}, 1), b = normals({1, 4096, 1024}, 2);
   const Tensor c = Tensor::of<float>({1, 64, 1024});
-  EXPECT_OUT_OF_MEMORY([&] {
+  expect_out_of_memory([&] {
     ejk::ops::Matmul<float>::Config config;
     config.forward = {.kc = 4096, .mc = 64, .nc = 1024};
     ejk::ops::Matmul<float>{}.run(config, a.strided<float, 3>(), b.strided<float, 3>(), {},
