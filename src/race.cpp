@@ -217,7 +217,7 @@ void drop_slower(Tuning& t, size_t best) {
 // After the last one left threw: those that had dropped out were right, only slower than it.
 void readmit(Tuning& t) {
   for (Entrant& e : t.entrants)
-    if (e.status == Status::slower) e.status = Status::racing;
+    if (e.status == Status::slower || e.status == Status::left_out) e.status = Status::racing;
 }
 
 // True if another round could not change the choice, or not for a gain that is worth it.
@@ -310,7 +310,7 @@ void call_final(Tuning& t, size_t best) {
   t.final_turns = turns_needed(t, best);
   for (size_t i = 0; i < t.entrants.size(); ++i) {
     if (!t.entrants[i].can_win() || t.is_finalist(i)) continue;
-    t.entrants[i].status = Status::slower;
+    t.entrants[i].status = Status::left_out;
     t.tell(TuneProgress::Kind::eliminated, i);
   }
 }

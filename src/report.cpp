@@ -24,7 +24,7 @@ Outcome outcome_of(const Tuning& t, size_t winner) {
     const Entrant& e = t.entrants[i];
     if (i == winner || !e.candidate()) continue;
     if (e.status == Status::slower) return Outcome::tuned;
-    if (!e.racing()) continue;
+    if (!e.racing() && e.status != Status::left_out) continue;
     if (clearly_slower(t, i, winner)) return Outcome::tuned;
     rivals = true;
   }

@@ -25,7 +25,8 @@ namespace ejk::detail {
 inline constexpr uint64_t most_raced = 48;  // larger sets are searched for their best few
 inline constexpr size_t nobody = std::numeric_limits<size_t>::max();  // index of no entrant
 
-enum class Status { racing, slower, rejected, untried, carried };
+// left_out: not in the final, though nobody can say that it is slower.
+enum class Status { racing, slower, left_out, rejected, untried, carried };
 
 // Tells the journal what this process is about to run, as long as it lives.
 class Intent {

@@ -218,7 +218,7 @@ TEST_F(LargeSets, ASearchBeginsWhereAnotherCallOfTheOpWasFastest) {
   ASSERT_GE(tried.size(), 4u);
   double sum = 0;
   for (size_t i : {1, 2, 3}) sum += Bowl::cost(config_of(tried[i]));
-  EXPECT_LT(sum / 3, 1.6);
+  EXPECT_LT(sum / 3, 1.75);
   EXPECT_LT(Bowl::cost(result.config), 1.5 * Bowl::cost(best));
 }
 
