@@ -92,9 +92,11 @@ def test_it_is_tuned_like_any_other(kernels):
     executor = Executor(ConfigSelectorChain(cache=ConfigCache()))
     x = jnp.arange(2000.0)
     assert executor.choose_config(kernels["mine.saxpy@v2"], 2.0, x, x) == {"block": 16}
+    told = []
+    chain = ConfigSelectorChain(cache=ConfigCache(), on_event=lambda kind, **data: told.append(kind))
     with policy_override(allow_autotune=True):
-        chosen = Executor(ConfigSelectorChain(cache=ConfigCache())).choose_config(kernels["mine.saxpy@v2"], 2.0, x, x)
-    assert chosen in ({"block": 16}, {"block": 1024})
+        chosen = Executor(chain).choose_config(kernels["mine.saxpy@v2"], 2.0, x, x)
+    assert "autotune_start" in told and chosen in ({"block": 16}, {"block": 1024})
 
 
 def test_results_that_are_written_and_returned(kernels):

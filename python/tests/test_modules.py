@@ -244,14 +244,23 @@ def test_empty_arrays(shape):
     assert jax.vmap(modules.softmax)(empty).shape == shape
 
 
-def test_a_config_can_be_given_and_an_overlay_seen():
+def test_a_config_can_be_given_with_the_call_or_by_an_overlay():
     kernel = modules.FlashAttention()
+    options = dict(causal=True, window_left=None, window_right=None, softcap=None, scale=None)
     executor = Executor(ConfigSelectorChain(cache=ConfigCache()))
-    chosen = executor.choose_config(kernel, q, k, v, None, None, causal=True)
+    call = (kernel, q, k, v, None, None)
+    chosen = executor.choose_config(*call, **options)
     mine = {**chosen, "fwd": {**chosen["fwd"], "q_blocksize": 48}}
+    assert mine != chosen
+
+    def is_used(**given):
+        lowered = jax.jit(lambda *a: modules.flash_attention(*a, causal=True, executor=executor, **given)).lower(q, k, v)
+        return "q_blocksize\\22:48" in lowered.as_text()
+
+    assert not is_used() and is_used(cfg=mine)
+    with overlay_cache({executor.label(*call, **options): mine}):
+        assert is_used()
     close(modules.flash_attention(q, k, v, causal=True, cfg=mine), ALL["flash causal"][1](q, k, v))
-    text = jax.jit(lambda *a: modules.flash_attention(*a, causal=True, cfg=mine)).lower(q, k, v).as_text()
-    assert 'q_blocksize\\22:48' in text or "q_blocksize\\22: 48" in text
 
 
 def test_calls_are_labelled():

@@ -38,8 +38,7 @@ class NativeKernel(Kernel):
 
     def _described(self, inv):
         shapes, options = self.native(*inv.args, **inv.kwargs)
-        there = [a for a in inv.args if a is not None]
-        return [(a.dtype.name, list(shape)) for a, shape in zip(there, shapes)], options
+        return [(a.dtype.name, list(shape)) for a, shape in zip(args_there(inv.args), shapes)], options
 
     # -- how --
 
@@ -52,7 +51,7 @@ class NativeKernel(Kernel):
 
     def forward(self, args, kwargs, cfg, residuals: bool = False):
         shapes, options = self.native(*args, **kwargs)
-        arrays = [a.reshape(shape) for a, shape in zip((a for a in args if a is not None), shapes)]
+        arrays = [a.reshape(shape) for a, shape in zip(args_there(args), shapes)]
         results = self.results(args, kwargs, shapes, residuals)
         out, *rest = _ffi.call(self.op_id, arrays, options, cfg, results)
         return out.reshape(self.output_shape(args, kwargs, out.shape)), *rest
@@ -60,8 +59,7 @@ class NativeKernel(Kernel):
     def backward(self, args, kwargs, cfg, wanted: int, more):
         """Gradients of the first `wanted` arguments, None for those that are not there."""
         shapes, options = self.native(*args, **kwargs)
-        there = [a for a in args if a is not None]
-        arrays = [a.reshape(shape) for a, shape in zip(there, shapes)]
+        arrays = [a.reshape(shape) for a, shape in zip(args_there(args), shapes)]
         results = [(shape, a.dtype) for a, shape in zip(args_there(args[:wanted]), shapes)]
         found = iter(_ffi.call(self.op_id, [*arrays, *more], options, cfg, results, pull=True))
         gradients = [None if a is None else next(found).reshape(a.shape) for a in args[:wanted]]
