@@ -20,16 +20,33 @@ namespace {
 
 bool was_timed(const Measurement& m) { return m.ratio > 0 && std::isfinite(m.ratio); }
 
+// By parameter and the text of its value.
+using BestRatios = std::map<std::string, std::map<std::string, double>>;
+
+// Parameters of nested configs are named as "forward.threads".
+void add_parameters(const Value& config, double ratio, const std::string& prefix,
+                    BestRatios& best) {
+  for (const auto& [name, value] : config.as_object().members) {
+    if (value.is_object()) {
+      add_parameters(value, ratio, prefix + name + ".", best);
+      continue;
+    }
+    const auto [it, added] = best[prefix + name].emplace(stable_json(value), ratio);
+    if (!added) it->second = std::min(it->second, ratio);
+  }
+}
+
 // What is lost by the worst value of a parameter if all others are chosen well: the best ratio
-// under each of its values, and the largest of these over the smallest.
+// under each of its values, and the largest of these over the smallest. Who left the race as slower
+// has few samples, and counts with the least that they show.
 Value parameters_of(const Entry& entry) {
-  std::map<std::string, std::map<std::string, double>> best;  // parameter, value's text
+  const auto winner = std::ranges::find(entry.candidates, "ok", &Measurement::status);
+  const double least = winner == entry.candidates.end() ? 0 : winner->ratio;
+  BestRatios best;
   for (const Measurement& m : entry.candidates) {
     if (!was_timed(m) || !m.config.is_object()) continue;
-    for (const auto& [name, value] : m.config.as_object().members) {
-      const auto [it, added] = best[name].emplace(stable_json(value), m.ratio);
-      if (!added) it->second = std::min(it->second, m.ratio);
-    }
+    add_parameters(m.config, m.status == "slower" ? std::max(least, m.ratio_low) : m.ratio, "",
+                   best);
   }
   Value out = Value::array();
   for (const auto& [name, values] : best) {

@@ -116,13 +116,15 @@ void poison(DType dtype, void* data, size_t bytes) {
 
 void poison(const AnyView& array) { poison(array.dtype, array.data, array.bytes()); }
 
-PrivateArray::PrivateArray(ArrayRef original, Role role) : copy_(std::move(original)), role_(role) {
+PrivateArray::PrivateArray(ArrayRef original, Role role, bool read_only)
+    : copy_(std::move(original)), role_(role) {
   if (role == Role::in_out && !copy_.writable) role_ = Role::input;
   if (role == Role::input && copy_.writable) role_ = Role::in_out;
   const AnyView from = copy_.any();
   const auto [low, bytes] = extent(copy_);
   storage_ = std::make_shared<const GuardedMemory>(bytes);
-  ArrayGuards::add(storage_, role_, std::string(dtype_name(copy_.dtype)) + shape_text(copy_.shape));
+  ArrayGuards::add(storage_, role_, read_only && role_ == Role::input,
+                   std::string(dtype_name(copy_.dtype)) + shape_text(copy_.shape));
   AnyView to = from;
   to.data = storage_->data() - low * static_cast<int64_t>(dtype_bits(copy_.dtype) / 8);
   to.writable = true;

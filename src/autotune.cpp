@@ -280,6 +280,12 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   TuneResult result;
   try {
     const auto trial = call.kernel.trial(call.inv);
+    if (trial->leaves_backward_out())
+      warn_once("backward" + call.id.op,
+                "[" + call.id.op +
+                    "] validate_backward measures forward only: the kernel returns nothing and its "
+                    "gradient does not take its Out parameter (several: a std::tuple of their "
+                    "views) as dy");
     result = options_.tuner->tune(task_of(call, *trial, candidates, heuristic, journal.get()));
   } catch (...) {
     return in_vain("the tuner threw: " + what_of(std::current_exception()));

@@ -98,11 +98,12 @@ ArrayGuards::Collect::~Collect() {
   collecting_argument = outer_argument_;
 }
 
-void ArrayGuards::add(std::shared_ptr<const GuardedMemory> memory, Role role, std::string what) {
+void ArrayGuards::add(std::shared_ptr<const GuardedMemory> memory, Role role, bool read_only,
+                      std::string what) {
   if (collecting == nullptr) return;
   std::string text = "argument " + std::to_string(collecting_argument) + " (" + what + ")";
   collecting->members_.push_back(
-      {std::move(memory), role == Role::input, role == Role::in_out, std::move(text)});
+      {std::move(memory), read_only, role == Role::in_out, std::move(text)});
 }
 
 std::vector<std::span<std::byte>> ArrayGuards::memory() const {

@@ -438,16 +438,4 @@ Tensor Tensor::clone() const {
   return result;
 }
 
-Tensor Tensor::clone_with_strides() const {
-  // Elements below a byte cannot begin anywhere, so those tensors are packed anyhow.
-  if (packed() || size() == 0 || dtype_bits(dtype_) < 8) return clone();
-  int64_t last = 0;  // offset of the farthest element: strides of a Tensor are never negative
-  for (size_t d = 0; d < shape_.size(); ++d) last += (shape_[d] - 1) * strides_[d];
-  Tensor result(dtype_, {last + 1});
-  result.shape_ = shape_;
-  result.strides_ = strides_;
-  copy_elements(any(), result.any());
-  return result;
-}
-
 }  // namespace ejk

@@ -107,8 +107,8 @@ void run_open_ones(Tuning& t) {
 // One that goes on with an earlier tuning, tried what was left and raced is done, even if the
 // budget did not allow the race to settle: it would not the next time either.
 bool has_gone_on(const Tuning& t) {
-  const bool open =
-      std::ranges::any_of(t.entrants, [](const Entrant& e) { return e.status == Status::untried; });
+  const bool open = std::ranges::any_of(
+      t.entrants, [](const Entrant& e) { return e.status == Status::untried && !e.suspect; });
   return !t.task.known.empty() && !is_large(t) && !open && t.rounds > 0;
 }
 

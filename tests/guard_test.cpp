@@ -525,19 +525,32 @@ struct Shifted {
   }
 };
 
-std::vector<Finding> findings_of_shifted(size_t size) {
+// The same on tensors. A const one may be written: it shares its elements.
+struct ShiftedTensors : Shifted {
+  static constexpr std::string_view op_id = "shifted_tensors";
+  void run(const Config& c, const Tensor& x, Tensor& y) const {
+    Shifted::run(c, x.view<float, 2>().span(), y.view<float, 2>().span());
+  }
+};
+
+template <class Kernel, class Array>
+std::vector<Finding> findings_of(const Kernel& kernel, const Array& x, Array& y) {
   const auto tuner = std::make_shared<GuardingTuner>();
   SelectorOptions options;
   options.policy = AutotunePolicy{};
   options.tuner = tuner;
   options.persistent = std::make_shared<PersistentCache>(std::vector<std::shared_ptr<Store>>{});
-  const Executor executor(options);
-  std::vector<float> x(size), y(size);
-  executor(Shifted{}, x, y);
-  EXPECT_EQ(y[0], 1);
-  EXPECT_EQ(x[0], 0);
+  Executor{options}(kernel, x, y);
   EXPECT_EQ(tuner->why_not, "");
   return tuner->found;
+}
+
+std::vector<Finding> findings_of_shifted(size_t size) {
+  std::vector<float> x(size), y(size);
+  const auto found = findings_of(Shifted{}, x, y);
+  EXPECT_EQ(y[0], 1);
+  EXPECT_EQ(x[0], 0);
+  return found;
 }
 
 void expect_bounds_are_watched(size_t size) {
@@ -556,6 +569,17 @@ void expect_bounds_are_watched(size_t size) {
 TEST(GuardedKernels, RunningPastTheEndsOfArraysIsFound) {
   expect_bounds_are_watched(1000);  // with room between its ends and the pages around it
   expect_bounds_are_watched(10);
+}
+
+TEST(GuardedKernels, RunningPastTheEndsOfTensorsIsFound) {
+  const Tensor x = Tensor::of<float>({10, 100});
+  Tensor y = Tensor::of<float>({10, 100});
+  const std::vector<Finding> found = findings_of(ShiftedTensors{}, x, y);
+  ASSERT_EQ(found.size(), 8u);
+  for (size_t good : {0, 2, 6, 7}) EXPECT_EQ(found[good].kind, Kind::passed) << found[good].why;
+  for (size_t bad : {1, 3, 4, 5})
+    EXPECT_EQ(found[bad].kind, Kind::out_of_bounds) << bad << ": " << found[bad].why;
+  EXPECT_THAT(found[1].why, HasSubstr(" past the end of argument 1 (float32[10, 100])"));
 }
 
 TEST(GuardedKernels, TheFirstBytePastAnArrayThatEndsWithAPageIsFound) {

@@ -41,6 +41,8 @@ namespace ejk {
 //   std::pair<Out, Residuals> fwd_with_residuals(const Config&, args...) const
 //   std::tuple<...> vjp(const Config&, const Residuals&, [const Out& y,] const Out& dy, [args...])
 //   std::tuple<...> custom_vjp(const Config&, const std::tuple<args...>&, const Out& dy) const
+//     a kernel that returns nothing: fwd_with_residuals returns the residuals alone, and dy is like
+//     the view in its Out parameter, or a std::tuple of several
 //
 // run, heuristic_cfg, candidate_cfgs, fwd_with_residuals and vjp may have variants by context
 // (shard_map, batch) and platform (cpu, opencl, cuda); the most specific one that exists is used:

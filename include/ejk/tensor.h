@@ -228,7 +228,6 @@ class Tensor {
   Tensor selected(int axis, int64_t index) const;     // one rank less
   Tensor reshaped(std::vector<int64_t> shape) const;  // packed only
   Tensor clone() const;                               // packed, its own elements
-  Tensor clone_with_strides() const;                  // as it lies, its own elements
 
  private:
   void assign(const void* values, size_t count, DType dtype);

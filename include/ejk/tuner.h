@@ -52,6 +52,9 @@ class Trial {
   virtual std::vector<OutputBytes> outputs() = 0;
   // How far a floating-point output may be off; nullopt: as usual for its type.
   virtual std::optional<Tolerance> tolerance(DType) const { return std::nullopt; }
+  // True if forward plus backward was asked for and only forward is run, although the kernel has a
+  // gradient: it takes no cotangent that can be made here.
+  virtual bool leaves_backward_out() const { return false; }
   // The arrays' memory, to be evicted from the caches before a cold sample.
   virtual std::vector<std::span<std::byte>> memory() { return {}; }
 

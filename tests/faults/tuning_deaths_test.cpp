@@ -239,6 +239,19 @@ TEST_P(InnocentCandidates, SurviveManyDeaths) {
   EXPECT_THAT(quarantine_list(store()), IsEmpty());
 }
 
+TEST_P(InnocentCandidates, AreNotWaitedForAtEveryStart) {
+  for (int i = 0; i < 2; ++i) {
+    let_a_process_die(false);
+    if (IsSkipped() || HasFatalFailure()) return;
+  }
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(well(calls(false)));  // the second goes on, in vain
+  EXPECT_TRUE(only_entry().evidence.complete);
+  EXPECT_EQ(measured(only_entry(), "fast")->status, "untried");
+  take_runs();
+  EXPECT_TRUE(well(calls(false)));
+  EXPECT_THAT(take_runs(), ::testing::SizeIs(1));  // the call itself
+}
+
 INSTANTIATE_TEST_SUITE_P(Deaths, InnocentCandidates,
                          ::testing::Values(SIGKILL, SIGINT, SIGTERM, -1));
 

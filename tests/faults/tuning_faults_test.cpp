@@ -520,5 +520,50 @@ TEST_F(TuningFaults, ValidateBackwardTimesTheKernelsOwnGradient) {
   EXPECT_THAT(entries_in(scratch / "store"), SizeIs(2));  // kept apart
 }
 
+// The same without a returned value: what it wrote is the cotangent.
+struct TwoWaysIntoMemory : TwoWays {
+  static constexpr std::string_view op_id = "two_ways_into_memory";
+  using In = std::span<const double>;
+  void run(const Config& c, In x, Out<std::span<double>> y) const {
+    for (size_t i = 0; i < x.size(); ++i) (*y)[i] = TwoWays::run(c, x[i]);
+  }
+  double fwd_with_residuals(const Config& c, In x, Out<std::span<double>> y) const {
+    run(c, x, y);
+    return 2;
+  }
+  std::tuple<std::vector<double>> vjp(const Config& c, double factor, In dy, In x,
+                                      Out<std::span<double>>) const {
+    std::vector<double> dx;
+    for (size_t i = 0; i < x.size(); ++i)
+      dx.push_back(std::get<0>(TwoWays::vjp(c, factor / 2 * x[i], dy[i])));
+    return {dx};
+  }
+};
+
+TEST_F(TuningFaults, ValidateBackwardTimesTheGradientOfAKernelThatReturnsNothing) {
+  const std::vector<double> x = {3};
+  std::vector<double> y(1);
+  EXPECT_EQ(executor().choose_config(TwoWaysIntoMemory{}, x, y).config.does, "forward");
+  const Executor both = executor({.validate_backward = true});
+  EXPECT_EQ(both.choose_config(TwoWaysIntoMemory{}, x, y).config.does, "backward");
+  EXPECT_THAT(warnings.take(), IsEmpty());
+}
+
+struct TakesAnotherCotangent : TwoWaysIntoMemory {
+  static constexpr std::string_view op_id = "takes_another_cotangent";
+  std::tuple<double> vjp(const Config&, double, const std::string& dy) const {
+    return {static_cast<double>(dy.size())};
+  }
+};
+
+TEST_F(TuningFaults, AGradientThatCannotBeTimedIsSaid) {
+  const std::vector<double> x = {3};
+  std::vector<double> y(1);
+  const Executor both = executor({.validate_backward = true});
+  EXPECT_EQ(both.choose_config(TakesAnotherCotangent{}, x, y).config.does, "forward");
+  EXPECT_THAT(warnings.take(), ElementsAre(AllOf(HasSubstr("[takes_another_cotangent@v1]"),
+                                                 HasSubstr("measures forward only"))));
+}
+
 }  // namespace
 }  // namespace ejk

@@ -208,30 +208,35 @@ struct ArgTraits<P> {
   using Copy = ArrayCopy<P, ArgTraits>;
 };
 
-// Owning arrays: a pristine copy restores the one that candidates work on.
-template <class P, P (*clone)(const P&), AnyView (*view)(const P&, std::array<int64_t, 1>&)>
-class OwningCopy {
+// A tensor shares its elements, so a const one may still be written: its memory stays open.
+class TensorCopy {
  public:
-  OwningCopy(const P& original, Role role)
-      : role_(role), pristine_(clone(original)), value_(clone(original)) {}
-  P& get() { return value_; }
+  TensorCopy(const Tensor& original, Role role)
+      : role_(role), array_(ref(original, role), role, false) {
+    reset();
+  }
+  TensorCopy(TensorCopy&&) = delete;
+  Tensor& get() { return value_; }
   void reset() {
-    if (role_ != Role::input) value_ = clone(pristine_);
-    std::array<int64_t, 1> size;
-    if (role_ == Role::output) poison(view(value_, size));
+    array_.reset();
+    value_ = Tensor::around(array_.array().any());  // a run may have assigned another one
   }
   void append_outputs(std::vector<OutputBytes>& outputs) const {
-    std::array<int64_t, 1> size;
-    if (role_ != Role::input) outputs.push_back(packed_bytes(view(value_, size)));
+    if (role_ != Role::input) outputs.push_back(packed_bytes(value_.any()));
   }
 
  private:
+  static ArrayRef ref(const Tensor& t, Role role) {
+    ArrayRef array = array_of(t.any());
+    array.writable = role != Role::input;
+    return array;
+  }
+
   Role role_;
-  P pristine_, value_;
+  PrivateArray array_;
+  Tensor value_;
 };
 
-inline Tensor clone_tensor(const Tensor& t) { return t.clone_with_strides(); }
-inline AnyView view_tensor(const Tensor& t, std::array<int64_t, 1>&) { return t.any(); }
 template <>
 struct ArgTraits<Tensor> {
   static constexpr int words = any_number_of_words;
@@ -241,22 +246,40 @@ struct ArgTraits<Tensor> {
     arg.role = Role::input;
     return arg;
   }
-  using Copy = OwningCopy<Tensor, clone_tensor, view_tensor>;
+  using Copy = TensorCopy;
 };
 
 template <class T>
 concept ArrayElement = Element<T> && !std::same_as<std::remove_cv_t<T>, bool>;
 
 template <class P>
-P clone_vector(const P& p) {
-  return p;
-}
-template <class P>
 AnyView view_vector(const P& p, std::array<int64_t, 1>& size) {
   using T = typename P::value_type;
   size = {static_cast<int64_t>(p.size())};
   return {const_cast<T*>(p.data()), dtype_of<T>, Platform::cpu, size, {}, true};
 }
+// A vector owns its memory, so there is none to be closed around it.
+template <class P>
+class VectorCopy {
+ public:
+  VectorCopy(const P& original, Role role) : role_(role), pristine_(original), value_(original) {}
+  P& get() { return value_; }
+  void reset() {
+    if (role_ == Role::input) return;
+    value_ = pristine_;
+    std::array<int64_t, 1> size;
+    if (role_ == Role::output) poison(view_vector(value_, size));
+  }
+  void append_outputs(std::vector<OutputBytes>& outputs) const {
+    std::array<int64_t, 1> size;
+    if (role_ != Role::input) outputs.push_back(packed_bytes(view_vector(value_, size)));
+  }
+
+ private:
+  Role role_;
+  P pristine_, value_;
+};
+
 template <ArrayElement T, class A>
 struct ArgTraits<std::vector<T, A>> {
   using P = std::vector<T, A>;
@@ -266,7 +289,7 @@ struct ArgTraits<std::vector<T, A>> {
     return describe_array(
         {nullptr, dtype_of<T>, Platform::cpu, {static_cast<int64_t>(p.size())}, {}, false});
   }
-  using Copy = OwningCopy<P, clone_vector<P>, view_vector<P>>;
+  using Copy = VectorCopy<P>;
 };
 
 }  // namespace ejk::detail

@@ -103,6 +103,13 @@ class TypedTrial final : public Trial {
     return found;
   }
 
+  bool leaves_backward_out() const override {
+    if constexpr (!has_gradient<P>) return false;
+    else
+      return backward_ && !can_pull<decltype(std::declval<TypedTrial&>().forward(
+                              std::declval<const Config&>()))>();
+  }
+
   bool repeatable() const override {
     if (guards_.any_in_out())
       return false;  // a view that is not const is one, however it is passed
@@ -163,16 +170,43 @@ class TypedTrial final : public Trial {
           };
   }
 
-  void run_backward(const Config& config) {
-    auto owned = std::apply([](auto&... c) { return std::make_tuple(c->get()...); }, copies_);
-    auto [out, pull] = run_forward<P>(kernel_, config, std::move(owned));
-    if constexpr (std::is_same_v<decltype(out), NoOutput>)
-      return;  // nobody knows what its cotangents look like
+  // A cotangent for the pull-back: the output itself is as good as any, and finite. A kernel that
+  // returns nothing has written what it was given as Out: that, or all of those as a tuple.
+  template <class Out, class Params>
+  static auto cotangent(const Out& out, const Params& params) {
+    if constexpr (!std::is_same_v<Out, NoOutput>) return out;
     else {
-      // The output itself is as good a cotangent as any, and finite.
-      auto results = std::make_shared<decltype(std::pair(out, pull(out)))>(out, pull(out));
+      auto written =
+          std::apply([](const auto&... p) { return std::tuple_cat(view_if_out(p)...); }, params);
+      if constexpr (std::tuple_size_v<decltype(written)> == 1) return std::get<0>(written);
+      else return written;
+    }
+  }
+  template <class T>
+  static auto view_if_out(const T& param) {
+    if constexpr (is_a<T, Out>) return std::tuple(param.view);
+    else return std::tuple<>{};
+  }
+
+  auto forward(const Config& config) {
+    return run_forward<P>(
+        kernel_, config,
+        std::apply([](auto&... c) { return std::make_tuple(c->get()...); }, copies_));
+  }
+  void run_backward(const Config& config) {
+    const auto [out, pull] = forward(config);
+    const auto dy = cotangent(out, pull.params());
+    if constexpr (can_pull<std::pair<decltype(out), decltype(pull)>>()) {
+      auto results = std::make_shared<decltype(std::pair(out, pull(dy)))>(out, pull(dy));
       append_results_ = [results](auto& found) { append_result(*results, found); };
     }
+  }
+  template <class Forwarded>
+  static consteval bool can_pull() {
+    using Pulled = std::remove_const_t<typename Forwarded::second_type>;
+    using Dy = decltype(cotangent(std::declval<const typename Forwarded::first_type&>(),
+                                  std::declval<const Pulled&>().params()));
+    return Pulled::template takes<Dy>();
   }
 
   template <class I>

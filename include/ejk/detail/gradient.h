@@ -65,32 +65,24 @@ struct ForwardResult<std::pair<Out, Residuals>> {
   static constexpr bool has_out = true;
 };
 
-// The documented order is (residuals, y, dy, args...). All four forms are told apart by their
-// number of parameters; where two have the same number, the types decide, the documented one first.
-template <class P, class Residuals, class Out, class Dy, class Params>
-decltype(auto) call_vjp(const typename P::Kernel& kernel, const typename P::Config& config,
-                        const Residuals& residuals, const Out& out, const Dy& dy,
-                        const Params& params) {
+// Which of the four forms a kernel's vjp has. The documented order is (residuals, y, dy, args...);
+// where two forms have the same number of parameters, the types decide, the documented one first.
+enum class VjpForm { none, output_and_arguments, output, arguments, cotangent };
+
+template <class P, class Residuals, class Out, class Dy, class... Param>
+consteval VjpForm vjp_form(const std::tuple<Param...>*) {
   using K = typename P::Kernel;
   using V = typename P::Vjp;
-  return std::apply(
-      [&](const auto&... p) -> decltype(auto) {
-        using C = const typename P::Config&;
-        if constexpr (V::template callable<K, C, const Residuals&, const Out&, const Dy&,
-                                           decltype(p)...>)
-          return V::call(kernel, config, residuals, out, dy, p...);
-        else if constexpr (V::template callable<K, C, const Residuals&, const Out&, const Dy&>)
-          return V::call(kernel, config, residuals, out, dy);
-        else if constexpr (V::template callable<K, C, const Residuals&, const Dy&, decltype(p)...>)
-          return V::call(kernel, config, residuals, dy, p...);
-        else if constexpr (V::template callable<K, C, const Residuals&, const Dy&>)
-          return V::call(kernel, config, residuals, dy);
-        else {
-          static_cast<void>(mistake::vjp_has_another_signature<K, Dy>{});
-          return std::tuple<>{};
-        }
-      },
-      params);
+  using C = const typename P::Config&;
+  using R = const Residuals&;
+  using Y = const Out&;
+  using D = const Dy&;
+  if constexpr (V::template callable<K, C, R, Y, D, const Param&...>)
+    return VjpForm::output_and_arguments;
+  else if constexpr (V::template callable<K, C, R, Y, D>) return VjpForm::output;
+  else if constexpr (V::template callable<K, C, R, D, const Param&...>) return VjpForm::arguments;
+  else if constexpr (V::template callable<K, C, R, D>) return VjpForm::cotangent;
+  else return VjpForm::none;
 }
 
 struct NoOutput {};
@@ -107,21 +99,52 @@ class Pull {
         out_(std::move(out)),
         params_(std::move(params)) {}
 
+  // Whether the kernel's gradient can be asked with such a cotangent.
+  template <class Dy>
+  static consteval bool takes() {
+    if constexpr (has_two_step_gradient<P>) return form<Dy>() != VjpForm::none;
+    else
+      return hook_custom_vjp::callable<typename P::Kernel, const typename P::Config&, const Params&,
+                                       const Dy&>;
+  }
+
   template <class Dy>
   auto operator()(const Dy& dy) const {
-    if constexpr (has_two_step_gradient<P>)
-      return call_vjp<P>(kernel_, config_, residuals_, out_, dy, params_);
-    else if constexpr (hook_custom_vjp::callable<typename P::Kernel, const typename P::Config&,
-                                                 const Params&, const Dy&>)
-      return hook_custom_vjp::call(kernel_, config_, params_, dy);
-    else {
-      static_cast<void>(mistake::custom_vjp_has_another_signature<typename P::Kernel, Dy>{});
+    if constexpr (takes<Dy>()) {
+      if constexpr (has_two_step_gradient<P>) return call_vjp(dy);
+      else return hook_custom_vjp::call(kernel_, config_, params_, dy);
+    } else {
+      using K = typename P::Kernel;
+      if constexpr (has_two_step_gradient<P>)
+        static_cast<void>(mistake::vjp_has_another_signature<K, Dy>{});
+      else static_cast<void>(mistake::custom_vjp_has_another_signature<K, Dy>{});
       return std::tuple<>{};
     }
   }
   const typename P::Config& config() const { return config_; }
+  const Params& params() const { return params_; }
 
  private:
+  template <class Dy>
+  static consteval VjpForm form() {
+    return vjp_form<P, Residuals, Out, Dy>(static_cast<const Params*>(nullptr));
+  }
+  template <class Dy>
+  decltype(auto) call_vjp(const Dy& dy) const {
+    using V = typename P::Vjp;
+    return std::apply(
+        [&](const auto&... p) -> decltype(auto) {
+          if constexpr (form<Dy>() == VjpForm::output_and_arguments)
+            return V::call(kernel_, config_, residuals_, out_, dy, p...);
+          else if constexpr (form<Dy>() == VjpForm::output)
+            return V::call(kernel_, config_, residuals_, out_, dy);
+          else if constexpr (form<Dy>() == VjpForm::arguments)
+            return V::call(kernel_, config_, residuals_, dy, p...);
+          else return V::call(kernel_, config_, residuals_, dy);
+        },
+        params_);
+  }
+
   typename P::Kernel kernel_;
   typename P::Config config_;
   Residuals residuals_;

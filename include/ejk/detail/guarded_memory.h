@@ -61,7 +61,8 @@ class ArrayGuards {
     size_t outer_argument_;
   };
   // To what is being collected, if anything is. `what` for people: "float32[4, 8]".
-  static void add(std::shared_ptr<const GuardedMemory> memory, Role role, std::string what);
+  static void add(std::shared_ptr<const GuardedMemory> memory, Role role, bool read_only,
+                  std::string what);
 
   std::vector<std::span<std::byte>> memory() const;
   bool any_in_out() const;

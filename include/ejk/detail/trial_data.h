@@ -27,7 +27,8 @@ struct ArrayRef {
 // A copy of an array with the same strides, in guarded memory of its own.
 class PrivateArray {
  public:
-  PrivateArray(ArrayRef original, Role role);
+  // An input is closed to writers in a child, unless `read_only` is false.
+  PrivateArray(ArrayRef original, Role role, bool read_only = true);
   void* data() const { return copy_.data; }
   const ArrayRef& array() const { return copy_; }
   // In-out arrays: the original content again. Outputs: poison.
