@@ -41,11 +41,11 @@ void add_parameters(const Value& config, double ratio, const std::string& prefix
 // has few samples, and counts with the least that they show.
 Value parameters_of(const Entry& entry) {
   const auto winner = std::ranges::find(entry.candidates, "ok", &Measurement::status);
-  const double least = winner == entry.candidates.end() ? 0 : winner->ratio;
+  const double fastest = winner == entry.candidates.end() ? 0 : winner->ratio;
   BestRatios best;
   for (const Measurement& m : entry.candidates) {
     if (!was_timed(m) || !m.config.is_object()) continue;
-    add_parameters(m.config, m.status == "slower" ? std::max(least, m.ratio_low) : m.ratio, "",
+    add_parameters(m.config, m.status == "slower" ? std::max(fastest, m.ratio_low) : m.ratio, "",
                    best);
   }
   Value out = Value::array();
