@@ -225,6 +225,7 @@ TuneTask ConfigSelectorChain::task_of(const Call& call, Trial& trial,
   task.candidates = std::move(candidates);
   task.is_valid = [&call](const AnyConfig& config) { return !call.problem_with(config); };
   task.heuristic = std::move(heuristic);
+  task.heuristic_may_win = call.given == nullptr;  // a list that was given is what was meant
   task.budget = {call.policy.budget_seconds, call.policy.budget_evaluations,
                  call.policy.target_seconds};
   task.guard = call.policy.guard;

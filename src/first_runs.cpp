@@ -81,10 +81,7 @@ bool any_ran(const Tuning& t) {
   return std::ranges::any_of(t.entrants, [](const Entrant& e) { return e.can_win() && e.ran; });
 }
 
-// False once the budget is spent and there is something to show for it.
-bool time_for_more(const Tuning& t) {
-  return !t.stopped() && (!any_ran(t) || (!t.spent() && t.may_try_more()));
-}
+bool time_for_more(const Tuning& t) { return !t.has_enough() && (!any_ran(t) || t.may_try_more()); }
 
 // Not tried any further, which is no verdict. The tuning may be complete without it.
 void leave_out(Entrant& e, std::string why) { e.status = Status::untried, e.why = std::move(why); }
@@ -170,7 +167,7 @@ std::optional<std::vector<OutputBytes>> reference_outputs(Tuning& t) {
     if (!thrown) return has_one ? std::optional(t.task.trial->outputs()) : std::nullopt;
     failure = "threw: " + *thrown;
   }
-  t.note += fmt::format("the reference {}; ", failure);
+  if (!t.stopped()) t.note += fmt::format("the reference {}; ", failure);
   return std::nullopt;
 }
 
@@ -187,6 +184,7 @@ void prepare(Tuning& t) {
   const bool has_heuristic = t.heuristic && t.entrants[*t.heuristic].racing();
   std::vector<OutputBytes> of_heuristic;
   if (t.guard && has_heuristic) prove_guard(t, of_heuristic);
+  if (t.stopped()) return;
   if (auto outputs = reference_outputs(t)) t.expected = expect(t, std::move(*outputs));
   if (!has_heuristic || t.doubt) return;
   Entrant& e = t.entrants[*t.heuristic];
@@ -265,6 +263,8 @@ Intent::~Intent() {
   if (journal_) journal_->done();
 }
 
+bool Tuning::has_enough() const { return stopped() || (spent() && any_ran(*this)); }
+
 void acquit(Tuning& t, Entrant& e) {
   if (e.suspect) t.task.journal->acquit(e.config.to_value());
   e.suspect = false;
@@ -274,6 +274,7 @@ void first_runs(Tuning& t, std::span<const size_t> who) {
   reject_condemned(t, who);
   announce(t, who);
   if (!std::exchange(t.prepared, true)) prepare(t);
+  if (t.stopped()) return leave_untried(t, who);
   const auto deaths = t.task.journal ? t.task.journal->suspects() : std::map<std::string, int>{};
   std::vector<size_t> plain, suspects;
   for (size_t i : who) {

@@ -52,7 +52,8 @@ class GuardChild;
 // left as it was, all runs happen in copies of it.
 class Guard {
  public:
-  explicit Guard(Trial& trial, GuardLimits limits = {});
+  // A run is given up, as unknown, once `enough` says so, which is asked several times a second.
+  explicit Guard(Trial& trial, GuardLimits limits = {}, std::function<bool()> enough = {});
   ~Guard();
 
   // What will run later, so that one child can do it all: it knows what was known at its start.
@@ -86,10 +87,11 @@ class Guard {
 
   Trial& trial_;
   GuardLimits limits_;
+  std::function<bool()> enough_;
   std::optional<AnyConfig> control_;
   double control_seconds_ = 0;  // the longest seen
   std::string why_not_;
-  std::deque<AnyConfig> announced_;       // by address: jobs point to them
+  std::deque<AnyConfig> announced_;              // by address: jobs point to them
   std::vector<const AnyConfig*> jobs_{nullptr};  // the reference, then the announced ones
   std::unique_ptr<GuardChild> child_;
   size_t child_knows_ = 0;  // so many of the jobs

@@ -120,8 +120,9 @@ uint64_t default_memory_limit() {
 
 // ---- starting ----------------------------------------------------------------------------------
 
-GuardChild::GuardChild(Trial& trial, std::span<const Job> jobs, uint64_t memory_bytes)
-    : trial_(trial) {
+GuardChild::GuardChild(Trial& trial, std::span<const Job> jobs, uint64_t memory_bytes,
+                       const std::function<bool()>& enough)
+    : trial_(trial), enough_(enough) {
   if (!open_channels() || !start(trial, jobs, memory_bytes)) return;
   if (wait(Clock::now() + start_deadline) == Event::told) return;
   kill_group(), reap();
@@ -221,8 +222,8 @@ GuardChild::Event GuardChild::wait(Clock::time_point deadline) {
   for (;;) {
     const bool dead = !alive();  // before the look at its events: they may be its last ones
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
-    // Looks around by itself now and then, if there is no descriptor that tells of its death.
-    const auto most = pidfd_.valid() ? milliseconds(10'000) : milliseconds(20);
+    // Looks around by itself now and then, more often if no descriptor tells of its death.
+    const auto most = pidfd_.valid() ? milliseconds(enough_ ? 100 : 10'000) : milliseconds(20);
     pollfd fds[] = {
         {events_.get(), POLLIN, 0}, {stderr_.get(), POLLIN, 0}, {pidfd_.get(), POLLIN, 0}};
     const auto patience = dead ? milliseconds(0) : std::clamp(left, milliseconds(0), most);
@@ -232,6 +233,7 @@ GuardChild::Event GuardChild::wait(Clock::time_point deadline) {
       return Event::told;
     if (dead) return Event::ended;
     if (Clock::now() >= deadline && alive()) return Event::late;
+    if (enough_ && enough_()) return Event::given_up;
   }
 }
 
@@ -278,6 +280,10 @@ JobReport GuardChild::run(size_t job, double deadline_seconds, double idle_secon
   for (;;) {
     const Event event = wait(std::min(watch.deadline, watch.idle_check));
     if (event == Event::ended) return ended();
+    if (event == Event::given_up) {
+      kill_group(), reap();
+      return {{Kind::unknown, "the tuning ended before it did"}};
+    }
     if (event == Event::late && late_already(watch))
       return late(Clock::now() - watch.begin, cpu_seconds() - watch.cpu_at_begin);
     if (event == Event::late) continue;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -34,8 +35,9 @@ class GuardChild {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // The jobs must outlive it. 0 bytes of memory: no limit.
-  GuardChild(Trial& trial, std::span<const Job> jobs, uint64_t memory_bytes);
+  // The jobs must outlive it. 0 bytes of memory: no limit. `enough` may be empty.
+  GuardChild(Trial& trial, std::span<const Job> jobs, uint64_t memory_bytes,
+             const std::function<bool()>& enough);
   // Ends the child and what it started, and leaves no zombie.
   ~GuardChild();
   GuardChild(const GuardChild&) = delete;
@@ -50,7 +52,7 @@ class GuardChild {
   JobReport run(size_t job, double deadline_seconds, double idle_seconds = 1e9);
 
  private:
-  enum class Event { told, ended, late };
+  enum class Event { told, ended, late, given_up };
   struct Watch;
 
   bool open_channels();
@@ -70,6 +72,7 @@ class GuardChild {
   int reap();  // its status, or no_status if someone else took it
 
   const Trial& trial_;
+  const std::function<bool()>& enough_;
   Board* board_ = nullptr;
   void* board_pages_ = nullptr;
   base::Fd orders_, events_, stderr_, outputs_, pidfd_;

@@ -407,4 +407,14 @@ size_t pick(const Tuning& t) {
   return best;
 }
 
+bool heuristic_stays(const Tuning& t, size_t winner) {
+  if (!t.task.heuristic_may_win || !t.heuristic) return false;
+  const Entrant& guess = t.entrants[*t.heuristic];
+  if (guess.candidate() || !guess.racing() || guess.seconds.empty()) return false;
+  if (fast_enough(t, winner) && !fast_enough(t, *t.heuristic)) return false;
+  if (!t.complete) return !clearly_slower(t, *t.heuristic, winner);
+  const double behind = median_interval(ratios(t, winner, *t.heuristic), reported).median;
+  return std::log(behind) > tie_band && clearly_slower(t, winner, *t.heuristic);
+}
+
 }  // namespace ejk::detail

@@ -92,6 +92,8 @@ std::vector<Measurement> measurements(const Tuning& t, std::optional<size_t> win
       by_place.emplace(place, measurement_of(t, i, winner));
   constexpr uint64_t all_listed = 256;
   const uint64_t size = t.task.candidates->size();
+  if (winner && !t.entrants[*winner].candidate())
+    by_place.emplace(size, measurement_of(t, *winner, winner));
   for (uint64_t place = 0; size <= all_listed && place < size; ++place) {
     if (by_place.contains(place)) continue;
     Measurement& m = by_place[place];
@@ -132,7 +134,8 @@ TuneResult report(const Tuning& t, std::optional<size_t> winner) {
   evidence.library = library_version();
   evidence.time = base::utc_now();
   if (!winner) return result;
-  result.winner = t.entrants[*winner].places.front();
+  const Entrant& best = t.entrants[*winner];
+  result.winner = best.candidate() ? best.places.front() : t.task.candidates->size();
   result.config = t.entrants[*winner].config;
   result.outcome = outcome_of(t, *winner);
   add_winner(t, *winner, evidence);

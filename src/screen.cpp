@@ -210,7 +210,8 @@ class Screening {
     int taken = 0;
     const auto failure = failure_of([&] {
       const Clock clock = clock_for(who);
-      while (taken < samples && !(least / least_of_control > not_worth_more)) {
+      while (taken < samples && !(least / least_of_control > not_worth_more) &&
+             !(taken > 0 && t_.spent())) {
         least_of_control = std::min(least_of_control, sample(control_, clock));
         least = std::min(least, sample(who, clock));
         ++taken;

@@ -112,6 +112,12 @@ bool has_gone_on(const Tuning& t) {
   return !t.task.known.empty() && !is_large(t) && !open && t.rounds > 0;
 }
 
+// What an earlier tuning found, where nothing that is new came through its first run.
+bool heuristic_is_still_best(const Tuning& t) {
+  return t.task.heuristic_may_win && t.heuristic && t.earlier_winner() == t.heuristic &&
+         t.entrants[*t.heuristic].racing() && t.entrants[*t.heuristic].ran;
+}
+
 }  // namespace
 
 Tuning::Tuning(const TuneTask& what, const TunerOptions& how)
@@ -121,7 +127,8 @@ Tuning::Tuning(const TuneTask& what, const TunerOptions& how)
       deadline(deadline_after(what.budget.seconds)),
       random(how.seed) {
   sampling.cache = how.cache;
-  if (what.guard) guard = std::make_unique<Guard>(*what.trial);
+  if (what.guard)
+    guard = std::make_unique<Guard>(*what.trial, GuardLimits{}, [this] { return has_enough(); });
 }
 
 double Tuning::elapsed() const {
@@ -205,7 +212,8 @@ TuneResult Tuner::tune(const TuneTask& task) {
   if (has_gone_on(t)) t.complete = true;
   const bool found = t.any_can_win();
   if (found && t.rounds == 0) count_first_runs(t);
-  const std::optional<size_t> winner = found ? std::optional(pick(t)) : std::nullopt;
+  std::optional<size_t> winner = found ? std::optional(pick(t)) : std::nullopt;
+  if (winner ? heuristic_stays(t, *winner) : heuristic_is_still_best(t)) winner = t.heuristic;
   t.leading = winner.value_or(nobody);
   t.tell(TuneProgress::Kind::finished, t.leading);
   return report(t, winner);

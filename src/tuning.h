@@ -101,6 +101,9 @@ struct Tuning {
   // The budget is used up, or somebody wants it to end.
   bool spent() const { return stopped() || std::chrono::steady_clock::now() >= deadline; }
   bool stopped() const { return task.stop != nullptr && task.stop->load(); }
+  // No run may begin or go on: somebody wants it to end, or the budget is spent and there is
+  // something to show for it.
+  bool has_enough() const;
   bool may_try_more() const {
     return task.budget.evaluations <= 0 || tried - again < task.budget.evaluations;
   }
@@ -142,6 +145,9 @@ double noise(const Tuning& tuning);
 bool clearly_slower(const Tuning& tuning, size_t rival, size_t best);
 size_t pick(const Tuning& tuning);
 std::vector<double> ratios(const Tuning& tuning, size_t over, size_t under);
+
+// race.cpp: whether a heuristic that is none of the candidates stays although they have a winner.
+bool heuristic_stays(const Tuning& tuning, size_t winner);
 
 // report.cpp: what there is to tell, with or without a winner.
 TuneResult report(const Tuning& tuning, std::optional<size_t> winner);

@@ -133,6 +133,26 @@ class Guarding : public ::testing::Test {
 
 // ---- each kind ---------------------------------------------------------------------------------
 
+TEST_F(Guarding, ARunIsGivenUpWhenTheTuningEnds) {
+  trial.acts[1] = spin_for_ever;
+  GuardLimits patient;
+  patient.least_deadline_seconds = 600;
+  bool proven = false;
+  int asked = 0;
+  Guard guard(trial, patient, [&] { return proven && ++asked > 2; });
+  EXPECT_EQ(guard.prove(config(0)).kind, Kind::passed);
+  proven = true;
+  std::vector<AnyConfig> configs{config(1), config(2)};
+  int told = 0;
+  guard.run(configs, [&](size_t i, const Finding& f) {
+    EXPECT_EQ(i, 0u);
+    EXPECT_EQ(f.kind, Kind::unknown);
+    EXPECT_EQ(f.why, "the tuning ended before it did");
+    return ++told < 1;
+  });
+  EXPECT_EQ(told, 1);
+}
+
 TEST_F(Guarding, GoodCandidatesPassWithTheirOutputsAndTimes) {
   trial.acts[2] = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
   const auto found = run({1, 2, 3});

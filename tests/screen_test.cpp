@@ -199,7 +199,7 @@ TEST_F(LargeSets, ASearchWithoutHeuristicGoesOnInTheSameUnit) {
     if (m.ratio > 0) units.push_back(m.ratio / Bowl::cost(config_of(m.config)));
   std::ranges::sort(units);
   ASSERT_GE(units.size(), 20u);
-  EXPECT_LT(units[units.size() * 3 / 4], (sanitized ? 3 : 2) * units[units.size() / 4]);
+  EXPECT_LT(units[units.size() * 3 / 4], 3 * units[units.size() / 4]);
 }
 
 TEST_F(LargeSets, ASearchBeginsWhereAnotherCallOfTheOpWasFastest) {

@@ -281,6 +281,47 @@ TEST_F(TuningEvidence, ATimeThatIsWildlyRandomLeavesTheHeuristic) {
   EXPECT_GE(unresolved, times / 2);
 }
 
+// A guess may be none of the candidates.
+TEST_F(TuningEvidence, AGuessStaysWhereAllCandidatesAreSlower) {
+  Work::offered = {300, 400};
+  Work::heuristic = 60;
+  const auto tuned = ejk::Executor(stored_options()).tune(Work{}, x, y);
+  EXPECT_EQ(tuned.config.units, 60);
+  EXPECT_EQ(tuned.entry.outcome, Outcome::tuned);
+  ASSERT_THAT(tuned.entry.candidates, SizeIs(3));
+  EXPECT_EQ(statuses(tuned.entry),
+            (std::map<int, std::string>{{60, "ok"}, {300, "slower"}, {400, "slower"}}));
+  EXPECT_NEAR(tuned.entry.evidence.speedup, 1, 1e-9);
+  // It is found again, and candidates that are new race against it.
+  const ejk::Executor later(stored_options());
+  EXPECT_EQ(later.choose_config(Work{}, x, y).origin, Origin::persistent);
+  Work::offered = {300, 400, 500};
+  EXPECT_EQ(ejk::Executor(stored_options()).choose_config(Work{}, x, y).config.units, 60);
+  Work::offered = {300, 400, 500, 20};
+  EXPECT_EQ(ejk::Executor(stored_options()).choose_config(Work{}, x, y).config.units, 20);
+}
+
+TEST_F(TuningEvidence, AGuessGivesWayToACandidateThatIsAsGood) {
+  Work::offered = {61, 300};
+  Work::heuristic = 60;
+  Work::work = [](int units) { spin(units == 61 ? 60 : units); };
+  EXPECT_EQ(ejk::Executor(options()).tune(Work{}, x, y).config.units, 61);
+}
+
+TEST_F(TuningEvidence, AGuessStaysOutOfAListThatWasGiven) {
+  Work::offered = {300, 400};
+  Work::heuristic = 60;
+  EXPECT_EQ(ejk::Executor(options()).tune_among({{300}, {400}}, Work{}, x, y).config.units, 300);
+}
+
+TEST_F(TuningEvidence, AGuessStaysWhereTheBudgetEndsBeforeItIsBeaten) {
+  Work::offered = {61, 62, 63};
+  Work::heuristic = 60;
+  auto o = options();
+  o.policy->budget_seconds = 0;
+  EXPECT_EQ(ejk::Executor(o).tune(Work{}, x, y).config.units, 60);
+}
+
 // ---- tuning by hand ----------------------------------------------------------------------------
 
 class ByHand : public Tunings {};

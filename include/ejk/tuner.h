@@ -113,8 +113,11 @@ struct TuneTask {
   Trial* trial = nullptr;
   std::shared_ptr<const CandidateSet> candidates;
   std::function<bool(const AnyConfig&)> is_valid = {};  // empty: all are
-  // Races as incumbent and control. Never the answer unless it is among the candidates.
+  // Races as incumbent and control.
   std::optional<AnyConfig> heuristic;
+  // Whether it can be the answer although it is none of the candidates: where these are slower
+  // beyond doubt, or the tuning is cut short before it is beaten.
+  bool heuristic_may_win = false;
   TuneBudget budget;
   // What an earlier tuning of the same call found. Only what is new, or was cut off, is measured,
   // against the earlier winner.
@@ -132,7 +135,7 @@ struct TuneTask {
 
 struct TuneResult {
   Outcome outcome = Outcome::failed;
-  std::optional<uint64_t> winner;  // a point of the candidates
+  std::optional<uint64_t> winner;  // a point of the candidates; their number: the heuristic
   AnyConfig config;                // of the winner; empty if there is none
   Evidence evidence;
   // Of up to 256 candidates all, in their order, else those that were tried; equal configs are
