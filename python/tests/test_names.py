@@ -239,6 +239,6 @@ def test_invocations_do_not_change_and_say_what_they_are():
 def test_type_checkers_can_read_which_names_are_public(module):
     found = importlib.import_module(module)
     tree = ast.parse(pathlib.Path(found.__file__).read_text())
-    (names,) = [n.value for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "__all__"]
+    (names,) = [n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
     assert ast.literal_eval(names) == found.__all__ and all(hasattr(found, name) for name in found.__all__)
     assert (pathlib.Path(ops.__file__).parents[1] / "py.typed").exists()
