@@ -5,6 +5,8 @@ eager      executor(kernel, a, b), warm, for two float32 arrays of (8, 8), over 
 eager_vjp  the same with a gradient of the kernel's own, over jax.jit of the jax.custom_vjp
 trace      tracing a function that calls the executor, over tracing one that has the kernel's body
 import     `import ejk.ops` over `import jax`, in processes of their own
+module     a warm eager call of ejk.modules, small arrays, over jax.jit of the plain implementation (jit) and over
+           jax.jit of the call itself (own_jit); medians over the operations
 flash      jax.nn.dot_product_attention over ejk.modules.flash_attention, both jitted, causal, float32 of
            (1, 2048, 8, 64), forward and gradient, by wall time in a process that may use one core
 
@@ -106,11 +108,48 @@ def import_ratio():
     return round(statistics.median((ours - empty) / (theirs - empty) for ours, theirs in pairs), 3)
 
 
-def flash_on_one_core():
+def module_ratios(jax, jnp):
+    from ejk import modules
+    from ejk.modules import _plain
+
+    def normal(*shape):
+        return jax.random.normal(jax.random.key(len(shape)), shape, jnp.float32)
+
+    q, row = normal(1, 8, 2, 16), normal(64)
+    calls = {
+        "matmul": (modules.matmul, _plain.matmul, (normal(8, 8), normal(8, 8))),
+        "softmax": (modules.softmax, _plain.softmax, (normal(8, 64),)),
+        "rms_norm": (modules.rms_norm, _plain.rms_norm, (normal(8, 64), row)),
+        "layer_norm": (modules.layer_norm, _plain.layer_norm, (normal(8, 64), row, row)),
+        "flash_attention": (modules.flash_attention, _plain.flash_attention, (q, q, q)),
+        "decode_attention": (modules.decode_attention, _plain.decode_attention, (q[:, 0], q, q)),
+    }
+    found = {"jit": [], "own_jit": []}
+    for name, (ours, plain, arrays) in calls.items():
+        bare, own = jax.jit(lambda *a, f=plain: f(*a)), jax.jit(lambda *a, f=ours: f(*a))
+        sides = {
+            "ours": (lambda: ours(*arrays), 400),
+            "jit": (lambda: bare(*arrays), 400),
+            "own_jit": (lambda: own(*arrays), 400),
+        }
+        taken = rounds(sides, ROUNDS // 2)
+        ratios = {side: ratio(taken, "ours", side) for side in found}
+        for side in found:
+            found[side].append(ratios[side])
+        print(f"{name}, eager: {statistics.median(taken['ours']) / 1e3:.2f} us, "
+              f"{ratios['jit']} of plain JAX jitted, {ratios['own_jit']} of itself jitted")  # fmt: skip
+    return {f"module_eager_over_{side}": round(statistics.median(each), 3) for side, each in found.items()}
+
+
+def on_one_core():
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     import jax
     import jax.numpy as jnp
 
+    print(json.dumps({**flash_ratios(jax, jnp), **module_ratios(jax, jnp)}))
+
+
+def flash_ratios(jax, jnp):
     from ejk.modules import flash_attention
 
     q, k, v = (jax.random.normal(jax.random.key(i), (1, 2048, 8, 64), jnp.float32) for i in range(3))
@@ -133,20 +172,22 @@ def flash_on_one_core():
         pairs = [(seconds(mine), seconds(mine), seconds(other)) for _ in range(FLASH_ROUNDS)]
         found[f"flash_{name}_over_jax"] = round(statistics.median(c / a for a, _, c in pairs), 2)
         found[f"flash_{name}_control"] = round(statistics.median(b / a for a, b, _ in pairs), 3)
-    print(json.dumps(found))
+    return found
 
 
-def flash_ratios():
+def ratios_of_modules():
     # In .venv, whose JAX the package was built with.
-    run = subprocess.run([vs_ejkernel.ROOT / ".venv/bin/python", __file__, "--flash"], stdout=subprocess.PIPE, check=True)
-    return json.loads(run.stdout.splitlines()[-1])
+    command = [vs_ejkernel.ROOT / ".venv/bin/python", __file__, "--modules"]
+    *told, last = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    print(*told, sep="\n")
+    return json.loads(last)
 
 
 def main():
     vs_ejkernel.enter_venv(__file__)
     sys.path.append(str(PACKAGES))
     imported = import_ratio()
-    flash = flash_ratios()
+    modules = ratios_of_modules()
     import ejkernel.ops as original
     import jax
     import jax.numpy as jnp
@@ -186,7 +227,7 @@ def main():
                 "trace_over_bare": ratio(traces, "ours", "bare"),
                 "original_eager_over_jit": ratio(eager, "original", "jit"),
                 "import_seconds_over_jax": imported,
-                **flash,
+                **modules,
                 "control": ratio(eager, "control", "jit"),
             }
         )
@@ -196,4 +237,4 @@ def main():
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("EJKERNEL_PERSISTENT_CACHE_DIR", folder)
-        flash_on_one_core() if sys.argv[1:] == ["--flash"] else main()
+        on_one_core() if sys.argv[1:] == ["--modules"] else main()

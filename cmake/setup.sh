@@ -73,7 +73,8 @@ set_up() {
 install_python() {
   stage "building the Python package"
   CCACHE_BASEDIR=$(pwd) CCACHE_NOHASHDIR=true CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) \
-    logged python .venv/bin/pip install --disable-pip-version-check --no-build-isolation --no-deps .
+    logged python .venv/bin/pip install --disable-pip-version-check --no-build-isolation --no-deps \
+    --config-settings cmake.define.EJK_PYTHON_WERROR=ON .
 }
 
 # build PRESET [TARGET...]: the whole preset if no target is named.

@@ -4,8 +4,6 @@
 
 #include <ejk/registry.h>
 
-#include "registered.h"
-
 namespace ejk::python {
 
 namespace {
@@ -43,21 +41,10 @@ const char* role_name(const Arg& arg) {
 
 }  // namespace
 
-void run_registered(const RecordedCall& call, const Value& config,
-                    std::span<const Tensor> results) {
-  const std::unique_ptr<RebuiltCall> made = rebuild_call(call);
-  const std::vector<Tensor> returned = made->run(read_config(*made, config));
-  if (returned.size() > results.size())
-    throw Error(ErrorKind::invalid_argument,
-                "[" + call.id.op + "] returns " + std::to_string(returned.size()) +
-                    " arrays, and there are results for " + std::to_string(results.size()));
-  for (size_t i = 0; i < returned.size(); ++i)
-    copy_elements(returned[i].any(), results[results.size() - returned.size() + i].any());
-}
-
 void bind_registered(nb::module_& m) {
   m.def("load_kernels",
         [](const std::string& path) { return without_gil([&] { return load_kernels(path); }); });
+  m.def("registered_has_gradient", [](const std::string& op) { return has_gradient(op); });
   m.def(
       "registered_roles",
       [](const std::string& op, nb::list arguments) {

@@ -8,7 +8,10 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <memory>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -17,11 +20,10 @@
 #include <xla/ffi/api/ffi.h>
 
 #include <ejk/error.h>
-#include <ejk/record.h>
+#include <ejk/registry.h>
 #include <ejk/value.h>
 
 #include "named_ops.h"
-#include "registered.h"
 
 namespace ejk::python {
 
@@ -53,21 +55,103 @@ PreparedCall prepare_built_in(const Value& call) {
 }
 
 // Arrays that the kernel changes are results that begin as copies of inputs.
+using Copies = std::vector<std::pair<size_t, size_t>>;
+void copy(const Copies& copies, const std::vector<Tensor>& inputs, std::span<const Tensor> to) {
+  for (const auto& [from, result] : copies) copy_elements(inputs.at(from).any(), to[result].any());
+}
+
+// What a kernel of a user's throws need not say whose it is.
+template <class F>
+void naming(const std::string& op, const F& f) {
+  try {
+    f();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string what = error.what(), name = "[" + op + "] ";
+    throw Error(ErrorKind::invalid_argument, what.starts_with(name) ? what : name + what);
+  }
+}
+
+// What `run` returns goes into the last results.
+void run_registered(const std::string& op, const ReadyCall& call, const Copies& copies,
+                    const std::vector<Tensor>& inputs, const std::vector<Tensor>& results) {
+  copy(copies, inputs, results);
+  std::vector<Tensor> arrays = inputs;
+  arrays.insert(arrays.end(), results.begin(), results.end());
+  const std::vector<Tensor> returned = call.run(arrays);
+  if (returned.size() > results.size())
+    throw Error(ErrorKind::invalid_argument,
+                "[" + op + "] returns " + std::to_string(returned.size()) +
+                    " arrays, and there are results for " + std::to_string(results.size()));
+  for (size_t i = 0; i < returned.size(); ++i)
+    copy_elements(returned[i].any(), results[results.size() - returned.size() + i].any());
+}
+
+// inputs: those of the call, then the cotangents of its results, of which the first `written` are
+// those of arrays that the kernel writes; wanted: the arguments whose gradients are the results.
+struct RegisteredGradient {
+  std::string op;
+  std::shared_ptr<const ReadyCall> call;
+  Copies copies;
+  size_t arguments, inputs, written;
+  std::vector<size_t> wanted;
+
+  void operator()(const std::vector<Tensor>& given, const std::vector<Tensor>& results) const {
+    std::vector<Tensor> arrays(given.begin(), given.begin() + std::ptrdiff_t(inputs));
+    const std::vector<Tensor> cotangents(given.begin() + std::ptrdiff_t(inputs), given.end());
+    for (size_t i = 0; i < written; ++i)
+      arrays.emplace_back(cotangents.at(i).dtype(), cotangents[i].shape());
+    copy(copies, given, std::span(arrays).subspan(inputs));
+    const auto gradients = call->pull(arrays, cotangents);
+    const bool one_each = gradients.size() == arguments;
+    if (!one_each && gradients.size() != wanted.size())
+      throw Error(ErrorKind::invalid_argument,
+                  "[" + op + "] vjp gave " + std::to_string(gradients.size()) + " gradients for " +
+                      std::to_string(arguments) + " arguments, " + std::to_string(wanted.size()) +
+                      " of which are arrays of floats: one for each is needed");
+    for (size_t i = 0; i < wanted.size(); ++i)
+      give(gradients[one_each ? wanted[i] : i], results[i]);
+  }
+
+ private:
+  void give(const std::optional<Tensor>& gradient, const Tensor& result) const {
+    if (!gradient) {
+      copy_elements(Tensor(result.dtype(), result.shape()).any(), result.any());
+    } else if (gradient->dtype() == result.dtype() && gradient->size() == result.size()) {
+      copy_elements(gradient->clone().reshaped(result.shape()).any(), result.any());
+    } else
+      throw Error(ErrorKind::invalid_argument,
+                  "[" + op + "] vjp gave a gradient of " + std::to_string(gradient->size()) + " " +
+                      std::string(dtype_name(gradient->dtype())) + " for an array of " +
+                      std::to_string(result.size()) + " " +
+                      std::string(dtype_name(result.dtype())));
+  }
+};
+
 PreparedCall prepare_registered(const Value& call) {
-  RecordedCall recorded;
-  recorded.id.op = member(call, "registered").as_string();
-  recorded.arguments = member(call, "arguments");
-  const Value config = member(call, "config");
-  std::vector<std::pair<size_t, size_t>> copies;
+  const std::string op = member(call, "registered").as_string();
+  const Value& arguments = member(call, "arguments");
+  const std::shared_ptr<const ReadyCall> ready = ready_call(op, arguments, member(call, "config"));
+  Copies copies;
   for (const Value& pair : member(call, "copies").as_array())
     copies.emplace_back(pair.as_array().at(0).as_uint(), pair.as_array().at(1).as_uint());
-  return {0, [recorded, config, copies](const auto& inputs, const auto& results) {
-            for (const auto& [from, to] : copies)
-              copy_elements(inputs.at(from).any(), results.at(to).any());
-            RecordedCall now = recorded;
-            now.arrays = inputs;
-            now.arrays.insert(now.arrays.end(), results.begin(), results.end());
-            run_registered(now, config, results);
+  const Value* pull = call.find("pull");
+  if (pull == nullptr)
+    return {0, [op, ready, copies](const auto& inputs, const auto& results) {
+              naming(op, [&] { run_registered(op, *ready, copies, inputs, results); });
+            }};
+  RegisteredGradient gradient{op,
+                              ready,
+                              copies,
+                              arguments.as_array().size(),
+                              member(*pull, "inputs").as_uint(),
+                              member(*pull, "written").as_uint(),
+                              {}};
+  for (const Value& index : member(*pull, "wanted").as_array())
+    gradient.wanted.push_back(index.as_uint());
+  return {0, [gradient](const auto& inputs, const auto& results) {
+            naming(gradient.op, [&] { gradient(inputs, results); });
           }};
 }
 

@@ -62,13 +62,17 @@ class Inputs {
   size_t at_ = 0;
 };
 
+[[noreturn]] void refuse_elements(std::string_view op, DType dtype) {
+  throw Error(ErrorKind::invalid_argument, "[" + std::string(op) + "] elements of " +
+                                               std::string(dtype_name(dtype)) +
+                                               " were given: float32 or bfloat16 are needed");
+}
+
 template <class F>
 decltype(auto) with_element(std::string_view op, DType dtype, const F& f) {
   if (dtype == DType::float32) return f.template operator()<float>();
   if (dtype == DType::bfloat16) return f.template operator()<BFloat16>();
-  throw Error(ErrorKind::invalid_argument, "[" + std::string(op) + "] elements of " +
-                                               std::string(dtype_name(dtype)) +
-                                               " were given: float32 or bfloat16 are needed");
+  refuse_elements(op, dtype);
 }
 
 template <class T>
@@ -88,17 +92,19 @@ DType result_type(const Value& options, DType otherwise) {
 
 // ---- what an operation must say -----------------------------------------------------------------
 
-// Its kernel's type and arguments for a call, `with(call, f)`: f(kernel, arguments...).
+// Its kernel's type and arguments for a call, `with(call, out, f)`: f(kernel, arguments...).
+// Without `out` the arguments are only looked at, and their elements need not be there. `run` if
+// the kernel returns its result, or can give more than that; `pull`; and `call`, on tensors.
 template <class Op>
 class Named final : public NamedOp {
  public:
   Value heuristic(const OpCall& call) const override {
-    return Op::with(call, [](const auto& kernel, const auto&... args) {
+    return Op::with(call, nullptr, [](const auto& kernel, const auto&... args) {
       return to_value(kernel.heuristic_cfg(invocation(kernel, args...)));
     });
   }
   std::vector<Value> candidates(const OpCall& call, bool backward) const override {
-    return Op::with(call, [&](const auto& kernel, const auto&... args) {
+    return Op::with(call, nullptr, [&](const auto& kernel, const auto&... args) {
       Invocation inv = invocation(kernel, args...);
       inv.backward = backward;
       std::vector<Value> out;
@@ -108,7 +114,7 @@ class Named final : public NamedOp {
     });
   }
   bool is_valid(const Value& value, const OpCall& call) const override {
-    return Op::with(call, [&]<class K>(const K& kernel, const auto&... args) {
+    return Op::with(call, nullptr, [&]<class K>(const K& kernel, const auto&... args) {
       const auto config = from_value<typename K::Config>(value);
       return kernel.is_valid(config, invocation(kernel, args...));
     });
@@ -121,7 +127,11 @@ class Named final : public NamedOp {
   Tensor call(const OpCall& call) const override { return Op::call(call); }
   void run(const AnyConfig& config, const OpCall& call,
            std::span<const Tensor> results) const override {
-    Op::run(config, call, results);
+    if constexpr (requires { Op::run(config, call, results); }) Op::run(config, call, results);
+    else
+      Op::with(call, &results[0], [&]<class K>(const K& kernel, const auto&... args) {
+        kernel.run(config.as<typename K::Config>(), args...);
+      });
   }
   void pull(const AnyConfig& config, const OpCall& call,
             std::span<const Tensor> results) const override {
@@ -136,10 +146,6 @@ class Named final : public NamedOp {
   }
 };
 
-[[noreturn]] void no_gradient(std::string_view op) {
-  throw Error(ErrorKind::invalid_argument, "[" + std::string(op) + "] has no gradient");
-}
-
 // ---- over the last axis -------------------------------------------------------------------------
 
 struct SoftmaxOp {
@@ -149,21 +155,15 @@ struct SoftmaxOp {
     return with_element(name, dtype, [&]<class T>() { return f(ops::Softmax<T>{}); });
   }
   template <class F>
-  static auto with(const OpCall& call, const F& f) {
+  static auto with(const OpCall& call, const Tensor* out, const F& f) {
     const Tensor& x = Inputs(name, call).next();
     return with_element(name, x.dtype(), [&]<class T>() {
-      return f(ops::Softmax<T>{}, x.strided<const T, 2>(), scale(call), Out(x.strided<T, 2>()));
+      return f(ops::Softmax<T>{}, x.strided<const T, 2>(), scale(call),
+               Out((out != nullptr ? *out : x).strided<T, 2>()));
     });
   }
   static Tensor call(const OpCall& call) {
     return ops::softmax(Inputs(name, call).next(), scale(call));
-  }
-  static void run(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
-    const Tensor& x = Inputs(name, call).next();
-    with_element(name, x.dtype(), [&]<class T>() {
-      ops::Softmax<T>{}.run(config.as<ops::RowConfig>(), x.strided<const T, 2>(), scale(call),
-                            Out(results[0].strided<T, 2>()));
-    });
   }
   // y, dy -> dx
   static void pull(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
@@ -187,13 +187,13 @@ struct RmsNormOp {
     return with_element(name, dtype, [&]<class T>() { return f(ops::RmsNorm<T>{}); });
   }
   template <class F>
-  static auto with(const OpCall& call, const F& f) {
+  static auto with(const OpCall& call, const Tensor* out, const F& f) {
     Inputs inputs(name, call);
     const Tensor& x = inputs.next();
     const auto weight = inputs.next_if("weight");
     return with_element(name, x.dtype(), [&]<class T>() {
       return f(ops::RmsNorm<T>{}, x.strided<const T, 2>(), line<T>(weight), eps(call),
-               Out(x.strided<T, 2>()));
+               Out((out != nullptr ? *out : x).strided<T, 2>()));
     });
   }
   static Tensor call(const OpCall& call) {
@@ -203,17 +203,10 @@ struct RmsNormOp {
   }
   // x, weight -> out, scales
   static void run(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
-    Inputs inputs(name, call);
-    const Tensor& x = inputs.next();
-    const auto weight = inputs.next_if("weight");
-    with_element(name, x.dtype(), [&]<class T>() {
-      const ops::RmsNorm<T> kernel;
-      const auto rows = x.strided<const T, 2>();
-      const Out out(results[0].strided<T, 2>());
+    with(call, &results[0], [&](const auto& kernel, const auto&... args) {
       const auto& how = config.as<ops::RowConfig>();
-      if (results.size() == 1) return kernel.run(how, rows, line<T>(weight), eps(call), out);
-      const auto kept =
-          kernel.fwd_with_residuals(how, rows, line<T>(weight), eps(call), out).second;
+      if (results.size() == 1) return kernel.run(how, args...);
+      const auto kept = kernel.fwd_with_residuals(how, args...).second;
       std::ranges::copy(kept.scales, results[1].data<float>());
     });
   }
@@ -242,13 +235,13 @@ struct LayerNormOp {
     return with_element(name, dtype, [&]<class T>() { return f(ops::LayerNorm<T>{}); });
   }
   template <class F>
-  static auto with(const OpCall& call, const F& f) {
+  static auto with(const OpCall& call, const Tensor* out, const F& f) {
     Inputs inputs(name, call);
     const Tensor& x = inputs.next();
     const auto weight = inputs.next_if("weight"), bias = inputs.next_if("bias");
     return with_element(name, x.dtype(), [&]<class T>() {
       return f(ops::LayerNorm<T>{}, x.strided<const T, 2>(), line<T>(weight), line<T>(bias),
-               eps(call), Out(x.strided<T, 2>()));
+               eps(call), Out((out != nullptr ? *out : x).strided<T, 2>()));
     });
   }
   static Tensor call(const OpCall& call) {
@@ -259,19 +252,10 @@ struct LayerNormOp {
   }
   // x, weight, bias -> out, moments [rows, 3]
   static void run(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
-    Inputs inputs(name, call);
-    const Tensor& x = inputs.next();
-    const auto weight = inputs.next_if("weight"), bias = inputs.next_if("bias");
-    with_element(name, x.dtype(), [&]<class T>() {
-      const ops::LayerNorm<T> kernel;
-      const auto rows = x.strided<const T, 2>();
-      const Out out(results[0].strided<T, 2>());
+    with(call, &results[0], [&](const auto& kernel, const auto&... args) {
       const auto& how = config.as<ops::RowConfig>();
-      if (results.size() == 1)
-        return kernel.run(how, rows, line<T>(weight), line<T>(bias), eps(call), out);
-      const auto kept =
-          kernel.fwd_with_residuals(how, rows, line<T>(weight), line<T>(bias), eps(call), out)
-              .second;
+      if (results.size() == 1) return kernel.run(how, args...);
+      const auto kept = kernel.fwd_with_residuals(how, args...).second;
       float* to = results[1].data<float>();
       for (const ops::RowMoments& m : kept.moments)
         *to++ = m.mean, *to++ = m.rest_of_mean, *to++ = m.scale;
@@ -306,10 +290,7 @@ struct LayerNormOp {
 template <class F>
 decltype(auto) with_product(std::string_view op, DType dtype, const Value& options, const F& f) {
   if (dtype == DType::float32) return f.template operator()<float, float>();
-  if (dtype != DType::bfloat16)
-    return with_element(op, dtype, [&]<class T>() {
-      return f.template operator()<T, float>();  // refuses
-    });
+  if (dtype != DType::bfloat16) refuse_elements(op, dtype);
   if (result_type(options, DType::bfloat16) == DType::float32)
     return f.template operator()<BFloat16, float>();
   return f.template operator()<BFloat16, BFloat16>();
@@ -358,9 +339,9 @@ struct MatmulOp {
                         [&]<class In, class Result>() { return f(ops::Matmul<In, Result>{}); });
   }
   template <class F>
-  static auto with(const OpCall& call, const F& f) {
+  static auto with(const OpCall& call, const Tensor* out, const F& f) {
     Inputs inputs(name, call);
-    return Arguments(inputs, call).apply(call.options, nullptr, f);
+    return Arguments(inputs, call).apply(call.options, out, f);
   }
   static Tensor call(const OpCall& call) {
     Inputs inputs(name, call);
@@ -368,13 +349,6 @@ struct MatmulOp {
     ops::MatmulOptions options{given.transpose_a, given.transpose_b, given.bias};
     options.result = result_type(call.options, given.a.dtype());
     return ops::matmul(given.a, given.b, options);
-  }
-  static void run(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
-    Inputs inputs(name, call);
-    Arguments(inputs, call)
-        .apply(call.options, &results[0], [&]<class K>(const K& kernel, const auto&... args) {
-          kernel.run(config.as<typename K::Config>(), args...);
-        });
   }
   // a, b, bias, dc -> da, db, dbias
   static void pull(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
@@ -403,9 +377,10 @@ struct GroupedMatmulOp {
   }
   // f(kernel, a, b, group sizes, c)
   template <class F>
-  static auto apply(Inputs& inputs, const Value& options, const Tensor* c, const F& f) {
+  static auto with(const OpCall& call, const Tensor* c, const F& f) {
+    Inputs inputs(name, call);
     const Tensor &a = inputs.next(), &b = inputs.next(), &sizes = inputs.next();
-    return with_product(name, a.dtype(), options, [&]<class In, class Result>() {
+    return with_product(name, a.dtype(), call.options, [&]<class In, class Result>() {
       const auto rows = a.strided<const In, 2>();
       const auto matrices = b.strided<const In, 3>();
       StridedView<Result, 2> product(View<Result, 2>{nullptr, {rows.shape[0], matrices.shape[2]}});
@@ -414,33 +389,20 @@ struct GroupedMatmulOp {
                sizes.view<const int32_t, 1>().span(), Out(product));
     });
   }
-  template <class F>
-  static auto with(const OpCall& call, const F& f) {
-    Inputs inputs(name, call);
-    return apply(inputs, call.options, nullptr, f);
-  }
   static Tensor call(const OpCall& call) {
     Inputs inputs(name, call);
     const Tensor &a = inputs.next(), &b = inputs.next(), &sizes = inputs.next();
     return ops::grouped_matmul(a, b, sizes, result_type(call.options, a.dtype()));
   }
-  static void run(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
-    Inputs inputs(name, call);
-    apply(inputs, call.options, &results[0], [&]<class K>(const K& kernel, const auto&... args) {
-      kernel.run(config.as<typename K::Config>(), args...);
-    });
-  }
   // a, b, group sizes, dc -> da, db
   static void pull(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
-    Inputs inputs(name, call);
-    const Tensor& dc = call.inputs.back();
-    apply(inputs, call.options, &dc,
-          [&]<class K>(const K& kernel, const auto& a, const auto& b, const auto& sizes,
-                       const auto& c) {
-            const auto [da, db] =
-                kernel.vjp(config.as<typename K::Config>(), {}, *c, a, b, sizes, c);
-            give(da, results[0]), give(db, results[1]);
-          });
+    with(call, &call.inputs.back(),
+         [&]<class K>(const K& kernel, const auto& a, const auto& b, const auto& sizes,
+                      const auto& c) {
+           const auto [da, db] =
+               kernel.vjp(config.as<typename K::Config>(), {}, *c, a, b, sizes, c);
+           give(da, results[0]), give(db, results[1]);
+         });
   }
 };
 
@@ -467,7 +429,7 @@ struct FlashAttentionOp {
     return f(ops::FlashAttention{});
   }
   template <class F>
-  static auto with(const OpCall& call, const F& f) {
+  static auto with(const OpCall& call, const Tensor*, const F& f) {
     // Of the lengths only their presence counts, and without elements they cannot be read.
     OpCall bare{{call.inputs.begin(), call.inputs.begin() + std::min<long>(3, ssize(call.inputs))},
                 call.options};
@@ -529,7 +491,7 @@ struct DecodeAttentionOp {
     else return f(q, k, v, lengths, options);
   }
   template <class F>
-  static auto with(const OpCall& call, const F& f) {
+  static auto with(const OpCall& call, const Tensor*, const F& f) {
     return apply(call, false, [&](const auto&... args) { return f(Kernel{}, args...); });
   }
   static Tensor call(const OpCall& call) {
@@ -543,7 +505,14 @@ struct DecodeAttentionOp {
     const AnyView out = results[0].any();
     apply(call, true, [&](const auto&... args) { write(how, out, args...); });
   }
-  static void pull(const AnyConfig&, const OpCall&, std::span<const Tensor>) { no_gradient(name); }
+  // q, k, v, [block table,] lengths, dout -> dq, dk, dv
+  static void pull(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
+    const auto& how = config.as<ops::DecodeConfig>();
+    apply(call, true, [&](const auto&... args) {
+      const auto [dq, dk, dv] = Kernel{}.vjp(how, {}, call.inputs.back(), args...);
+      give(dq, results[0]), give(dk, results[1]), give(dv, results[2]);
+    });
+  }
 
  private:
   static void write(const ops::DecodeConfig& how, const AnyView& out, const Tensor& q,

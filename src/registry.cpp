@@ -35,8 +35,37 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 [[noreturn]] void refuse(const RecordedCall& call, const std::string& why) {
+  const std::string which = call.id.key.empty() ? "the call" : "the recorded call " + call.id.key;
   throw Error(ErrorKind::invalid_argument,
-              "[" + call.id.op + "] the recorded call " + call.id.key + " cannot be made: " + why);
+              "[" + call.id.op + "] " + which + " cannot be made: " + why);
+}
+
+// Why the kernel of an op cannot be called; empty if it can.
+std::string obstacle(const Registered& kernel) {
+  if (kernel.type.rebuild == nullptr)
+    return "no kernel of that op and version is registered here (registered: " +
+           joined(registered_kernels()) + ")";
+  if (!kernel.conflict.empty())
+    return "two kernels are registered for that op, " + kernel.type.type_name + " and " +
+           kernel.conflict;
+  return {};
+}
+
+Registered registered(const std::string& op) {
+  const std::lock_guard lock(registry().mutex);
+  const auto found = registry().kernels.find(op);
+  return found != registry().kernels.end() ? found->second : Registered{};
+}
+
+// Throws Error(invalid_argument).
+KernelType callable(const std::string& op) {
+  const Registered kernel = registered(op);
+  std::string why = obstacle(kernel);
+  if (why.empty() && kernel.type.ready == nullptr)
+    why = "its kernel is of several types, which only the library's own functions tell apart";
+  if (!why.empty())
+    throw Error(ErrorKind::invalid_argument, "[" + op + "] cannot be called: " + why);
+  return kernel.type;
 }
 
 }  // namespace
@@ -95,18 +124,8 @@ std::vector<std::string> load_kernels(const std::string& path) {
 }
 
 std::unique_ptr<RebuiltCall> rebuild_call(const RecordedCall& call) {
-  Registered kernel;
-  {
-    const std::lock_guard lock(registry().mutex);
-    const auto found = registry().kernels.find(call.id.op);
-    if (found != registry().kernels.end()) kernel = found->second;
-  }
-  if (kernel.type.rebuild == nullptr)
-    refuse(call, "no kernel of that op and version is registered here (registered: " +
-                     joined(registered_kernels()) + ")");
-  if (!kernel.conflict.empty())
-    refuse(call, "two kernels are registered for that op, " + kernel.type.type_name + " and " +
-                     kernel.conflict);
+  const Registered kernel = registered(call.id.op);
+  if (const std::string why = obstacle(kernel); !why.empty()) refuse(call, why);
   std::unique_ptr<RebuiltCall> made;
   try {
     made = kernel.type.rebuild(call);
@@ -121,5 +140,17 @@ std::unique_ptr<RebuiltCall> rebuild_call(const RecordedCall& call) {
                      " and the recorded one from " + call.id.spec);
   return made;
 }
+
+std::unique_ptr<ReadyCall> ready_call(const std::string& op, const Value& arguments,
+                                      const Value& config) {
+  const KernelType type = callable(op);
+  try {
+    return type.ready(arguments, config);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::invalid_argument, "[" + op + "] cannot be called: " + error.what());
+  }
+}
+
+bool has_gradient(const std::string& op) { return callable(op).has_gradient; }
 
 }  // namespace ejk

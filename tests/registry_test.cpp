@@ -25,6 +25,64 @@ struct TwiceAgain : fakes::Show {
 EJK_REGISTER(Twice);
 EJK_REGISTER(TwiceAgain);
 
+// y += alpha x
+struct Axpy {
+  static constexpr std::string_view op_id = "axpy", version = "1";
+  struct Config {
+    int block = 1;
+  };
+  struct Residuals {};
+  using In = std::span<const float>;
+  void run(const Config&, float alpha, In x, std::span<float> y) const {
+    for (size_t i = 0; i < y.size(); ++i) y[i] += alpha * x[i];
+  }
+  Residuals fwd_with_residuals(const Config& c, float alpha, In x, std::span<float> y) const {
+    return run(c, alpha, x, y), Residuals{};
+  }
+  std::tuple<float, std::vector<float>, std::vector<float>> vjp(const Config&, const Residuals&,
+                                                                In dy, float alpha, In x,
+                                                                std::span<float>) const {
+    std::vector<float> dx;
+    float dalpha = 0;
+    for (size_t i = 0; i < x.size(); ++i) dx.push_back(alpha * dy[i]), dalpha += x[i] * dy[i];
+    return {dalpha, dx, {dy.begin(), dy.end()}};
+  }
+};
+EJK_REGISTER(Axpy);
+
+struct Square {
+  static constexpr std::string_view op_id = "square", version = "1";
+  using Config = Axpy::Config;
+  ejk::Tensor run(const Config&, const ejk::Tensor& x) const {
+    const ejk::Tensor out = x.clone();
+    for (int64_t i = 0; i < x.size(); ++i) out.data<float>()[i] *= x.data<float>()[i];
+    return out;
+  }
+  std::tuple<ejk::Tensor> custom_vjp(const Config&, const std::tuple<ejk::Tensor>& arguments,
+                                     const ejk::Tensor& dy) const {
+    const ejk::Tensor dx = dy.clone();
+    for (int64_t i = 0; i < dx.size(); ++i)
+      dx.data<float>()[i] *= 2 * std::get<0>(arguments).data<float>()[i];
+    return {dx};
+  }
+};
+EJK_REGISTER(Square);
+
+struct Plain {
+  static constexpr std::string_view op_id = "plain", version = "1";
+  using Config = Axpy::Config;
+  float run(const Config&, std::span<const float> x) const { return x[0]; }
+};
+EJK_REGISTER(Plain);
+
+ejk::Tensor line(std::vector<float> values) {
+  return ejk::Tensor::of<float>({std::ssize(values)}, std::span<const float>(values));
+}
+std::vector<float> elements(const ejk::Tensor& t) {
+  return {t.data<float>(), t.data<float>() + t.size()};
+}
+ejk::Value given(int64_t index) { return ejk::Value::object({{"given", index}}); }
+
 std::string problem_with(const std::string& path) {
   try {
     ejk::load_kernels(path);
@@ -76,6 +134,43 @@ TEST(Registry, KernelsOfASharedLibraryAreTunedFromTheirRecords) {
   const auto [choice, entry] = selector.tune(made->invocation(), made->kernel());
   EXPECT_NE(entry.outcome, ejk::Outcome::failed);
   EXPECT_EQ(entry.evidence.data, "recorded sketch");
+}
+
+TEST(Registry, AReadyCallTakesOtherArraysEachTime) {
+  const ejk::Value config = ejk::parse_json(R"({"block": 3})");
+  const ejk::Value arguments(ejk::Value::Array{ejk::Value(2.0), given(0), given(1)});
+  const auto axpy = ejk::ready_call("axpy@v1", arguments, config);
+  for (const float from : {1.f, 5.f}) {
+    const ejk::Tensor y = line({from, 0});
+    EXPECT_THAT(axpy->run({line({3, 4}), y}), testing::IsEmpty());
+    EXPECT_THAT(elements(y), ElementsAre(from + 6, 8));
+  }
+  const auto square = ejk::ready_call("square@v1", ejk::Value(ejk::Value::Array{given(0)}), config);
+  EXPECT_THAT(elements(square->run({line({3, 4})}).at(0)), ElementsAre(9, 16));
+}
+
+TEST(Registry, AReadyCallPullsCotangentsBack) {
+  const ejk::Value config = ejk::parse_json(R"({"block": 3})");
+  const ejk::Value arguments(ejk::Value::Array{ejk::Value(2.0), given(0), given(1)});
+  const auto axpy = ejk::ready_call("axpy@v1", arguments, config);
+  const auto gradients = axpy->pull({line({3, 4}), line({1, 1})}, {line({10, 20})});
+  ASSERT_EQ(gradients.size(), 3u);
+  EXPECT_EQ(gradients[0]->data<float>()[0], 110);
+  EXPECT_THAT(elements(*gradients[1]), ElementsAre(20, 40));
+  EXPECT_THAT(elements(*gradients[2]), ElementsAre(10, 20));
+
+  const ejk::Value only(ejk::Value::Array{given(0)});
+  const auto dx = ejk::ready_call("square@v1", only, config)->pull({line({3, 4})}, {line({1, 2})});
+  EXPECT_THAT(elements(*dx.at(0)), ElementsAre(6, 16));
+
+  EXPECT_TRUE(ejk::has_gradient("axpy@v1"));
+  EXPECT_TRUE(ejk::has_gradient("square@v1"));
+  EXPECT_FALSE(ejk::has_gradient("plain@v1"));
+  EXPECT_THROW(ejk::ready_call("plain@v1", only, config)->pull({line({3})}, {line({1})}),
+               ejk::Error);
+  EXPECT_THROW(ejk::ready_call("square@v1", only, config)->pull({line({3})}, {}), ejk::Error);
+  EXPECT_THROW(ejk::ready_call("square@v1", only, ejk::parse_json(R"({"none": 1})")), ejk::Error);
+  EXPECT_THROW(ejk::has_gradient("no such op@v1"), ejk::Error);
 }
 
 TEST(Registry, OtherLibrariesAreRefusedWithAReason) {

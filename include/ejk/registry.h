@@ -10,6 +10,7 @@
 
 #include <ejk/detail/bound_kernel.h>
 #include <ejk/detail/plan.h>
+#include <ejk/detail/ready_call.h>
 #include <ejk/error.h>
 #include <ejk/record.h>
 
@@ -45,6 +46,9 @@ struct KernelType {
   std::string type_name;  // for people
   // Throws Error if the record does not fit the kernel.
   std::unique_ptr<RebuiltCall> (*rebuild)(const RecordedCall& call) = nullptr;
+  // Throws Error if the config does not fit; what fits of the arguments is seen when it runs.
+  std::unique_ptr<ReadyCall> (*ready)(const Value& arguments, const Value& config) = nullptr;
+  bool has_gradient = false;
 };
 
 // Thread-safe, as are the next ones. The same type again changes nothing; two types of one op are a
@@ -63,6 +67,14 @@ std::vector<std::string> load_kernels(const std::string& path);
 // made: the op is not registered, an argument cannot be rebuilt, or the kernel is another one now
 // and gives another key. A call without a spec, written by hand, gets whatever key it gives.
 std::unique_ptr<RebuiltCall> rebuild_call(const RecordedCall& call);
+
+// A call of the kernel of this op, for arrays that come later: "arguments" are those of `run`,
+// values as they are and {"given": i} for array i. Throws Error(invalid_argument).
+std::unique_ptr<ReadyCall> ready_call(const std::string& op, const Value& arguments,
+                                      const Value& config);
+// Whether the kernel of this op can pull gradients back. Throws Error(invalid_argument) if there is
+// none.
+bool has_gradient(const std::string& op);
 
 namespace detail {
 
@@ -102,7 +114,7 @@ class TypedRebuiltCall final : public RebuiltCall {
   explicit TypedRebuiltCall(const RecordedCall& call)
       : data_(call.arrays),
         kernel_(kernel_of(call)),
-        params_(params_of(call, typename P::Indices{})),
+        params_(rebuilt_params<P>(call.arguments, data_)),
         bound_(kernel_, params_),
         inv_(P::invocation(kernel_, params_, typename P::Indices{})) {
     inv_.context = call.context;
@@ -112,22 +124,10 @@ class TypedRebuiltCall final : public RebuiltCall {
   const Invocation& invocation() const override { return inv_; }
   const AnyKernel& kernel() const override { return bound_; }
   std::vector<Tensor> run(const AnyConfig& config) override {
-    std::vector<Tensor> returned;
-    const auto& how = config.as<typename P::Config>();
-    if constexpr (std::is_void_v<typename P::Result>) P::run(kernel_, how, params_);
-    else append_tensors(P::run(kernel_, how, params_), returned);
-    return returned;
+    return run_for_tensors<P>(kernel_, config.as<typename P::Config>(), params_);
   }
 
  private:
-  template <class R>
-  static void append_tensors(const R& result, std::vector<Tensor>& tensors) {
-    if constexpr (std::same_as<R, Tensor>) tensors.push_back(result);
-    else if constexpr (Element<R>) tensors.push_back(Tensor::of<R>({}, std::span(&result, 1)));
-    else if constexpr (is_a<R, std::tuple> || is_a<R, std::pair>)
-      std::apply([&](const auto&... part) { (append_tensors(part, tensors), ...); }, result);
-  }
-
   static K kernel_of(const RecordedCall& call) {
     if constexpr (std::is_empty_v<K> && std::default_initializable<K>) return K{};
     else if constexpr (MadeOfValues<K> && std::default_initializable<K>) {
@@ -136,29 +136,10 @@ class TypedRebuiltCall final : public RebuiltCall {
     } else cannot_rebuild("the kernel itself, whose data members are not plain values");
   }
 
-  template <class I>
-  struct ParamsOf;
-  template <size_t... I>
-  struct ParamsOf<std::index_sequence<I...>> {
-    using type = std::tuple<typename P::template Param<I>...>;
-  };
-  using Params = typename ParamsOf<typename P::Indices>::type;
-
-  template <size_t... I>
-  Params params_of(const RecordedCall& call, std::index_sequence<I...>) {
-    if (call.arguments.is_null()) cannot_rebuild("the record has none");
-    const auto& sketches = call.arguments.as_array();
-    if (sketches.size() != P::arity)
-      throw Error(ErrorKind::parse, std::to_string(sketches.size()) +
-                                        " arguments are recorded and run takes " +
-                                        std::to_string(P::arity));
-    return Params{rebuild<typename P::template Param<I>>(sketches[I], data_)...};
-  }
-
   RebuiltData data_;
   K kernel_;
-  Params params_;
-  BoundKernel<P, Params> bound_;
+  ParamsOf<P> params_;
+  BoundKernel<P, ParamsOf<P>> bound_;
   Invocation inv_;
 };
 
@@ -187,7 +168,7 @@ std::unique_ptr<RebuiltCall> rebuild_kernel(const RecordedCall& call) {
 template <class K>
 KernelType kernel_type() {
   return {std::string(K::op_id) + "@v" + std::string(version_of<K>()), std::string(type_name<K>()),
-          &rebuild_kernel<K>};
+          &rebuild_kernel<K>, &make_ready<K>, has_gradient<Plan<K, Context::plain, Platform::cpu>>};
 }
 
 template <class K>

@@ -3,6 +3,9 @@
 
 import os
 import re
+import subprocess
+import sys
+import textwrap
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
@@ -10,6 +13,23 @@ for name in ("EJKERNEL_OPS_STAMP", "EJKERNEL_OPS_RECORD", "EJKERNEL_AUTOTUNE_POL
     os.environ.pop(name, None)
 
 import pytest
+
+
+def run_program(code, **environment):
+    """A program in a process of its own, which must end well; gives its stdout and stderr."""
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    environment = {**os.environ, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    return done
+
+
+@pytest.fixture
+def no_tuning():
+    from ejk.ops import policy_override
+
+    with policy_override(allow_autotune=False):
+        yield
 
 
 @pytest.fixture(autouse=True)

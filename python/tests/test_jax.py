@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import run_program
 
 from ejk.ops import (
     ConfigCache,
@@ -440,7 +441,6 @@ def test_labels_without_a_record_are_told(executor):
 
 
 def test_recorded_calls_are_tuned_in_another_process(tmp_path, monkeypatch):
-    import subprocess
     import sys
 
     (tmp_path / "some_kernels.py").write_text(
@@ -470,13 +470,7 @@ args = (jnp.ones((4, 4)), jnp.ones(4))
     monkeypatch.setenv("EJKERNEL_OPS_RECORD_DIR", str(tmp_path / "recorded"))
 
     def run(code, **environment):
-        import os
-
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return run_program(code, **environment).stdout
 
     record = """
 import some_kernels as s
@@ -561,8 +555,6 @@ def test_kernels_made_for_one_call_are_not_held(executor):
 
 def test_recorded_calls_are_counted_and_timed(tmp_path, monkeypatch):
     import json
-    import subprocess
-    import sys
 
     program = """
 import jax, jax.numpy as jnp
@@ -581,7 +573,7 @@ jax.jit(lambda x: executor(kernel, x))(jnp.ones(6))
 """
     monkeypatch.setenv("EJKERNEL_OPS_RECORD", "1")
     monkeypatch.setenv("EJKERNEL_OPS_RECORD_DIR", str(tmp_path / "recorded"))
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+    run_program(program)
     records = [json.loads(path.read_text()) for path in (tmp_path / "recorded").rglob("*.json")]
     counts = {str(record): record["calls"] for record in records}
     assert sorted(counts.values()) == [1, 1, 10]

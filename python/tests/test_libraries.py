@@ -12,6 +12,8 @@ import pytest
 from ejk import modules
 from ejk.ops import policy_override
 
+pytestmark = pytest.mark.usefixtures("no_tuning")
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ARCHIVE = ROOT / "build/python/libejk.a"
 
@@ -32,6 +34,19 @@ struct Saxpy {
   Config heuristic_cfg(const ejk::Invocation&) const { return {16}; }
   std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{16}, {1024}}; }
   bool is_valid(const Config& c, const ejk::Invocation&) const { return c.block > 0; }
+
+  struct Residuals {};
+  Residuals fwd_with_residuals(const Config& c, float alpha, std::span<const float> x, std::span<float> y) const {
+    run(c, alpha, x, y);
+    return {};
+  }
+  std::tuple<float, std::vector<float>, std::vector<float>> vjp(
+      const Config&, const Residuals&, std::span<const float> dy, float alpha, std::span<const float> x,
+      std::span<float>) const {
+    std::vector<float> dx;
+    for (float d : dy) dx.push_back(alpha * d);
+    return {0.f, dx, {dy.begin(), dy.end()}};
+  }
 };
 EJK_REGISTER(Saxpy);
 
@@ -50,6 +65,37 @@ struct Sums {  // of the rows of a matrix; and the number of rows
   Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
 };
 EJK_REGISTER(Sums);
+
+struct Cube {  // what arrays of whole numbers are for is nobody's business
+  static constexpr std::string_view op_id = "mine.cube", version = "1";
+  struct Config { int times = 3; };
+  ejk::Tensor power(const ejk::Tensor& x, const ejk::Tensor& factor, float of, int times) const {
+    ejk::Tensor out = factor.clone();
+    for (int64_t i = 0; i < x.size(); ++i) {
+      out.data<float>()[i] *= of;
+      for (int t = 0; t < times; ++t) out.data<float>()[i] *= x.data<float>()[i];
+    }
+    return out;
+  }
+  ejk::Tensor run(const Config&, std::span<const int32_t>, const ejk::Tensor& x) const { return power(x, x, 1, 2); }
+  std::pair<ejk::Tensor, ejk::Tensor> fwd_with_residuals(const Config& c, std::span<const int32_t> n,
+                                                         const ejk::Tensor& x) const {
+    return {run(c, n, x), x};
+  }
+  std::tuple<ejk::Tensor> vjp(const Config&, const ejk::Tensor& kept, const ejk::Tensor& dy) const {
+    return {power(kept, dy, 3, 2)};
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+EJK_REGISTER(Cube);
+
+struct Wrong : Cube {  // three gradients for two arguments
+  static constexpr std::string_view op_id = "mine.wrong";
+  std::tuple<ejk::Tensor, ejk::Tensor, ejk::Tensor> vjp(const Config&, const ejk::Tensor& kept, const ejk::Tensor&) const {
+    return {kept, kept, kept};
+  }
+};
+EJK_REGISTER(Wrong);
 """
 
 
@@ -64,14 +110,8 @@ def kernels(tmp_path_factory):
     return modules.load_kernels(folder / "libmine.so")
 
 
-@pytest.fixture(autouse=True)
-def no_tuning():
-    with policy_override(allow_autotune=False):
-        yield
-
-
 def test_it_names_its_kernels(kernels):
-    assert sorted(kernels) == ["mine.saxpy@v2", "mine.sums@v1"]
+    assert sorted(kernels) == ["mine.cube@v1", "mine.saxpy@v2", "mine.sums@v1", "mine.wrong@v1"]
 
 
 def test_arrays_that_a_kernel_changes_are_results(kernels):
@@ -84,6 +124,38 @@ def test_arrays_that_a_kernel_changes_are_results(kernels):
     np.testing.assert_allclose(saxpy(2.0, x, y, cfg={"block": 7}), expected)
     both = jax.vmap(lambda x: saxpy(0.5, x, y))(jnp.stack([x, 3 * x]))
     np.testing.assert_allclose(both, jnp.stack([0.5 * x + 1, 1.5 * x + 1]))
+
+
+def test_gradients_are_those_of_the_kernel(kernels):
+    saxpy, cube = kernels["mine.saxpy@v2"], kernels["mine.cube@v1"]
+    x, y = jnp.arange(5.0), jnp.ones(5)
+
+    def through(x, y, saxpy=lambda x, y: saxpy(2.0, x, y)):
+        return (saxpy(x, y) ** 2).sum()
+
+    expected = jax.grad(lambda x, y: through(x, y, lambda x, y: 2 * x + y), (0, 1))(x, y)
+    for function in (through, jax.jit(through)):
+        for a, b in zip(jax.grad(function, (0, 1))(x, y), expected):
+            np.testing.assert_allclose(a, b)
+    np.testing.assert_allclose(jax.vmap(jax.grad(through), (0, None))(jnp.stack([x, x]), y)[1], expected[0])
+
+    whole, square = jnp.arange(3), jnp.arange(6.0).reshape(2, 3)
+    like = jax.ShapeDtypeStruct((2, 3), "float32")
+    found = jax.value_and_grad(lambda x: cube(whole, x, returns=like).sum())(square)
+    np.testing.assert_allclose(found[0], (square**3).sum())
+    np.testing.assert_allclose(found[1], 3 * square**2)
+
+
+def test_without_a_gradient_that_is_what_is_said(kernels):
+    types = jax.ShapeDtypeStruct((3,), "float64"), jax.ShapeDtypeStruct((1,), "int32")
+    with jax.enable_x64(True):
+        sums = lambda x: kernels["mine.sums@v1"](x, types[0], returns=types[1])[0].sum()
+        with pytest.raises(NotImplementedError, match=r"\[mine.sums\] the C\+\+ kernel has no gradient"):
+            jax.grad(sums)(jnp.ones((3, 4), "float64"))
+    like = jax.ShapeDtypeStruct((2,), "float32")
+    wrong = jax.grad(lambda x: kernels["mine.wrong@v1"](jnp.arange(2), x, returns=like).sum())
+    with pytest.raises(Exception, match=r"\[mine.wrong@v1\] vjp gave 3 gradients for 2 arguments"):
+        jax.block_until_ready(wrong(jnp.ones(2)))
 
 
 def test_it_is_tuned_like_any_other(kernels):

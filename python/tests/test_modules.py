@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """ejk.modules: the C++ operations in JAX and on arrays in memory, against plain JAX."""
 
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import run_program
 from jax.sharding import PartitionSpec as P
 
 from ejk import modules
@@ -22,10 +20,7 @@ def normal(*shape, dtype="float32"):
     return jnp.asarray(random.standard_normal(shape, dtype="float32")).astype(dtype)
 
 
-@pytest.fixture(autouse=True)
-def no_tuning():
-    with policy_override(allow_autotune=False):
-        yield
+pytestmark = pytest.mark.usefixtures("no_tuning")
 
 
 def close(a, b, tolerance=3e-5):
@@ -86,8 +81,6 @@ CASES = {
         lambda a, b: _plain.grouped_matmul(a, b, groups),
         (normal(10, 8), normal(3, 8, 5)),
     ),
-}
-WITHOUT_GRADIENT = {
     "decode": (
         lambda *a: modules.decode_attention(*a, filled),
         lambda *a: _plain.decode_attention(*a, filled),
@@ -109,7 +102,6 @@ WITHOUT_GRADIENT = {
         (normal(3, 4, 16), normal(9, 8, 2, 16), normal(9, 8, 2, 16)),
     ),
 }
-ALL = CASES | WITHOUT_GRADIENT
 
 
 def test_they_are_the_native_ones():
@@ -118,9 +110,9 @@ def test_they_are_the_native_ones():
     assert "ejk_call" in text and "exponential" not in text
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", CASES)
 def test_equals_plain_jax(name):
-    native, plain, arrays = ALL[name]
+    native, plain, arrays = CASES[name]
     expected = plain(*arrays)
     close(native(*arrays), expected)
     close(jax.jit(native)(*arrays), expected)
@@ -153,11 +145,26 @@ def test_value_and_gradients_under_jit_vmap_and_scan(name):
     close(scanned, jnp.stack([plain(one, *arrays[1:]) for one in first]), 1e-4)
 
 
-@pytest.mark.parametrize("name", WITHOUT_GRADIENT)
-def test_vmap_without_gradient(name):
-    native, plain, arrays = WITHOUT_GRADIENT[name]
-    first = jnp.stack([arrays[0], arrays[0] * 2])
-    close(jax.vmap(native, (0, None, None))(first, *arrays[1:]), jax.vmap(plain, (0, None, None))(first, *arrays[1:]))
+@pytest.mark.parametrize("name", CASES)
+def test_forward_mode_says_what_there_is_instead(name):
+    native, _, arrays = CASES[name]
+    op = name.split()[0].replace("flash", "flash_attention").replace("decode", "decode_attention")
+    for _ in range(3):  # warm, too
+        jax.grad(lambda *a: native(*a).sum())(*arrays)
+        with pytest.raises(TypeError, match=rf"{op}\] .*reverse mode only"):
+            jax.jvp(native, arrays, arrays)
+
+
+def test_gradients_of_a_page_that_sequences_share_are_summed():
+    q, k, v = normal(2, 2, 8), normal(3, 4, 1, 8), normal(3, 4, 1, 8)
+    shared, lengths = jnp.array([[1, 0], [1, 2]]), jnp.array([6, 8])
+
+    def loss(function, *options):
+        return jax.grad(lambda q, k, v: (function(q, k, v, *options) ** 2).sum(), (0, 1, 2))(q, k, v)
+
+    found = loss(lambda q, k, v: modules.decode_attention(q, k, v, lengths, block_table=shared))
+    for a, b in zip(found, loss(_plain.paged_decode_attention, shared, lengths)):
+        close(a, b, 1e-4)
 
 
 def test_vmap_twice_over_different_arguments():
@@ -213,13 +220,18 @@ def test_shard_map_of_attention_and_product():
         close(a, b, 2e-3)
 
 
-@pytest.mark.parametrize("name", ["flash causal", "softmax", "rms_norm", "layer_norm", "matmul bias", "grouped_matmul"])
+@pytest.mark.parametrize(
+    "name",
+    ["flash causal", "softmax", "rms_norm", "layer_norm", "matmul bias", "grouped_matmul", "decode", "decode paged"],
+)
 def test_bfloat16(name):
-    native, plain, arrays = ALL[name]
+    native, plain, arrays = CASES[name]
     arrays = [a.astype("bfloat16") for a in arrays]
     close(native(*arrays), plain(*arrays), 4e-2)
-    found = jax.grad(lambda *a: native(*a).astype("float32").sum())(*arrays)
-    close(found, jax.grad(lambda *a: plain(*a).astype("float32").sum())(*arrays), 6e-2)
+    every = tuple(range(len(arrays)))
+    found = jax.grad(lambda *a: native(*a).astype("float32").sum(), every)(*arrays)
+    for a, b in zip(found, jax.grad(lambda *a: plain(*a).astype("float32").sum(), every)(*arrays)):
+        close(a, b, 6e-2)
 
 
 def test_the_result_type_of_products():
@@ -260,7 +272,26 @@ def test_a_config_can_be_given_with_the_call_or_by_an_overlay():
     assert not is_used() and is_used(cfg=mine)
     with overlay_cache({executor.label(*call, **options): mine}):
         assert is_used()
-    close(modules.flash_attention(q, k, v, causal=True, cfg=mine), ALL["flash causal"][1](q, k, v))
+    close(modules.flash_attention(q, k, v, causal=True, cfg=mine), CASES["flash causal"][1](q, k, v))
+
+
+def test_checked_calls_are_known_by_type_shape_and_options():
+    small, wide = normal(2, 3), normal(2, 4)
+    for _ in range(2):
+        close(modules.softmax(small), _plain.softmax(small))
+        close(modules.softmax(small, scale=3), _plain.softmax(small, scale=3.0))
+        close(modules.softmax(wide), _plain.softmax(wide))
+        close(modules.softmax(small.astype("bfloat16")), _plain.softmax(small.astype("bfloat16")), 1e-2)
+        close(modules.rms_norm(small, small[0]), _plain.rms_norm(small, small[0]))
+        close(modules.rms_norm(small), _plain.rms_norm(small))
+        with pytest.raises(ValueError, match="rms_norm"):
+            modules.rms_norm(small, wide[0])
+        wide_groups = np.array([1, 1], "int64")  # converted, every time
+        close(modules.grouped_matmul(small, normal(2, 3, 5) * 0, wide_groups), jnp.zeros((2, 5)))
+        flags = modules.matmul(small, wide, transpose_a=1), modules.matmul(small, wide, transpose_a=True)
+        close(*flags)
+        windows = [modules.flash_attention(q, k, v, sliding_window=w) for w in (4, (4, 4), [4, 4])]
+        close(windows[0], windows[1]), close(windows[0], windows[2])
 
 
 def test_calls_are_labelled():
@@ -301,7 +332,7 @@ def test_values_that_only_cpp_can_see_are_errors_of_the_call():
 
 @pytest.mark.parametrize("name", ["flash causal", "softmax", "rms_norm", "layer_norm", "matmul bias", "matmul transposed"])
 def test_numpy(name):
-    native, plain, arrays = ALL[name]
+    native, plain, arrays = CASES[name]
     found = native(*map(np.asarray, arrays))
     assert type(found) is np.ndarray
     close(found, np.asarray(plain(*arrays)))
@@ -317,7 +348,7 @@ def test_numpy_with_strides_and_bfloat16():
         modules.softmax(square.astype("float64"))
 
 
-def test_any_dlpack_object_in_a_program_without_jax(tmp_path):
+def test_any_dlpack_object_in_a_program_without_jax():
     program = """
 import sys
 sys.modules["jax"] = None  # as if it were not installed
@@ -339,7 +370,7 @@ assert abs(out.sum(1) - 1).max() < 1e-5
 assert numpy.array_equal(out, modules.softmax(x))
 print("fine")
 """
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    found = run_program(program)
     assert found.stdout == "fine\n", found.stderr
 
 
@@ -358,6 +389,6 @@ assert "ejk_call" not in jax.jit(modules.softmax).lower(x).as_text()
 modules.softmax(x)
 print(jax.devices()[0].platform)
 """
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    found = run_program(program)
     assert found.stdout == "cpu\n", found.stderr
     assert found.stderr.count("version") == 1 and "install this package again" in found.stderr

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every public name of ejkernel.ops is here and takes what it takes there, and what its documents say."""
 
+import ast
 import importlib
 import inspect
-import subprocess
-import sys
+import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import run_program
 
 import ejk.ops as ops
 
@@ -89,8 +90,7 @@ except ModuleNotFoundError:
 else:
     raise AssertionError
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_program(code)
 
 
 class Add(ops.Kernel[dict, jax.Array]):
@@ -233,3 +233,12 @@ def test_invocations_do_not_change_and_say_what_they_are():
         inv.args = ()
     with pytest.raises(TypeError, match="op_id= nor kernel="):
         ops.Invocation()
+
+
+@pytest.mark.parametrize("module", ["ejk", "ejk.modules", "ejk.ops", "ejk.ops.config", "ejk.ops.execution", "ejk.ops.utils"])
+def test_type_checkers_can_read_which_names_are_public(module):
+    found = importlib.import_module(module)
+    tree = ast.parse(pathlib.Path(found.__file__).read_text())
+    (names,) = [n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
+    assert ast.literal_eval(names) == found.__all__ and all(hasattr(found, name) for name in found.__all__)
+    assert (pathlib.Path(ops.__file__).parents[1] / "py.typed").exists()

@@ -1,26 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package itself: what importing it costs and needs, and how it ends."""
 
-import os
-import subprocess
-import sys
-import textwrap
-
 import pytest
-
-
-def run(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        timeout=300,
-    )
+from conftest import run_program
 
 
 def test_importing_needs_no_jax_and_no_numpy_and_touches_nothing(tmp_path):
-    done = run(
+    run_program(
         """
         import os, sys
         before = dict(os.environ)
@@ -32,12 +18,11 @@ def test_importing_needs_no_jax_and_no_numpy_and_touches_nothing(tmp_path):
         XDG_CACHE_HOME=str(tmp_path),
         EJKERNEL_PERSISTENT_CACHE_DIR=str(tmp_path / "store"),
     )
-    assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_kernels_run_where_there_is_no_jax():
-    done = run(
+    run_program(
         """
         import sys
         sys.modules["jax"] = None  # importing it raises ImportError
@@ -65,14 +50,14 @@ def test_kernels_run_where_there_is_no_jax():
         assert "jax" not in sys.modules
         """
     )
-    assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("jitted", [False, True])
-def test_nothing_is_leaked_at_exit(jitted):
-    done = run(
-        f"""
-        import jax, dataclasses
+def test_nothing_is_leaked_at_exit():
+    done = run_program(
+        """
+        import asyncio, dataclasses, gc, threading
+        import jax, jax.numpy as jnp, numpy as np
+        import ejk.modules as modules
         import ejk.ops as ops
 
         @dataclasses.dataclass(frozen=True)
@@ -80,27 +65,58 @@ def test_nothing_is_leaked_at_exit(jitted):
             block: int = 1
 
         class Scale(ops.Kernel[Config, jax.Array]):
-            def run(self, x, *, cfg):
-                return x * 2
+            def run(self, x, *, cfg, factor=2.0):
+                return x * factor
             def heuristic_cfg(self, inv):
                 return Config()
             def candidate_cfgs(self, inv):
                 return [Config(1), Config(2)]
+            def fwd_with_residuals(self, x, *, cfg, factor=2.0):
+                return x * factor, ("kept", factor)
+            def vjp(self, residuals, y, dy, x, *, cfg, factor=2.0):
+                return (dy * residuals[1],)
 
-        executor, kernel, x = ops.Executor(), Scale(), jax.numpy.ones(8)
-        for _ in range(3):
-            executor(kernel, x)
-        if {jitted}:
+        told = []
+        kernel, x = Scale(), jnp.ones(8)
+        chain = ops.ConfigSelectorChain(ops.ConfigCache(), on_event=lambda kind, **data: told.append((kernel, data)))
+        for executor in (ops.Executor(), ops.Executor(chain), ops.Executor(chooser=chain)):
+            for _ in range(3):
+                executor(kernel, x)
             inner = executor
             f = jax.jit(lambda x: inner(kernel, x) + 1)
-            f(x)
-            jax.grad(lambda x: f(x).sum())(x)
-        kernel(x)
-        with ops.overlay_cache({{}}):
+            f(x), jax.grad(lambda x: f(x).sum())(x), jax.vmap(inner, (None, 0))(kernel, jnp.ones((2, 8)))
+            executor.compile(kernel, x)(x), executor.explain(kernel, x)
+        kernel(x), kernel(np.ones(3)), kernel(x, factor=3.0)
+        kernel.executor = executor  # a cycle through the core
+        with ops.overlay_cache({}), ops.policy_override(allow_autotune=False):
             executor(kernel, x)
+        try:
+            executor(ops.Kernel("nothing"), x)
+        except Exception as error:
+            kept = error  # with its frames
+        ops.autotune(Scale(), x, configs=[Config(1), Config(2)])
+        ops.find_labels_in_lowered(f.lower(x))
+        left_open = ops.overlay_cache({})
+        left_open.__enter__()
+
+        with ops.policy_override(allow_autotune=False):
+            modules.softmax(x), modules.softmax(np.ones((2, 3), "float32"))
+            jax.grad(lambda x: modules.rms_norm(x).sum())(x)
+            jax.jit(modules.matmul)(jnp.ones((3, 3)), jnp.ones((3, 3)))
+
+        async def task():
+            with ops.overlay_cache({}):
+                await asyncio.sleep(0)
+                return executor(kernel, x)
+
+        async def both():
+            await asyncio.gather(task(), task())
+
+        asyncio.run(both())
+        thread = threading.Thread(target=lambda: executor(kernel, jnp.ones(5)))
+        thread.start(), thread.join()
         """
     )
-    assert done.returncode == 0, done.stderr
     assert "leak" not in done.stderr, done.stderr
 
 
@@ -109,7 +125,7 @@ def test_nothing_is_leaked_at_exit(jitted):
     reason="Python 3.11 unwinds a daemon thread that tunes when the interpreter ends; now and then that meets a C++ frame that cannot be unwound",
 )
 def test_a_background_thread_does_not_disturb_the_exit():
-    done = run(
+    run_program(
         """
         import threading, time, jax
         import ejk.ops as ops
@@ -134,7 +150,6 @@ def test_a_background_thread_does_not_disturb_the_exit():
         time.sleep(2)
         """
     )
-    assert done.returncode == 0, done.stderr
 
 
 def test_kernels_of_the_core_are_reported_by_version():

@@ -39,6 +39,7 @@ template <class First, class... Rest>
 void register_types() {
   KernelType type = detail::kernel_type<First>();
   type.rebuild = &rebuild_any<First, Rest...>;
+  if constexpr (sizeof...(Rest) > 0) type.ready = nullptr;  // the arrays say which type it is
   register_kernel(std::move(type));
 }
 

@@ -23,9 +23,6 @@ using ops_test::normals;
 using ops_test::refusal;
 using testing::HasSubstr;
 
-
-
-
 // A cache, and the same cache cut into pages of 4 that lie in another order.
 struct Cache {
   Tensor q = normals({2, 4, 5}, 1);
@@ -55,14 +52,13 @@ TEST(DecodeAttention, IsTheLastRowOfCausalAttention) {
 TEST(DecodeAttention, PagesGiveWhatThePlainCacheGives) {
   const Cache c;
   const auto scope = ejk::policy_override({.allow_autotune = false});
-  for (const DecodeOptions& options :
-       {DecodeOptions{}, DecodeOptions{.window_left = 3},
-        DecodeOptions{.softcap = 2.f, .scale = 1.f}}) {
+  for (const DecodeOptions& options : {DecodeOptions{}, DecodeOptions{.window_left = 3},
+                                       DecodeOptions{.softcap = 2.f, .scale = 1.f}}) {
     const Tensor plain = ejk::ops::decode_attention(c.q, c.k, c.v, c.lengths, options);
     expect_near(plain, DecodeAttention{}.reference(c.q, c.k, c.v, c.lengths, options));
-    expect_near(ejk::ops::decode_attention_paged(c.q, c.k_pages, c.v_pages, c.table, c.lengths,
-                                                 options),
-                plain);
+    expect_near(
+        ejk::ops::decode_attention_paged(c.q, c.k_pages, c.v_pages, c.table, c.lengths, options),
+        plain);
   }
 }
 
@@ -83,8 +79,7 @@ TEST(DecodeAttention, IsTunedOverItsCandidates) {
 
 TEST(DecodeAttention, WindowOfNothingIsTheLastValue) {
   const Cache c;
-  const Tensor out =
-      DecodeAttention{}.run({}, c.q, c.k, c.v, c.lengths, {.window_left = 0});
+  const Tensor out = DecodeAttention{}.run({}, c.q, c.k, c.v, c.lengths, {.window_left = 0});
   for (int64_t head = 0; head < 4; ++head)
     for (int64_t d = 0; d < 5; ++d)
       EXPECT_NEAR(out.data<float>()[20 + head * 5 + d],
@@ -142,6 +137,114 @@ TEST(DecodeAttention, InfiniteLogitsGiveWhatSoftmaxGives) {
   EXPECT_TRUE(std::isnan(one(-infinity, -infinity)));
   EXPECT_TRUE(std::isnan(one(0, std::numeric_limits<float>::quiet_NaN())));
   EXPECT_NEAR(one(2e38f, 2e38f), 6, 1e-6f);
+}
+
+// sum(dout * reference), which changes by the gradient.
+double loss(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& dout,
+            std::span<const int32_t> lengths, const DecodeOptions& options) {
+  const Tensor out = DecodeAttention{}.reference(q, k, v, lengths, options);
+  double sum = 0;
+  for (int64_t i = 0; i < out.size(); ++i)
+    sum += double{out.data<float>()[i]} * double{dout.data<float>()[i]};
+  return sum;
+}
+
+TEST(DecodeAttention, GradientsAreThoseOfTheReference) {
+  const Cache c;
+  const Tensor dout = normals({2, 4, 5}, 4);
+  for (const DecodeOptions& options : {DecodeOptions{}, DecodeOptions{.window_left = 3},
+                                       DecodeOptions{.softcap = 1.5f, .scale = 0.7f}}) {
+    const auto differences = [&](const Tensor& changed) {
+      Tensor found(changed.dtype(), changed.shape());
+      constexpr float step = 1.f / 64;
+      for (int64_t i = 0; i < changed.size(); ++i) {
+        float& element = changed.data<float>()[i];
+        const float before = element;
+        element = before + step;
+        const double above = loss(c.q, c.k, c.v, dout, c.lengths, options);
+        element = before - step;
+        const double below = loss(c.q, c.k, c.v, dout, c.lengths, options);
+        element = before;
+        found.data<float>()[i] = static_cast<float>((above - below) / (2 * step));
+      }
+      return found;
+    };
+    const Tensor by_q = differences(c.q), by_k = differences(c.k), by_v = differences(c.v);
+    ops_test::on_every_target([&] {
+      for (const int threads : {1, 3}) {
+        const auto [dq, dk, dv] = DecodeAttention{}.vjp({.threads = threads}, {}, dout, c.q, c.k,
+                                                        c.v, c.lengths, options);
+        expect_near(dq, by_q, 1e-3f), expect_near(dk, by_k, 1e-3f), expect_near(dv, by_v, 1e-3f);
+      }
+    });
+  }
+}
+
+TEST(DecodeAttention, GradientsOfSharedPagesAreSums) {
+  const Cache c;
+  const Tensor dout = normals({2, 4, 5}, 4);
+  // Both sequences are the first one's pages.
+  const Tensor table = Tensor::of<int32_t>({2, 3}, std::vector<int32_t>{6, 1, 3, 6, 1, 3});
+  const Tensor k = Tensor::of<float>({2, 10, 2, 5}), v = Tensor::of<float>({2, 10, 2, 5});
+  for (int64_t b = 0; b < 2; ++b) {
+    std::copy_n(c.k.data<float>(), 100, k.data<float>() + b * 100);
+    std::copy_n(c.v.data<float>(), 100, v.data<float>() + b * 100);
+  }
+  const auto [dq, dk, dv] = DecodeAttention{}.vjp({}, {}, dout, c.q, k, v, c.lengths, {});
+  for (const int threads : {1, 2}) {
+    const auto [paged_dq, dk_pages, dv_pages] = PagedDecodeAttention{}.vjp(
+        {.threads = threads}, {}, dout, c.q, c.k_pages, c.v_pages, table, c.lengths, {});
+    expect_near(paged_dq, dq);
+    for (int64_t page = 0; page < 7; ++page)
+      for (int64_t row = 0; row < 4; ++row)
+        for (int64_t i = 0; i < 10; ++i) {
+          const int64_t at = page == 6 ? row : page == 1 ? 4 + row : page == 3 ? 8 + row : 10;
+          const auto sum = [&](const Tensor& d) {
+            return at < 10 ? d.data<float>()[at * 10 + i] + d.data<float>()[(10 + at) * 10 + i] : 0;
+          };
+          EXPECT_NEAR(dk_pages.data<float>()[(page * 4 + row) * 10 + i], sum(dk), 1e-5f);
+          EXPECT_NEAR(dv_pages.data<float>()[(page * 4 + row) * 10 + i], sum(dv), 1e-5f);
+        }
+  }
+}
+
+TEST(DecodeAttention, WhatIsNotSeenHasNoGradientAndIsNotRead) {
+  Cache c;
+  const std::vector<int32_t> lengths{0, 7};
+  const Tensor dout = normals({2, 4, 5}, 4);
+  for (const auto& t : {c.k, c.v}) {
+    std::fill_n(t.data<float>(), 100, std::numeric_limits<float>::quiet_NaN());
+    std::fill_n(t.data<float>() + 170, 30, std::numeric_limits<float>::quiet_NaN());
+  }
+  const auto [dq, dk, dv] = DecodeAttention{}.vjp({}, {}, dout, c.q, c.k, c.v, lengths, {});
+  for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(dq.data<float>()[i] == 0, i < 20) << i;
+  for (int64_t i = 0; i < 200; ++i) {
+    EXPECT_EQ(dk.data<float>()[i] == 0, i < 100 || i >= 170) << i;
+    EXPECT_EQ(dv.data<float>()[i] == 0, i < 100 || i >= 170) << i;
+  }
+}
+
+TEST(DecodeAttention, GradientsComeThroughTheExecutorInTheTypesOfTheArguments) {
+  const auto small = [](const Tensor& t) {
+    Tensor out(ejk::DType::bfloat16, t.shape());
+    for (int64_t i = 0; i < t.size(); ++i)
+      out.data<ejk::BFloat16>()[i] = ejk::BFloat16(t.data<float>()[i]);
+    return out;
+  };
+  const Cache c;
+  const Tensor dout = normals({2, 4, 5}, 4);
+  const auto [out, pull] =
+      ops_test::guessing().vjp(DecodeAttention{}, c.q, c.k, c.v, c.lengths, DecodeOptions{});
+  const auto [dq, dk, dv] = pull(dout);
+  const auto [small_dq, small_dk, small_dv] =
+      DecodeAttention{}.vjp({}, {}, small(dout), small(c.q), small(c.k), small(c.v), c.lengths, {});
+  EXPECT_EQ(small_dk.dtype(), ejk::DType::bfloat16);
+  expect_near(small_dq, dq, 3e-2f), expect_near(small_dk, dk, 3e-2f);
+  expect_near(small_dv, dv, 3e-2f);
+  EXPECT_THAT(refusal([&] {
+                DecodeAttention{}.vjp({}, {}, normals({2, 4, 6}, 1), c.q, c.k, c.v, {}, {});
+              }),
+              HasSubstr("dout of the shape and type of q"));
 }
 
 TEST(DecodeAttention, RefusesWhatItCannotWorkWith) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of one query per sequence against a long cache of keys and values, plain or in pages.
+// Attention of one query per sequence against a long cache of keys and values, plain or in pages;
+// and its gradient.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include <ejk/argument.h>
 #include <ejk/invocation.h>
@@ -51,6 +54,17 @@ struct DecodeAttention {
   Tensor reference(const Tensor& q, const Tensor& k, const Tensor& v,
                    std::span<const int32_t> lengths, const DecodeOptions& options) const;
 
+  struct Residuals {};  // weights are made again
+  std::pair<Tensor, Residuals> fwd_with_residuals(const Config& config, const Tensor& q,
+                                                  const Tensor& k, const Tensor& v,
+                                                  std::span<const int32_t> lengths,
+                                                  const DecodeOptions& options) const;
+  // {dq, dk, dv}, packed, of the types of q, k and v; zeros for what is not seen.
+  std::tuple<Tensor, Tensor, Tensor> vjp(const Config& config, const Residuals&, const Tensor& dout,
+                                         const Tensor& q, const Tensor& k, const Tensor& v,
+                                         std::span<const int32_t> lengths,
+                                         const DecodeOptions& options) const;
+
   Config heuristic_cfg(const Invocation& inv) const;
   Space<Config> candidate_cfgs(const Invocation& inv) const;
   bool is_valid(const Config& config, const Invocation& inv) const;
@@ -73,6 +87,19 @@ struct PagedDecodeAttention {
   Tensor reference(const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,
                    const Tensor& block_table, std::span<const int32_t> lengths,
                    const DecodeOptions& options) const;
+
+  struct Residuals {};
+  std::pair<Tensor, Residuals> fwd_with_residuals(const Config& config, const Tensor& q,
+                                                  const Tensor& k_pages, const Tensor& v_pages,
+                                                  const Tensor& block_table,
+                                                  std::span<const int32_t> lengths,
+                                                  const DecodeOptions& options) const;
+  // {dq, dk_pages, dv_pages}: a page that several sequences share gets the sum.
+  std::tuple<Tensor, Tensor, Tensor> vjp(const Config& config, const Residuals&, const Tensor& dout,
+                                         const Tensor& q, const Tensor& k_pages,
+                                         const Tensor& v_pages, const Tensor& block_table,
+                                         std::span<const int32_t> lengths,
+                                         const DecodeOptions& options) const;
 
   Config heuristic_cfg(const Invocation& inv) const;
   Space<Config> candidate_cfgs(const Invocation& inv) const;

@@ -74,17 +74,16 @@ def call(op: str, arrays, options: dict, config, results, pull: bool = False):
     return _custom_call(jax, arrays, results, text)
 
 
-def call_registered(op: str, arrays, arguments, copies, config, results):
-    """The same of a kernel that a library registered; python/ffi.h says what the members mean."""
-    text = _core.stable_json(
-        {
-            "registered": op,
-            "config": config,
-            "arguments": arguments,
-            "copies": copies,
-            "rank": len(results[0][0]),
-        }
-    )
+def call_registered(op: str, arrays, arguments, copies, config, results, pull: dict | None = None):
+    """The same of a kernel that a library registered; python/ffi.cpp says what the members mean."""
+    members = {
+        "registered": op,
+        "config": config,
+        "arguments": arguments,
+        "copies": copies,
+        "rank": len(results[0][0]),
+    }
+    text = _core.stable_json(members if pull is None else {**members, "pull": pull})
     return _custom_call(_jax.required(), arrays, results, text)
 
 

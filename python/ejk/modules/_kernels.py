@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from ejk import _core
-from ejk.modules import _ffi
+from ejk.modules import _ffi, _plain
 from ejk.ops.core.kernel import Kernel
 
 
@@ -15,8 +15,14 @@ class NativeKernel(Kernel):
 
     version = "1"
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(self.op_id)
+
+    plain = None  # the same in plain JAX, with the arrays and options of `run`
+
+    def checked(self, arrays, given):
+        """What a function of ejk.modules was given, in order, as (arrays, options) of `run`. Raises ValueError."""
+        raise NotImplementedError
 
     def native(self, *args, **kwargs):
         """(shapes, options): the shapes in which C++ takes the arrays that are there, and the options."""
@@ -39,6 +45,13 @@ class NativeKernel(Kernel):
     def _described(self, inv):
         shapes, options = self.native(*inv.args, **inv.kwargs)
         return [(a.dtype.name, list(shape)) for a, shape in zip(args_there(inv.args), shapes)], options
+
+    def check(self, fits: bool, arrays, needed: str) -> None:
+        if not fits:
+            given = ", ".join(
+                "None" if a is None else f"{str(a.dtype).removeprefix('torch.')}{list(a.shape)}" for a in arrays
+            )
+            raise ValueError(f"[{self.op_id}] {given} was given: {needed} is needed")
 
     # -- how --
 
@@ -74,10 +87,41 @@ def _rows(x):
     return math.prod(x.shape[:-1]), x.shape[-1]
 
 
+def _is_line(vector, x) -> bool:
+    return vector is None or tuple(vector.shape) == (x.shape[-1],)
+
+
+def _int32(numbers):
+    if numbers is None or "int32" in str(numbers.dtype) and "uint" not in str(numbers.dtype):
+        return numbers
+    return numbers.astype("int32")
+
+
+def _named(dtype):
+    if dtype is None or isinstance(dtype, str):
+        return dtype
+    import numpy
+
+    return numpy.dtype(dtype).name
+
+
+def _whole(value):
+    return None if value is None else int(value)
+
+
+def _real(value):
+    return None if value is None else float(value)
+
+
 class Softmax(NativeKernel):
     """softmax(scale x) over the last axis."""
 
     op_id = "softmax"
+    plain = staticmethod(_plain.softmax)
+
+    def checked(self, arrays, given):
+        self.check(arrays[0].ndim >= 1, arrays, "x with at least one axis")
+        return arrays, {"scale": float(given[0])}
 
     def native(self, x, scale=1.0):
         return [_rows(x)], {"scale": float(scale)}
@@ -99,6 +143,12 @@ class RmsNorm(NativeKernel):
     """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
 
     op_id = "rms_norm"
+    plain = staticmethod(_plain.rms_norm)
+
+    def checked(self, arrays, given):
+        x, weight = arrays
+        self.check(x.ndim >= 1 and _is_line(weight, x), arrays, "x[..., n] and weight[n]")
+        return arrays, {"eps": float(given[0])}
 
     def native(self, x, weight=None, eps=1e-6):
         shapes = [_rows(x)] + ([weight.shape] if weight is not None else [])
@@ -119,6 +169,13 @@ class LayerNorm(NativeKernel):
     """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last axis."""
 
     op_id = "layer_norm"
+    plain = staticmethod(_plain.layer_norm)
+
+    def checked(self, arrays, given):
+        x, weight, bias = arrays
+        fits = x.ndim >= 1 and _is_line(weight, x) and _is_line(bias, x)
+        self.check(fits, arrays, "x[..., n], weight[n] and bias[n]")
+        return arrays, {"eps": float(given[0])}
 
     def native(self, x, weight=None, bias=None, eps=1e-5):
         shapes = [_rows(x)] + [a.shape for a in args_there((weight, bias))]
@@ -139,6 +196,17 @@ class Matmul(NativeKernel):
     """a b + bias. a and b are [..., m, k] and [..., k, n], with the same leading axes or none in b."""
 
     op_id = "matmul"
+    plain = staticmethod(_plain.matmul)
+
+    def checked(self, arrays, given):
+        a, b, bias = arrays
+        transpose_a, transpose_b, result = given
+        fits = a.ndim >= 2 and b.ndim >= 2 and (b.ndim == 2 or a.shape[:-2] == b.shape[:-2])
+        fits = fits and a.shape[-2 if transpose_a else -1] == b.shape[-1 if transpose_b else -2]
+        fits = fits and (bias is None or tuple(bias.shape) == (b.shape[-2 if transpose_b else -1],))
+        needed = "a[..., m, k], b[k, n] or b[..., k, n] with the leading axes of a, and bias[n]"
+        self.check(fits, arrays, needed)
+        return arrays, {"transpose_a": bool(transpose_a), "transpose_b": bool(transpose_b), "result": _named(result)}
 
     def native(self, a, b, bias=None, transpose_a=False, transpose_b=False, result=None):
         lead = math.prod(a.shape[:-2])
@@ -181,6 +249,14 @@ class GroupedMatmul(NativeKernel):
     """Rows that are sorted by group, each group with a matrix of its own."""
 
     op_id = "grouped_matmul"
+    plain = staticmethod(_plain.grouped_matmul)
+
+    def checked(self, arrays, given):
+        a, b, group_sizes = arrays
+        fits = a.ndim == 2 and b.ndim == 3 and group_sizes.ndim == 1
+        fits = fits and a.shape[1] == b.shape[1] and group_sizes.shape[0] == b.shape[0]
+        self.check(fits, arrays, "a[rows, k], b[groups, k, n] and group_sizes[groups]")
+        return (a, b, _int32(group_sizes)), {"result": _named(given[0])}
 
     def native(self, a, b, group_sizes, result=None):
         return [a.shape, b.shape, group_sizes.shape], {"result": result or a.dtype.name}
@@ -202,6 +278,25 @@ class FlashAttention(NativeKernel):
     """softmax(scale q k^T) v, in blocks; [batch, sequence, heads, dim] as in JAX."""
 
     op_id = "flash_attention"
+    plain = staticmethod(_plain.flash_attention)
+
+    def checked(self, arrays, given):
+        query, key, value, *lengths = arrays
+        causal, window, softcap, scale = given
+        fits = all(a.ndim == 4 for a in arrays[:3]) and tuple(key.shape) == tuple(value.shape)
+        fits = fits and query.shape[0] == key.shape[0] and query.shape[3] == key.shape[3]
+        fits = fits and (query.shape[2] % key.shape[2] == 0 if key.shape[2] else query.shape[2] == 0)
+        self.check(fits, arrays[:3], "[batch, sequence, heads, dim], heads of query a multiple of key's")
+        fits = all(a is None or tuple(a.shape) == (query.shape[0],) for a in lengths)
+        self.check(fits, lengths, f"a length for each of the {query.shape[0]} batch elements")
+        left, right = window if isinstance(window, (tuple, list)) else (window, window)
+        return (query, key, value, *map(_int32, lengths)), {
+            "causal": bool(causal),
+            "window_left": _whole(left),
+            "window_right": _whole(right),
+            "softcap": _real(softcap),
+            "scale": _real(scale),
+        }
 
     def native(
         self,
@@ -243,6 +338,25 @@ class DecodeAttention(NativeKernel):
     """One query per sequence against a cache of keys and values."""
 
     op_id = "decode_attention"
+    plain = staticmethod(_plain.decode_attention)
+
+    def checked(self, arrays, given):
+        query, key, value, lengths = arrays
+        self.check_cache(query, key, value, lengths, query.ndim == 3 and query.shape[:1] == key.shape[:1])
+        return (query, key, value, _int32(lengths)), self.options_of(given)
+
+    def check_cache(self, query, key, value, lengths, fits):
+        fits = fits and query.ndim == 3 and key.ndim == 4 and tuple(key.shape) == tuple(value.shape)
+        fits = fits and query.shape[2] == key.shape[3]
+        fits = fits and (query.shape[1] % key.shape[2] == 0 if key.shape[2] else query.shape[1] == 0)
+        needed = "query[batch, heads, dim], key and value [batch, positions, kv_heads, dim], heads a multiple of kv_heads"
+        self.check(fits, (query, key, value), needed)
+        fits = lengths is None or tuple(lengths.shape) == (query.shape[0],)
+        self.check(fits, (lengths,), f"a length for each of the {query.shape[0]} sequences")
+
+    def options_of(self, given):
+        window, softcap, scale = given
+        return {"window_left": _whole(window), "softcap": _real(softcap), "scale": _real(scale)}
 
     def native(self, q, k, v, lengths=None, window_left=None, softcap=None, scale=None):
         return [a.shape for a in args_there((q, k, v, lengths))], {
@@ -255,19 +369,26 @@ class DecodeAttention(NativeKernel):
     def results(self, args, kwargs, shapes, residuals):
         return [(shapes[0], args[0].dtype)]
 
+    def fwd_with_residuals(self, *args, cfg, **kwargs):
+        return self.forward(args, kwargs, cfg)[0], ()
 
-class PagedDecodeAttention(NativeKernel):
+    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
+        return self.backward(args, kwargs, cfg, 3, [dy])
+
+
+class PagedDecodeAttention(DecodeAttention):
     """The same where the cache is in pages, found through a block table."""
 
     op_id = "paged_decode_attention"
+    plain = staticmethod(_plain.paged_decode_attention)
+
+    def checked(self, arrays, given):
+        query, key, value, table, lengths = arrays
+        self.check_cache(query, key, value, lengths, True)
+        fits = lengths is not None and table.ndim == 2 and table.shape[0] == query.shape[0]
+        self.check(fits, (table, lengths), "block_table[batch, pages] and lengths[batch]")
+        return (query, key, value, _int32(table), _int32(lengths)), self.options_of(given)
 
     def native(self, q, k_pages, v_pages, block_table, lengths, window_left=None, softcap=None, scale=None):
-        return [a.shape for a in (q, k_pages, v_pages, block_table, lengths)], {
-            "window_left": window_left,
-            "softcap": softcap,
-            "scale": scale,
-            "lengths": True,
-        }
-
-    def results(self, args, kwargs, shapes, residuals):
-        return [(shapes[0], args[0].dtype)]
+        shapes, options = super().native(q, k_pages, v_pages, lengths, window_left, softcap, scale)
+        return [*shapes[:3], block_table.shape, shapes[3]], options

@@ -64,8 +64,9 @@ void check_pages(std::string_view op, const Tensor& q, const Tensor& k, const Te
     const int64_t length = lengths[static_cast<size_t>(b)];
     for (int64_t i = 0; i * page_size < length; ++i)
       if (entries(b, i) < 0 || entries(b, i) >= pages)
-        refuse(op, fmt::format("block_table[{}, {}] = {} within a length of {}", b, i,
-                               entries(b, i), length),
+        refuse(op,
+               fmt::format("block_table[{}, {}] = {} within a length of {}", b, i, entries(b, i),
+                           length),
                fmt::format("a page from 0 to {}", pages - 1));
   }
 }
@@ -111,6 +112,30 @@ void check_output(std::string_view op, const AnyView& out, const Tensor& q, cons
   check_apart(op, out, "q", q.any());
   check_apart(op, out, "k", k.any());
   check_apart(op, out, "v", v.any());
+}
+
+// Gradients of a cache, of whatever layout, in its type.
+Tensor as_type_of(const Tensor& cache, const Tensor& sums) {
+  if (cache.dtype() == DType::float32) return sums;
+  Tensor out(cache.dtype(), cache.shape());
+  std::transform(sums.data<float>(), sums.data<float>() + sums.size(), out.data<BFloat16>(),
+                 [](float sum) { return BFloat16(sum); });
+  return out;
+}
+
+std::tuple<Tensor, Tensor, Tensor> gradients(std::string_view op, const DecodeConfig& config,
+                                             const Call& call, const Tensor& dout) {
+  check_config(op, config);
+  if (dout.dtype() != call.q.dtype() || dout.shape() != call.q.shape())
+    refuse(op, fmt::format("{}, {}", described("q", call.q), described("dout", dout)),
+           "dout of the shape and type of q");
+  const Tensor packed_dout = dout.clone();
+  Tensor dq(call.q.dtype(), call.q.shape());
+  const Tensor dk = Tensor::of<float>(call.k.shape()), dv = Tensor::of<float>(call.v.shape());
+  decode_backward(
+      call.problem, config.threads,
+      {rows_of_output(packed_dout.any()), rows_of_output(dq.any()), rows_of(dk), rows_of(dv)});
+  return {std::move(dq), as_type_of(call.k, dk), as_type_of(call.v, dv)};
 }
 
 // Threads that the work is worth, for so many keys and values of all heads.
@@ -175,6 +200,21 @@ Tensor DecodeAttention::reference(const Tensor& q, const Tensor& k, const Tensor
   return out;
 }
 
+std::pair<Tensor, DecodeAttention::Residuals> DecodeAttention::fwd_with_residuals(
+    const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
+    std::span<const int32_t> lengths, const DecodeOptions& options) const {
+  return {run(config, q, k, v, lengths, options), {}};
+}
+
+std::tuple<Tensor, Tensor, Tensor> DecodeAttention::vjp(const Config& config, const Residuals&,
+                                                        const Tensor& dout, const Tensor& q,
+                                                        const Tensor& k, const Tensor& v,
+                                                        std::span<const int32_t> lengths,
+                                                        const DecodeOptions& options) const {
+  check_plain(op_id, q, k, v, lengths, options);
+  return gradients(op_id, config, Call(q, k, v, lengths, options), dout);
+}
+
 DecodeConfig DecodeAttention::heuristic_cfg(const Invocation& inv) const {
   const auto &q = inv.args[0].shape, &k = inv.args[1].shape;
   if (q.size() != 3 || k.size() != 4) return {};
@@ -227,6 +267,23 @@ Tensor PagedDecodeAttention::reference(const Tensor& q, const Tensor& k_pages,
   call.set_pages(block_table);
   decode_reference(call.problem, rows_of_output(out.any()));
   return out;
+}
+
+std::pair<Tensor, PagedDecodeAttention::Residuals> PagedDecodeAttention::fwd_with_residuals(
+    const Config& config, const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,
+    const Tensor& block_table, std::span<const int32_t> lengths,
+    const DecodeOptions& options) const {
+  return {run(config, q, k_pages, v_pages, block_table, lengths, options), {}};
+}
+
+std::tuple<Tensor, Tensor, Tensor> PagedDecodeAttention::vjp(
+    const Config& config, const Residuals&, const Tensor& dout, const Tensor& q,
+    const Tensor& k_pages, const Tensor& v_pages, const Tensor& block_table,
+    std::span<const int32_t> lengths, const DecodeOptions& options) const {
+  check_pages(op_id, q, k_pages, v_pages, block_table, lengths, options);
+  Call call(q, k_pages, v_pages, lengths, options);
+  call.set_pages(block_table);
+  return gradients(op_id, config, call, dout);
 }
 
 DecodeConfig PagedDecodeAttention::heuristic_cfg(const Invocation& inv) const {

@@ -15,9 +15,9 @@ struct DecodeProblem {
   Rows q;     // [batch, -, head]
   Rows k, v;  // [sequence or page, position in it, kv head]
   int64_t batch = 0, heads = 0, kv_heads = 0, dim = 0;
-  int64_t positions = 0;                // of each sequence
-  const int32_t* lengths = nullptr;     // nullptr: all positions
-  const int32_t* block_table = nullptr; // nullptr: no pages
+  int64_t positions = 0;                 // of each sequence
+  const int32_t* lengths = nullptr;      // nullptr: all positions
+  const int32_t* block_table = nullptr;  // nullptr: no pages
   int64_t table_stride = 0, page_size = 0;
   float scale = 1;
   float softcap = 0;  // 0: none
@@ -39,7 +39,14 @@ struct DecodeProblem {
 // All of config is positive.
 void decode_forward(const DecodeProblem& problem, const DecodeConfig& config, const Rows& out);
 
-// The same in float64, one head after the other.
+// The cotangent of the output, and where gradients go: dq as q; dk and dv, float32, as k and v.
+struct DecodeCotangents {
+  Rows dout, dq, dk, dv;
+};
+// Writes dq and adds to dk and dv.
+void decode_backward(const DecodeProblem& problem, int threads, const DecodeCotangents& cotangents);
+
+// The same as decode_forward in float64, one head after the other.
 void decode_reference(const DecodeProblem& problem, const Rows& out);
 
 }  // namespace ejk::ops

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Generic
+from typing import Any, Generic
 
 from ejk import _configs, _core, _jax, _scopes
 from ejk.ops.core.types import Cfg
@@ -75,7 +75,7 @@ class overlay_cache:
     are jitted already are traced again inside, and as they were outside.
     """
 
-    def __init__(self, mapping):
+    def __init__(self, mapping: Any) -> None:
         if isinstance(mapping, _core.ConfigCache):
             self.cache = mapping
         else:
@@ -84,12 +84,12 @@ class overlay_cache:
                 self.cache.put(key, config)
         self._scope = _scopes.Scope(self.cache)
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         self._scope.__enter__()
         _sync_traces()
         return self.cache
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: Any) -> None:
         self._scope.__exit__(*exc)
         _sync_traces()
 

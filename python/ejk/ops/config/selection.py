@@ -76,25 +76,25 @@ class policy_override:
         self.selector, self.updates = selector, _check(updates)
         self._scope = _scopes.Scope(self.updates, selector)
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         self._scope.__enter__()
         return self.selector if self.selector is not None else self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: Any) -> None:
         self._scope.__exit__(*exc)
 
 
 class forward_autotune_only:
     """While it is entered, tuning measures forward only, whatever validate_backward says."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._scope = _scopes.Scope(_scopes.FORWARD_ONLY)
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         self._scope.__enter__()
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: Any) -> None:
         self._scope.__exit__(*exc)
 
 
@@ -239,10 +239,10 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
 
 
 class _Nothing:
-    def __enter__(self):
+    def __enter__(self) -> Any:
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: Any) -> None:
         return None
 
 

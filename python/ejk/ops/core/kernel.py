@@ -53,7 +53,7 @@ class Kernel(Generic[Cfg, Out]):
         elif not getattr(self, "op_id", ""):
             self.op_id = f"{type(self).__module__}.{type(self).__name__}"
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         _configs.remember(cls)
         _configs.remember(_declared_config(cls))

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import functools
+from typing import Any, Callable
 
 from ejk import _jax
 from ejk.ops.core.kernel import Kernel
 from ejk.ops.execution.executor import default_executor
 
 
-def vmap_with_config(executor, kernel=None, in_axes=0):
+def vmap_with_config(executor: Any, kernel: Any = None, in_axes: Any = 0) -> Callable[..., Any]:
     """A function that runs a kernel over a batch with one config, chosen for one element.
 
     `vmap_with_config(executor, kernel, in_axes=0)`, or `vmap_with_config(kernel, in_axes=0)` with the
@@ -34,7 +35,9 @@ def vmap_with_config(executor, kernel=None, in_axes=0):
     return batched
 
 
-def pmap_with_config(executor, kernel=None, in_axes=0, axis_name: str = "devices"):
+def pmap_with_config(
+    executor: Any, kernel: Any = None, in_axes: Any = 0, axis_name: str = "devices"
+) -> Callable[..., Any]:
     """A function that runs a kernel on several devices with one config, chosen for one of them.
 
     Arguments as in `vmap_with_config`; `axis_name` as in jax.pmap.

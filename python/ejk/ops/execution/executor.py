@@ -135,7 +135,8 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         )
 
     def _know(self, array_type) -> None:
-        if array_type not in self._array_types:
+        # Forward mode may fail with an error of JAX that names no kernel: _Jitted says which.
+        if array_type not in self._array_types and array_type.__name__ != "JVPTracer":
             self._array_types.add(array_type)
             self._add_array_type(array_type)
 
@@ -155,7 +156,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         found = targets.get(key)
         if found is None:
             function = function_of(kernel, arguments, config, platform, inv.method, label, mesh)
-            found = targets.add(key, _Jitted(jax, function, name_for_profilers(kernel)))
+            found = targets.add(key, _Jitted(jax, function, kernel))
         return found
 
     def _label(self, kernel, inv, config):
@@ -171,8 +172,9 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
 class _Jitted:
     """A function jitted, or as it is once it turned out that it wants to see values."""
 
-    def __init__(self, jax, function, name):
-        function.__name__ = function.__qualname__ = name
+    def __init__(self, jax, function, kernel):
+        function.__name__ = function.__qualname__ = name_for_profilers(kernel)
+        self.op = op_of(kernel)
         self.function, self.target = function, jax.jit(function)
         self._untraceable = untraceable(jax)
 
@@ -185,6 +187,11 @@ class _Jitted:
             self.target = self.function
             return self.function(*arrays)
         except TypeError as error:
+            if "forward-mode" in str(error) and any(map(_jax.is_tracer, arrays)):
+                raise TypeError(
+                    f"[{self.op}] has a gradient of its own, which is for reverse mode only (jax.grad, jax.vjp, "
+                    "jax.jacrev): forward mode (jax.jvp, jax.jacfwd, jax.hessian) cannot be applied to it"
+                ) from error
             # A result that is no array: a text, an object.
             if self.target is self.function or "not a valid JAX type" not in str(error):
                 raise
@@ -296,6 +303,8 @@ _default_lock = threading.Lock()
 def default_executor() -> Executor:
     """The one that everything uses which is not given another: memory, the user's store, tuning."""
     global _default
+    if _default is not None:
+        return _default
     with _default_lock:
         if _default is None:
             from ejk.ops.config.persistent import PersistentCache

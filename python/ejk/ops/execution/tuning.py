@@ -82,13 +82,13 @@ class AutotuningResult:
         """What `overlay_cache` takes."""
         return {(self.device, e.op_id_v, e.call_key): e.cfg for e in self.entries}
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         overlay = overlay_cache(self.as_overlay())
         overlay.__enter__()
         self._entered.append(overlay)
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: Any) -> None:
         self._entered.pop().__exit__(*exc)
 
 
