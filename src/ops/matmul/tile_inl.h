@@ -116,23 +116,24 @@ template <class B>
 using Tile = void (*)(const TileWork<B>&);
 
 template <size_t vectors, bool packed_a, class B, size_t... row>
-Tile<B> tile_of(size_t rows, std::index_sequence<row...>) {
+const Tile<B>* tiles_of(std::index_sequence<row...>) {
   static constexpr Tile<B> tiles[] = {tile<row + 1, vectors, packed_a, B>...};
-  return tiles[rows - 1];
+  return tiles;
 }
 template <size_t vectors, bool packed_a, class B>
-Tile<B> tile_of(size_t rows) {
+const Tile<B>* tiles_of() {
   constexpr size_t most =
       std::is_same_v<B, float> ? most_rows(vectors) : std::min(most_short_rows, most_rows(vectors));
-  return tile_of<vectors, packed_a, B>(rows, std::make_index_sequence<most>());
+  return tiles_of<vectors, packed_a, B>(std::make_index_sequence<most>());
 }
 
+// The tile of `n` rows is at n - 1.
 template <bool packed_a, class B>
-Tile<B> tile_for(size_t rows, size_t vectors) {
-  if (vectors == 1) return tile_of<1, packed_a, B>(rows);
-  if (vectors == 2) return tile_of<2, packed_a, B>(rows);
-  if (vectors == 3) return tile_of<3, packed_a, B>(rows);
-  return tile_of<4, packed_a, B>(rows);
+const Tile<B>* tiles_of(size_t vectors) {
+  if (vectors == 1) return tiles_of<1, packed_a, B>();
+  if (vectors == 2) return tiles_of<2, packed_a, B>();
+  if (vectors == 3) return tiles_of<3, packed_a, B>();
+  return tiles_of<4, packed_a, B>();
 }
 
 }  // namespace ejk::ops::HWY_NAMESPACE
