@@ -54,7 +54,7 @@ Space<Config> blocking_space(MatmulBlocking Config::*field, int64_t m, int64_t n
       })
       .param(field, &B::kc,
              [=](const Config& c) {
-               return (c.*field).pack == Pack::none ? up_to(k, {16, 32, 64, 128, 256, 512, 4096})
+               return (c.*field).pack == Pack::none ? up_to(k, {8, 16, 64, 256, 512, 4096})
                                                     : up_to(k, {128, 192, 256, 384, 512});
              })
       .param(field, &B::nc,

@@ -129,11 +129,11 @@ class Blocks {
 
   void pack_b() {
     const int64_t whole = last_column_ - last_column_ % strip_;
-    if (pack_b_ && first_column_ < whole)
+    if (pack_b_ && !copies_b() && first_column_ < whole)
       pack_columns(b_at(first_column_), p_.b.row_stride, p_.b.column_stride, whole - first_column_,
                    vectors_, depth_, packed_b_);
     // Columns that do not fill a vector are always copied.
-    if (whole < last_column_ && (pack_b_ || !fills(whole)))
+    if (whole < last_column_ && ((pack_b_ && !copies_b()) || !fills(whole)))
       pack_columns(b_at(whole), p_.b.row_stride, p_.b.column_stride, last_column_ - whole,
                    vectors_at(whole), depth_, packed_b(whole));
   }
@@ -142,7 +142,16 @@ class Blocks {
     return static_cast<int64_t>(vectors_at(column) * hn::Lanes(F()));
   }
   float* packed_b(int64_t column) const {
-    return packed_b_ + (pack_b_ ? column - first_column_ : 0) * depth_;
+    return packed_b_ + (pack_b_ && !copies_b() ? column - first_column_ : 0) * depth_;
+  }
+  // Behind the columns that pack_b has put there.
+  float* copy_of_b() const {
+    return packed_b_ + (last_column_ % strip_ != 0 ? strip_ * depth_ : 0);
+  }
+  // Rows that are all in one block need only one strip of b at a time, which tiles can copy.
+  bool copies_b() const {
+    return both_are_floats && pack_b_ && !side_by_side() && row_blocks_.parts == 1 &&
+           p_.b.column_stride == 1;
   }
 
   void rows(int64_t first, int64_t last) {
@@ -158,40 +167,87 @@ class Blocks {
                    p_.a.row_stride, p_.a.column_stride, count, count, depth_,
                    packed_a_ + row * depth_);
       }
-    for (int64_t column = first_column_; column < last_column_; column += strip_) {
-      if (pack_b_ || !fills(column))
+    int64_t column = first_column_;
+    if (walks()) column = walk_along(first, strips);
+    for (; column < last_column_; column += strip_) {
+      if (copies_b() && fills(column))
+        strip<B>(b_at(column), p_.b.row_stride, first, strips, column, copy_of_b());
+      else if (pack_b_ || !fills(column))
         strip<float>(packed_b(column), width_at(column), first, strips, column);
       else strip<B>(b_at(column), p_.b.row_stride, first, strips, column);
     }
   }
 
-  // `packed`: how rows of a were put side by side.
-  template <class FromB>
-  void strip(const FromB* b, int64_t b_step, int64_t first, const Even& packed, int64_t column) {
-    const size_t vectors = vectors_at(column);
-    const bool side_by_side = pack_a_ && copied_row_ == 0, whole = fills(column);
+  bool side_by_side() const { return pack_a_ && copied_row_ == 0; }
+
+  bool walks() const {
+    return !pack_b_ && depth_ <= static_cast<int64_t>(most_walked_depth) &&
+           (!side_by_side() || most_rows_ <= static_cast<int64_t>(most_walked_rows));
+  }
+
+  // Where the columns begin that are left.
+  int64_t walk_along(int64_t first, const Even& packed) {
+    const int64_t end = last_column_ - last_column_ % strip_;
     const Even strips =
-        side_by_side ? packed : evenly(packed.count, static_cast<int64_t>(most_rows(vectors)));
-    const Tile<FromB>* tiles = tiles_of<true, FromB>(vectors);
+        side_by_side() ? packed : evenly(packed.count, static_cast<int64_t>(most_walked_rows));
+    if (first_column_ < end)
+      for (int64_t s = 0; s < strips.parts; ++s) {
+        const int64_t row = strips.begin(s), count = strips.begin(s + 1) - row;
+        TileWork<B> work = work_for(b_at(first_column_), p_.b.row_stride, first_column_);
+        work.a = a_at(first, row);
+        work.c = c_ + (first + row) * p_.c.row_stride + first_column_;
+        if (side_by_side()) work.a_row = 1, work.a_step = count;
+        walk(static_cast<size_t>(count), work, end - first_column_);
+      }
+    return end;
+  }
+
+  const float* a_at(int64_t first, int64_t row) const {
+    if (copied_row_ != 0) return packed_a_ + row * copied_row_;
+    if (pack_a_) return packed_a_ + row * depth_;
     if constexpr (both_are_floats)
-      if (!side_by_side) tiles = tiles_of<false, FromB>(vectors);
-    TileWork<FromB> work{.depth = depth_,
-                         .a = nullptr,
-                         .a_row = copied_row_ != 0 ? copied_row_ : p_.a.row_stride,
-                         .a_step = copied_row_ != 0 ? 1 : p_.a.column_stride,
-                         .b = b,
-                         .b_step = b_step,
-                         .c = nullptr,
-                         .c_row = p_.c.row_stride,
-                         .bias = bias_ != nullptr ? bias_ + column : nullptr,
-                         .add = add_};
+      return a_ + (first + row) * p_.a.row_stride + first_k_ * p_.a.column_stride;
+    return nullptr;
+  }
+
+  template <class FromB>
+  TileWork<FromB> work_for(const FromB* b, int64_t b_step, int64_t column) const {
+    return {.depth = depth_,
+            .a = nullptr,
+            .a_row = copied_row_ != 0 ? copied_row_ : p_.a.row_stride,
+            .a_step = copied_row_ != 0 ? 1 : p_.a.column_stride,
+            .b = b,
+            .b_step = b_step,
+            .c = nullptr,
+            .c_row = p_.c.row_stride,
+            .bias = bias_ != nullptr ? bias_ + column : nullptr,
+            .add = add_};
+  }
+
+  // `packed`: how rows of a were put side by side. `copy`: where the first tile copies b to, for
+  // the others; null: nowhere.
+  template <class FromB>
+  void strip(const FromB* b, int64_t b_step, int64_t first, const Even& packed, int64_t column,
+             float* copy = nullptr) {
+    const size_t vectors = vectors_at(column);
+    const bool whole = fills(column);
+    const Even strips =
+        side_by_side() ? packed : evenly(packed.count, static_cast<int64_t>(most_rows(vectors)));
+    TileWork<FromB> work = work_for(b, b_step, column);
+    const Tile<FromB>* tiles = tiles_of<Reads::packed_a, FromB>(vectors);
+    if constexpr (both_are_floats)
+      if (!side_by_side()) tiles = tiles_of<Reads::as_it_lies, FromB>(vectors);
     for (int64_t s = 0; s < strips.parts; ++s) {
       const int64_t row = strips.begin(s), count = strips.begin(s + 1) - row;
-      if (copied_row_ != 0) work.a = packed_a_ + row * copied_row_;
-      else if (pack_a_) work.a = packed_a_ + row * depth_;
-      else if constexpr (both_are_floats)
-        work.a = a_ + (first + row) * p_.a.row_stride + first_k_ * p_.a.column_stride;
+      work.a = a_at(first, row);
       work.c = c_ + (first + row) * p_.c.row_stride + column;
+      if constexpr (both_are_floats)
+        if (copy != nullptr && s == 0 && strips.parts > 1) {
+          work.copy = copy;
+          tiles_of<Reads::and_copies_b, FromB>(vectors)[count - 1](work);
+          work.b = copy, work.b_step = width_at(column);
+          continue;
+        }
       if (whole) tiles[count - 1](work);
       else compute_aside(work, tiles[count - 1], count, b_step, last_column_ - column);
     }
