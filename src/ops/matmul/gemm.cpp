@@ -129,11 +129,11 @@ class Blocks {
 
   void pack_b() {
     const int64_t whole = last_column_ - last_column_ % strip_;
-    if (pack_b_ && !copies_b() && first_column_ < whole)
+    if (pack_b_ && first_column_ < whole)
       pack_columns(b_at(first_column_), p_.b.row_stride, p_.b.column_stride, whole - first_column_,
                    vectors_, depth_, packed_b_);
     // Columns that do not fill a vector are always copied.
-    if (whole < last_column_ && ((pack_b_ && !copies_b()) || !fills(whole)))
+    if (whole < last_column_ && (pack_b_ || !fills(whole)))
       pack_columns(b_at(whole), p_.b.row_stride, p_.b.column_stride, last_column_ - whole,
                    vectors_at(whole), depth_, packed_b(whole));
   }
@@ -142,16 +142,7 @@ class Blocks {
     return static_cast<int64_t>(vectors_at(column) * hn::Lanes(F()));
   }
   float* packed_b(int64_t column) const {
-    return packed_b_ + (pack_b_ && !copies_b() ? column - first_column_ : 0) * depth_;
-  }
-  // Behind the columns that pack_b has put there.
-  float* copy_of_b() const {
-    return packed_b_ + (last_column_ % strip_ != 0 ? strip_ * depth_ : 0);
-  }
-  // Rows that are all in one block need only one strip of b at a time, which tiles can copy.
-  bool copies_b() const {
-    return both_are_floats && pack_b_ && !side_by_side() && row_blocks_.parts == 1 &&
-           p_.b.column_stride == 1;
+    return packed_b_ + (pack_b_ ? column - first_column_ : 0) * depth_;
   }
 
   void rows(int64_t first, int64_t last) {
@@ -170,9 +161,7 @@ class Blocks {
     int64_t column = first_column_;
     if (walks()) column = walk_along(first, strips);
     for (; column < last_column_; column += strip_) {
-      if (copies_b() && fills(column))
-        strip<B>(b_at(column), p_.b.row_stride, first, strips, column, copy_of_b());
-      else if (pack_b_ || !fills(column))
+      if (pack_b_ || !fills(column))
         strip<float>(packed_b(column), width_at(column), first, strips, column);
       else strip<B>(b_at(column), p_.b.row_stride, first, strips, column);
     }
@@ -224,30 +213,21 @@ class Blocks {
             .add = add_};
   }
 
-  // `packed`: how rows of a were put side by side. `copy`: where the first tile copies b to, for
-  // the others; null: nowhere.
+  // `packed`: how rows of a were put side by side.
   template <class FromB>
-  void strip(const FromB* b, int64_t b_step, int64_t first, const Even& packed, int64_t column,
-             float* copy = nullptr) {
+  void strip(const FromB* b, int64_t b_step, int64_t first, const Even& packed, int64_t column) {
     const size_t vectors = vectors_at(column);
     const bool whole = fills(column);
     const Even strips =
         side_by_side() ? packed : evenly(packed.count, static_cast<int64_t>(most_rows(vectors)));
     TileWork<FromB> work = work_for(b, b_step, column);
-    const Tile<FromB>* tiles = tiles_of<Reads::packed_a, FromB>(vectors);
+    const Tile<FromB>* tiles = tiles_of<true, FromB>(vectors);
     if constexpr (both_are_floats)
-      if (!side_by_side()) tiles = tiles_of<Reads::as_it_lies, FromB>(vectors);
+      if (!side_by_side()) tiles = tiles_of<false, FromB>(vectors);
     for (int64_t s = 0; s < strips.parts; ++s) {
       const int64_t row = strips.begin(s), count = strips.begin(s + 1) - row;
       work.a = a_at(first, row);
       work.c = c_ + (first + row) * p_.c.row_stride + column;
-      if constexpr (both_are_floats)
-        if (copy != nullptr && s == 0 && strips.parts > 1) {
-          work.copy = copy;
-          tiles_of<Reads::and_copies_b, FromB>(vectors)[count - 1](work);
-          work.b = copy, work.b_step = width_at(column);
-          continue;
-        }
       if (whole) tiles[count - 1](work);
       else compute_aside(work, tiles[count - 1], count, b_step, last_column_ - column);
     }

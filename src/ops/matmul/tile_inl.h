@@ -35,21 +35,17 @@ struct TileWork {
   int64_t b_step;  // from one k to the next
   float* c;
   int64_t c_row;
-  const float* bias;      // added to the sum; null: none
-  bool add;               // to what is in c
-  float* copy = nullptr;  // where Reads::and_copies_b puts the columns, one k behind the other
+  const float* bias;  // added to the sum; null: none
+  bool add;           // to what is in c
 };
-
-enum class Reads { as_it_lies, packed_a, and_copies_b };
 
 HWY_INLINE V load_floats(F d, const float* from) { return hn::LoadU(d, from); }
 HWY_INLINE V load_floats(F d, const hwy::bfloat16_t* from) {
   return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::bfloat16_t, F>(), from));
 }
 
-// Steps of k between asking for elements and using them: what is copied comes from far away.
-template <Reads reads>
-constexpr int64_t prefetch_ahead = reads == Reads::and_copies_b ? 16 : 8;
+// Steps of k between asking for elements and using them.
+constexpr int64_t prefetch_ahead = 8;
 
 // Vectors that share a cache line ask for it once.
 template <size_t vector, class B>
@@ -60,7 +56,7 @@ HWY_INLINE void prefetch_line(const B* at) {
 
 // Accumulators are named by constants so that they become registers: the compiler keeps an array
 // that is walked by a loop in memory.
-template <size_t rows, size_t vectors, Reads reads, class B, size_t... at, size_t... column>
+template <size_t rows, size_t vectors, bool packed_a, class B, size_t... at, size_t... column>
 HWY_INLINE void multiply(const TileWork<B>& work, std::index_sequence<at...>,
                          std::index_sequence<column...>) {
   const F d;
@@ -68,9 +64,6 @@ HWY_INLINE void multiply(const TileWork<B>& work, std::index_sequence<at...>,
   V sum[rows * vectors] = {(static_cast<void>(at), hn::Zero(d))...};
   const float* HWY_RESTRICT a = work.a;
   const B* HWY_RESTRICT b = work.b;
-  constexpr bool packed_a = reads == Reads::packed_a;
-  constexpr int64_t ahead = prefetch_ahead<reads>;
-  [[maybe_unused]] float* HWY_RESTRICT copy = work.copy;
   const int64_t a_row = packed_a ? 1 : work.a_row;
   const int64_t a_step = packed_a ? int64_t{rows} : work.a_step;
   const int64_t b_step = work.b_step;
@@ -79,13 +72,9 @@ HWY_INLINE void multiply(const TileWork<B>& work, std::index_sequence<at...>,
   // Rows of c are wanted when the sums are done, all at once and mostly from far away.
   (hwy::Prefetch(c + int64_t{at / vectors} * c_row + int64_t{at % vectors} * lanes), ...);
   for (int64_t k = work.depth; k > 0; --k) {
-    if (packed_a) hwy::Prefetch(a + ahead * a_step);
-    (prefetch_line<column, B>(b + ahead * b_step + int64_t{column} * lanes), ...);
+    if (packed_a) hwy::Prefetch(a + prefetch_ahead * a_step);
+    (prefetch_line<column, B>(b + prefetch_ahead * b_step + int64_t{column} * lanes), ...);
     const V columns[vectors] = {load_floats(d, b + int64_t{column} * lanes)...};
-    if constexpr (reads == Reads::and_copies_b) {
-      (hn::StoreU(columns[column], d, copy + int64_t{column} * lanes), ...);
-      copy += int64_t{vectors} * lanes;
-    }
     ((sum[at] =
           hn::MulAdd(hn::Set(d, a[int64_t{at / vectors} * a_row]), columns[at % vectors], sum[at])),
      ...);
@@ -102,10 +91,10 @@ HWY_INLINE void multiply(const TileWork<B>& work, std::index_sequence<at...>,
   (hn::StoreU(sum[at], d, c + int64_t{at / vectors} * c_row + int64_t{at % vectors} * lanes), ...);
 }
 
-template <size_t rows, size_t vectors, Reads reads, class B>
+template <size_t rows, size_t vectors, bool packed_a, class B>
 HWY_NOINLINE void tile(const TileWork<B>& work) {
-  multiply<rows, vectors, reads>(work, std::make_index_sequence<rows * vectors>(),
-                                 std::make_index_sequence<vectors>());
+  multiply<rows, vectors, packed_a>(work, std::make_index_sequence<rows * vectors>(),
+                                    std::make_index_sequence<vectors>());
 }
 
 // As many rows as the registers hold beside a row of b and a broadcast element of a. Each number of
@@ -127,25 +116,25 @@ constexpr size_t most_short_rows = 8;
 template <class B>
 using Tile = void (*)(const TileWork<B>&);
 
-template <size_t vectors, Reads reads, class B, size_t... row>
+template <size_t vectors, bool packed_a, class B, size_t... row>
 const Tile<B>* tiles_of(std::index_sequence<row...>) {
-  static constexpr Tile<B> tiles[] = {tile<row + 1, vectors, reads, B>...};
+  static constexpr Tile<B> tiles[] = {tile<row + 1, vectors, packed_a, B>...};
   return tiles;
 }
-template <size_t vectors, Reads reads, class B>
+template <size_t vectors, bool packed_a, class B>
 const Tile<B>* tiles_of() {
   constexpr size_t most =
       std::is_same_v<B, float> ? most_rows(vectors) : std::min(most_short_rows, most_rows(vectors));
-  return tiles_of<vectors, reads, B>(std::make_index_sequence<most>());
+  return tiles_of<vectors, packed_a, B>(std::make_index_sequence<most>());
 }
 
 // The tile of `n` rows is at n - 1.
-template <Reads reads, class B>
+template <bool packed_a, class B>
 const Tile<B>* tiles_of(size_t vectors) {
-  if (vectors == 1) return tiles_of<1, reads, B>();
-  if (vectors == 2) return tiles_of<2, reads, B>();
-  if (vectors == 3) return tiles_of<3, reads, B>();
-  return tiles_of<4, reads, B>();
+  if (vectors == 1) return tiles_of<1, packed_a, B>();
+  if (vectors == 2) return tiles_of<2, packed_a, B>();
+  if (vectors == 3) return tiles_of<3, packed_a, B>();
+  return tiles_of<4, packed_a, B>();
 }
 
 // A few rows of b times few rows of a, walked along the columns of b: so little is done with each
