@@ -28,7 +28,7 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
   const bool rows_collide = b.row_stride * 4 % 2048 == 0;
   if (m <= 8 && rows_collide && !b_lies_along_k)
     return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
-  if (m <= 48 && !rows_collide && !b_lies_along_k)
+  if (!rows_collide && !b_lies_along_k && (m <= 48 || (m <= 128 && n * k <= 1 << 19)))
     return {.pack = Pack::none, .kc = 512, .mc = 96, .nc = 1024, .vectors = wide ? 3 : 2};
   if (m <= 48 && !b_lies_along_k)
     return {.pack = Pack::b, .kc = 512, .mc = 24, .nc = 1024, .vectors = 2};
@@ -39,15 +39,14 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
   // The whole of b stays in the first level as it lies.
   if (n * k <= 96 * 96 && !b_lies_along_k)
     return {.pack = Pack::none, .kc = 256, .mc = 672, .nc = 1024, .vectors = vectors};
-  if (n <= 64) return {.pack = Pack::b, .kc = 512, .mc = 4096, .nc = 256, .vectors = vectors};
-  if (n * k <= 256 * 256)
-    return {.pack = wide && !b_lies_along_k ? Pack::none : Pack::b,
-            .kc = 256,
-            .mc = 672,
-            .nc = 1024,
-            .vectors = 2};
+  if (n <= 128 || n * k <= 256 * 256)
+    return {.pack = wide && n > 64 && !b_lies_along_k ? Pack::none : Pack::b,
+            .kc = 512,
+            .mc = 96,
+            .nc = 512,
+            .vectors = vectors};
   if (wide) return {.pack = Pack::a_and_b, .kc = 512, .mc = 168, .nc = 1024, .vectors = 2};
-  return {.pack = Pack::a_and_b, .kc = 256, .mc = 96, .nc = 512, .vectors = 2};
+  return {.pack = Pack::a_and_b, .kc = 512, .mc = 192, .nc = 2048, .vectors = 2};
 }
 
 }  // namespace
