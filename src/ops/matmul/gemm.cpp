@@ -159,7 +159,7 @@ class Blocks {
                    packed_a_ + row * depth_);
       }
     int64_t column = first_column_;
-    if (walks()) column = walk_along(first, strips);
+    if (walks(strips)) column = walk_along(first, strips);
     for (; column < last_column_; column += strip_) {
       if (pack_b_ || !fills(column))
         strip<float>(packed_b(column), width_at(column), first, strips, column);
@@ -169,9 +169,10 @@ class Blocks {
 
   bool side_by_side() const { return pack_a_ && copied_row_ == 0; }
 
-  bool walks() const {
+  bool walks(const Even& packed) const {
+    const int64_t most = (packed.count + packed.parts - 1) / packed.parts;
     return !pack_b_ && depth_ <= static_cast<int64_t>(most_walked_depth) &&
-           (!side_by_side() || most_rows_ <= static_cast<int64_t>(most_walked_rows));
+           (!side_by_side() || most <= static_cast<int64_t>(most_walked_rows));
   }
 
   // Where the columns begin that are left.
