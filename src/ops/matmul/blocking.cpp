@@ -22,14 +22,16 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
   // Dot products of what lies along k.
   if ((m <= 4 || n == 1) && b_lies_along_k && a.column_stride == 1) return {.pack = Pack::none};
   // So little is done with each element of b that it is best read in the order in which it lies.
-  if (m <= 4 && !b_lies_along_k)
+  const bool rows_collide = b.row_stride * 4 % 2048 == 0;  // they share few places in the caches
+  if (!b_lies_along_k && (m <= 4 ? n >= 256 : m <= 8 && rows_collide))
     return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
   // To copy b would take longer than to use it, unless its rows get into the way of each other.
-  const bool rows_collide = b.row_stride * 4 % 2048 == 0;
-  if (m <= 8 && rows_collide && !b_lies_along_k)
-    return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
   if (!rows_collide && !b_lies_along_k && (m <= 48 || (m <= 128 && n * k <= 1 << 19)))
-    return {.pack = Pack::none, .kc = 512, .mc = 96, .nc = 1024, .vectors = wide ? 3 : 2};
+    return {.pack = Pack::none,
+            .kc = m <= 12 ? 2048 : 512,
+            .mc = 96,
+            .nc = 1024,
+            .vectors = wide ? 3 : 2};
   if (m <= 48 && !b_lies_along_k)
     return {.pack = Pack::b, .kc = 512, .mc = 24, .nc = 1024, .vectors = 2};
   const int vectors = static_cast<int>(std::min<int64_t>(wide ? 4 : 2, (n + floats - 1) / floats));
