@@ -139,7 +139,14 @@ const Tile<B>* tiles_of(size_t vectors) {
 
 // A few rows of b times few rows of a, walked along the columns of b: so little is done with each
 // element that what counts is to read b in the order in which it lies. Sums are those of a tile.
+// As with tiles, few functions where speed does not count.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || HWY_TARGET == HWY_SCALAR
+constexpr size_t most_walked_rows = 2, most_walked_depth = 2;
+#elif HWY_TARGET <= HWY_AVX2
 constexpr size_t most_walked_rows = 4, most_walked_depth = 8;
+#else
+constexpr size_t most_walked_rows = 2, most_walked_depth = 4;
+#endif
 
 template <size_t rows, size_t depth, size_t vectors, class B, size_t... row, size_t... column>
 HWY_INLINE void walk_step(const V* factors, const TileWork<B>& work, int64_t at,
