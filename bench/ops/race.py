@@ -54,7 +54,10 @@ def measure(case, sides, rounds):
             if not reply.startswith("ok"):
                 raise RuntimeError(reply)
             notes[column] = reply[3:]
-            once = float(sides.ask(process, f"run {number} 1").split()[clock])
+            reply = sides.ask(process, f"run {number} 1")
+            if reply.startswith("no "):
+                raise RuntimeError(reply)
+            once = float(reply.split()[clock])
         except (OSError, RuntimeError) as problem:
             missing[column] = str(problem)
             continue

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 
 #include <ejk/tensor.h>
 
@@ -14,16 +16,16 @@ namespace ejk::ops {
 
 namespace detail {
 
-// The bytes from the first to behind the last element, and the axes that have more than one
-// element, the widest step first.
+// The bytes from the first to behind the last element, and the axes, the widest step first. Axes of
+// one element lead nowhere: their step is 0.
 template <int rank>
 struct Span {
   struct Axis {
-    int64_t step, size;
+    int64_t step = 0, size = 1;
+    auto operator<=>(const Axis&) const = default;
   };
   intptr_t begin = 0, end = 0;
   std::array<Axis, static_cast<size_t>(rank)> axes{};
-  size_t count = 0;  // of the axes
 
   bool empty() const { return begin == end; }
 
@@ -36,14 +38,13 @@ struct Span {
       return;
     }
     end = begin + item;
-    for (size_t d = 0; d < view.shape.size(); ++d) {
-      const int64_t step = view.strides[d] * item, reach = step * (view.shape[d] - 1);
+    for (size_t d = 0; d < axes.size(); ++d) {
       if (view.shape[d] == 1) continue;
-      (reach < 0 ? begin : end) += reach;
-      size_t at = count++;
-      for (; at > 0 && axes[at - 1].step < std::abs(step); --at) axes[at] = axes[at - 1];
-      axes[at] = {std::abs(step), view.shape[d]};
+      const int64_t step = view.strides[d] * item;
+      (step < 0 ? begin : end) += step * (view.shape[d] - 1);
+      axes[d] = {std::abs(step), view.shape[d]};
     }
+    std::ranges::sort(axes, std::greater());
   }
 };
 template <class V>
@@ -58,9 +59,9 @@ bool overlaps_itself(const V& view) {
   const detail::Span span(view);
   if (span.empty()) return false;
   int64_t reach = static_cast<int64_t>(sizeof(typename V::element_type));
-  for (size_t i = span.count; i-- > 0;) {
-    if (span.axes[i].step < reach) return true;
-    reach += span.axes[i].step * (span.axes[i].size - 1);
+  for (auto axis = span.axes.rbegin(); axis != span.axes.rend(); ++axis) {
+    if (axis->size > 1 && axis->step < reach) return true;
+    reach += axis->step * (axis->size - 1);
   }
   return false;
 }
@@ -71,10 +72,9 @@ bool overlap(const V& view, const W& other) {
   const detail::Span x(view);
   const detail::Span y(other);
   if (x.end <= y.begin || y.end <= x.begin || x.empty() || y.empty()) return false;
-  if (x.count == 0 || y.count == 0 || x.axes[0].step != y.axes[0].step) return true;
   // Rows of the same pitch: the columns decide, if neither window wraps around.
   const int64_t pitch = x.axes[0].step;
-  if (pitch == 0) return true;
+  if (pitch == 0 || pitch != y.axes[0].step) return true;
   const auto width = [&](const auto& s) {
     return (s.end - s.begin) - pitch * (s.axes[0].size - 1);
   };

@@ -102,8 +102,8 @@ HWY_INLINE void multiply_wide(const float* left, int64_t left_step, const float*
 }
 
 // to[c][r] = from[r][c].
-HWY_INLINE void transpose(const float* from, int64_t from_step, int64_t rows, int64_t columns,
-                          float* to, int64_t to_step) {
+HWY_NOINLINE inline void transpose(const float* from, int64_t from_step, int64_t rows,
+                                   int64_t columns, float* to, int64_t to_step) {
   int64_t r = 0;
 #if HWY_TARGET != HWY_SCALAR
   const hn::FixedTag<float, 4> d;

@@ -21,11 +21,19 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
   const bool b_lies_along_k = b.column_stride != 1 && b.row_stride == 1;
   // Dot products of what lies along k.
   if ((m <= 4 || n == 1) && b_lies_along_k && a.column_stride == 1) return {.pack = Pack::none};
-  // To copy b would take as long as to use it. Few rows of it at a time keep its pages at hand.
-  if (m <= 8 && !b_lies_along_k)
-    return {.pack = Pack::none, .kc = 16, .mc = 8, .nc = 4096, .vectors = m <= 3 ? 4 : 2};
+  // So little is done with each element of b that it is best read in the order in which it lies.
+  const bool rows_collide = b.row_stride * 4 % 2048 == 0;  // they share few places in the caches
+  if (!b_lies_along_k && (m <= 4 ? n >= 256 : m <= 8 && rows_collide))
+    return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
+  // To copy b would take longer than to use it, unless its rows get into the way of each other.
+  if (!rows_collide && !b_lies_along_k && (m <= 48 || (m <= 128 && n * k <= 1 << 19)))
+    return {.pack = Pack::none,
+            .kc = m <= 12 ? 2048 : 512,
+            .mc = 96,
+            .nc = 1024,
+            .vectors = wide ? 3 : 2};
   if (m <= 48 && !b_lies_along_k)
-    return {.pack = Pack::none, .kc = 64, .mc = 48, .nc = 1024, .vectors = wide ? 3 : 2};
+    return {.pack = Pack::b, .kc = 512, .mc = 24, .nc = 1024, .vectors = 2};
   const int vectors = static_cast<int>(std::min<int64_t>(wide ? 4 : 2, (n + floats - 1) / floats));
   // A tile as wide as b: a is read once and b stays in the cache.
   if (wide && n <= 64 && n * k <= (1 << 18) && !b_lies_along_k)
@@ -33,15 +41,14 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
   // The whole of b stays in the first level as it lies.
   if (n * k <= 96 * 96 && !b_lies_along_k)
     return {.pack = Pack::none, .kc = 256, .mc = 672, .nc = 1024, .vectors = vectors};
-  if (n <= 64) return {.pack = Pack::b, .kc = 512, .mc = 4096, .nc = 256, .vectors = vectors};
-  if (n * k <= 256 * 256)
-    return {.pack = wide && !b_lies_along_k ? Pack::none : Pack::b,
-            .kc = 256,
-            .mc = 672,
-            .nc = 1024,
-            .vectors = 2};
+  if (n <= 128 || n * k <= 256 * 256)
+    return {.pack = wide && n > 64 && !b_lies_along_k ? Pack::none : Pack::b,
+            .kc = 512,
+            .mc = 96,
+            .nc = 512,
+            .vectors = vectors};
   if (wide) return {.pack = Pack::a_and_b, .kc = 512, .mc = 168, .nc = 1024, .vectors = 2};
-  return {.pack = Pack::a_and_b, .kc = 256, .mc = 96, .nc = 512, .vectors = 2};
+  return {.pack = Pack::a_and_b, .kc = 512, .mc = 192, .nc = 2048, .vectors = 2};
 }
 
 }  // namespace

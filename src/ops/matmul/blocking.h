@@ -54,7 +54,7 @@ Space<Config> blocking_space(MatmulBlocking Config::*field, int64_t m, int64_t n
       })
       .param(field, &B::kc,
              [=](const Config& c) {
-               return (c.*field).pack == Pack::none ? up_to(k, {16, 32, 64, 128, 256, 512, 4096})
+               return (c.*field).pack == Pack::none ? up_to(k, {8, 16, 64, 256, 512, 4096})
                                                     : up_to(k, {128, 192, 256, 384, 512});
              })
       .param(field, &B::nc,
@@ -64,8 +64,8 @@ Space<Config> blocking_space(MatmulBlocking Config::*field, int64_t m, int64_t n
              })
       .param(field, &B::mc,
              [=](const Config& c) {
-               return (c.*field).pack == Pack::a_and_b ? up_to(m, {84, 168, 336, 672})
-                                                       : up_to(m, {168, 672, 4096});
+               return (c.*field).pack == Pack::a_and_b ? up_to(m, {96, 192, 384, 672})
+                                                       : up_to(m, {24, 96, 168, 672, 4096});
              })
       .where([=](const Config& c) { return gemm_can_run(c.*field); })
       .param(field, &B::threads, thread_counts());

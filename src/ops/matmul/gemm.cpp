@@ -116,12 +116,33 @@ class Blocks {
     return b_ + first_k_ * p_.b.row_stride + column * p_.b.column_stride;
   }
 
+  // Vectors of the strip that begins there: at the right edge of c no more than it takes, as long
+  // as such tiles have as many rows.
+  size_t vectors_at(int64_t column) const {
+    const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
+    size_t vectors = vectors_;
+    while (vectors > 1 && static_cast<int64_t>(vectors - 1) * lanes >= last_column_ - column &&
+           most_rows(vectors - 1) >= most_rows(vectors))
+      --vectors;
+    return vectors;
+  }
+
   void pack_b() {
-    // Without packing only columns that do not fill a strip are copied.
-    const int64_t from = pack_b_ ? first_column_ : last_column_ - (last_column_ % strip_);
-    if (from < last_column_)
-      pack_columns(b_at(from), p_.b.row_stride, p_.b.column_stride, last_column_ - from, vectors_,
-                   depth_, packed_b_);
+    const int64_t whole = last_column_ - last_column_ % strip_;
+    if (pack_b_ && first_column_ < whole)
+      pack_columns(b_at(first_column_), p_.b.row_stride, p_.b.column_stride, whole - first_column_,
+                   vectors_, depth_, packed_b_);
+    // Columns that do not fill a vector are always copied.
+    if (whole < last_column_ && (pack_b_ || !fills(whole)))
+      pack_columns(b_at(whole), p_.b.row_stride, p_.b.column_stride, last_column_ - whole,
+                   vectors_at(whole), depth_, packed_b(whole));
+  }
+  bool fills(int64_t column) const { return column + width_at(column) <= last_column_; }
+  int64_t width_at(int64_t column) const {
+    return static_cast<int64_t>(vectors_at(column) * hn::Lanes(F()));
+  }
+  float* packed_b(int64_t column) const {
+    return packed_b_ + (pack_b_ ? column - first_column_ : 0) * depth_;
   }
 
   void rows(int64_t first, int64_t last) {
@@ -137,66 +158,102 @@ class Blocks {
                    p_.a.row_stride, p_.a.column_stride, count, count, depth_,
                    packed_a_ + row * depth_);
       }
-    for (int64_t column = first_column_; column < last_column_; column += strip_) {
-      const bool whole = column + strip_ <= last_column_;
-      if (pack_b_ || !whole) {
-        const float* b = packed_b_ + (pack_b_ ? column - first_column_ : 0) * depth_;
-        strip(b, strip_, first, strips, column, whole);
-      } else {
-        strip(b_at(column), p_.b.row_stride, first, strips, column, whole);
-      }
+    int64_t column = first_column_;
+    if (walks(strips)) column = walk_along(first, strips);
+    for (; column < last_column_; column += strip_) {
+      if (pack_b_ || !fills(column))
+        strip<float>(packed_b(column), width_at(column), first, strips, column);
+      else strip<B>(b_at(column), p_.b.row_stride, first, strips, column);
     }
   }
 
+  bool side_by_side() const { return pack_a_ && copied_row_ == 0; }
+
+  bool walks(const Even& packed) const {
+    const int64_t most = (packed.count + packed.parts - 1) / packed.parts;
+    return !pack_b_ && depth_ <= static_cast<int64_t>(most_walked_depth) &&
+           (!side_by_side() || most <= static_cast<int64_t>(most_walked_rows));
+  }
+
+  // Where the columns begin that are left.
+  int64_t walk_along(int64_t first, const Even& packed) {
+    const int64_t end = last_column_ - last_column_ % strip_;
+    const Even strips =
+        side_by_side() ? packed : evenly(packed.count, static_cast<int64_t>(most_walked_rows));
+    if (first_column_ < end)
+      for (int64_t s = 0; s < strips.parts; ++s) {
+        const int64_t row = strips.begin(s), count = strips.begin(s + 1) - row;
+        TileWork<B> work = work_for(b_at(first_column_), p_.b.row_stride, first_column_);
+        work.a = a_at(first, row);
+        work.c = c_ + (first + row) * p_.c.row_stride + first_column_;
+        if (side_by_side()) work.a_row = 1, work.a_step = count;
+        walk(static_cast<size_t>(count), work, end - first_column_);
+      }
+    return end;
+  }
+
+  const float* a_at(int64_t first, int64_t row) const {
+    if (copied_row_ != 0) return packed_a_ + row * copied_row_;
+    if (pack_a_) return packed_a_ + row * depth_;
+    if constexpr (both_are_floats)
+      return a_ + (first + row) * p_.a.row_stride + first_k_ * p_.a.column_stride;
+    return nullptr;
+  }
+
   template <class FromB>
-  void strip(const FromB* b, int64_t b_step, int64_t first, const Even& strips, int64_t column,
-             bool whole) {
+  TileWork<FromB> work_for(const FromB* b, int64_t b_step, int64_t column) const {
+    return {.depth = depth_,
+            .a = nullptr,
+            .a_row = copied_row_ != 0 ? copied_row_ : p_.a.row_stride,
+            .a_step = copied_row_ != 0 ? 1 : p_.a.column_stride,
+            .b = b,
+            .b_step = b_step,
+            .c = nullptr,
+            .c_row = p_.c.row_stride,
+            .bias = bias_ != nullptr ? bias_ + column : nullptr,
+            .add = add_};
+  }
+
+  // `packed`: how rows of a were put side by side.
+  template <class FromB>
+  void strip(const FromB* b, int64_t b_step, int64_t first, const Even& packed, int64_t column) {
+    const size_t vectors = vectors_at(column);
+    const bool whole = fills(column);
+    const Even strips =
+        side_by_side() ? packed : evenly(packed.count, static_cast<int64_t>(most_rows(vectors)));
+    TileWork<FromB> work = work_for(b, b_step, column);
+    const Tile<FromB>* tiles = tiles_of<true, FromB>(vectors);
+    if constexpr (both_are_floats)
+      if (!side_by_side()) tiles = tiles_of<false, FromB>(vectors);
     for (int64_t s = 0; s < strips.parts; ++s) {
       const int64_t row = strips.begin(s), count = strips.begin(s + 1) - row;
-      TileWork<FromB> work{.depth = depth_,
-                           .a = nullptr,
-                           .a_row = p_.a.row_stride,
-                           .a_step = p_.a.column_stride,
-                           .b = b,
-                           .b_step = b_step,
-                           .c = c_ + (first + row) * p_.c.row_stride + column,
-                           .c_row = p_.c.row_stride,
-                           .bias = bias_ != nullptr ? bias_ + column : nullptr,
-                           .add = add_};
-      if (pack_a_ && copied_row_ == 0) {
-        work.a = packed_a_ + row * depth_;
-        compute(work, tile_for<true, FromB>(static_cast<size_t>(count), vectors_), count, column,
-                whole);
-      } else if constexpr (both_are_floats) {
-        work.a = a_ + (first + row) * p_.a.row_stride + first_k_ * p_.a.column_stride;
-        if (copied_row_ != 0)
-          work.a = packed_a_ + row * copied_row_, work.a_row = copied_row_, work.a_step = 1;
-        compute(work, tile_for<false, FromB>(static_cast<size_t>(count), vectors_), count, column,
-                whole);
-      }
+      work.a = a_at(first, row);
+      work.c = c_ + (first + row) * p_.c.row_stride + column;
+      if (whole) tiles[count - 1](work);
+      else compute_aside(work, tiles[count - 1], count, b_step, last_column_ - column);
     }
   }
 
+  // All columns of the tile go to a buffer; those that c has are taken from it.
   template <class FromB>
-  void compute(TileWork<FromB>& work, Tile<FromB> tile, int64_t rows, int64_t column, bool whole) {
-    if (whole) return tile(work);
-    // All columns of the tile go to a buffer; those that c has are taken from it.
+  static void compute_aside(TileWork<FromB> work, Tile<FromB> tile, int64_t rows, int64_t width,
+                            int64_t columns) {
     HWY_ALIGN float buffer[most_rows(2) * 4 * hn::MaxLanes(F())];
-    float* c = work.c;
-    const float* bias = work.bias;
-    const bool add = work.add;
+    const TileWork<FromB> wanted = work;
     work.c = buffer;
-    work.c_row = strip_;
+    work.c_row = width;
     work.bias = nullptr;
     work.add = false;
     tile(work);
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < last_column_ - column; ++j) {
-        float value = buffer[i * strip_ + j];
-        if (add) value = c[i * p_.c.row_stride + j] + value;
-        if (bias != nullptr) value += bias[j];
-        c[i * p_.c.row_stride + j] = value;
+    for (int64_t i = 0; i < rows; ++i) {
+      float* const c = wanted.c + i * wanted.c_row;
+      for (int64_t j = 0; j < columns; ++j) {
+        float value = buffer[i * width + j];
+        if (wanted.add) value = c[j] + value;
+        if (wanted.bias != nullptr) value += wanted.bias[j];
+        c[j] = value;
       }
+    }
   }
 
   const Gemm& p_;

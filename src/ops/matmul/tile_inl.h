@@ -9,6 +9,7 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -116,23 +117,101 @@ template <class B>
 using Tile = void (*)(const TileWork<B>&);
 
 template <size_t vectors, bool packed_a, class B, size_t... row>
-Tile<B> tile_of(size_t rows, std::index_sequence<row...>) {
+const Tile<B>* tiles_of(std::index_sequence<row...>) {
   static constexpr Tile<B> tiles[] = {tile<row + 1, vectors, packed_a, B>...};
-  return tiles[rows - 1];
+  return tiles;
 }
 template <size_t vectors, bool packed_a, class B>
-Tile<B> tile_of(size_t rows) {
+const Tile<B>* tiles_of() {
   constexpr size_t most =
       std::is_same_v<B, float> ? most_rows(vectors) : std::min(most_short_rows, most_rows(vectors));
-  return tile_of<vectors, packed_a, B>(rows, std::make_index_sequence<most>());
+  return tiles_of<vectors, packed_a, B>(std::make_index_sequence<most>());
 }
 
+// The tile of `n` rows is at n - 1.
 template <bool packed_a, class B>
-Tile<B> tile_for(size_t rows, size_t vectors) {
-  if (vectors == 1) return tile_of<1, packed_a, B>(rows);
-  if (vectors == 2) return tile_of<2, packed_a, B>(rows);
-  if (vectors == 3) return tile_of<3, packed_a, B>(rows);
-  return tile_of<4, packed_a, B>(rows);
+const Tile<B>* tiles_of(size_t vectors) {
+  if (vectors == 1) return tiles_of<1, packed_a, B>();
+  if (vectors == 2) return tiles_of<2, packed_a, B>();
+  if (vectors == 3) return tiles_of<3, packed_a, B>();
+  return tiles_of<4, packed_a, B>();
+}
+
+// A few rows of b times few rows of a, walked along the columns of b: so little is done with each
+// element that what counts is to read b in the order in which it lies. Sums are those of a tile.
+// As with tiles, few functions where speed does not count.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || HWY_TARGET == HWY_SCALAR
+constexpr size_t most_walked_rows = 2, most_walked_depth = 2;
+#elif HWY_TARGET <= HWY_AVX2
+constexpr size_t most_walked_rows = 4, most_walked_depth = 8;
+#else
+constexpr size_t most_walked_rows = 2, most_walked_depth = 4;
+#endif
+
+template <size_t rows, size_t depth, size_t vectors, class B, size_t... row, size_t... column>
+HWY_INLINE void walk_step(const V* factors, const TileWork<B>& work, int64_t at,
+                          std::index_sequence<row...>, std::index_sequence<column...>) {
+  const F d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  V sum[rows * vectors];
+  const auto add_product = [&]<size_t k>() HWY_ATTR {
+    const B* b = work.b + int64_t{k} * work.b_step + at;
+    const V columns[vectors] = {load_floats(d, b + int64_t{column} * lanes)...};
+    const auto one_row = [&]<size_t r>() HWY_ATTR {
+      ((sum[r * vectors + column] = hn::MulAdd(factors[r * depth + k], columns[column],
+                                               k == 0 ? hn::Zero(d) : sum[r * vectors + column])),
+       ...);
+    };
+    (one_row.template operator()<row>(), ...);
+  };
+  [&]<size_t... k>(std::index_sequence<k...>) HWY_ATTR {
+    (add_product.template operator()<k>(), ...);
+  }
+  (std::make_index_sequence<depth>());
+  const auto put = [&]<size_t r>() HWY_ATTR {
+    float* const c = work.c + int64_t{r} * work.c_row + at;
+    if (work.add)
+      ((sum[r * vectors + column] =
+            hn::Add(hn::LoadU(d, c + int64_t{column} * lanes), sum[r * vectors + column])),
+       ...);
+    if (work.bias != nullptr)
+      ((sum[r * vectors + column] = hn::Add(
+            sum[r * vectors + column], hn::LoadU(d, work.bias + at + int64_t{column} * lanes))),
+       ...);
+    (hn::StoreU(sum[r * vectors + column], d, c + int64_t{column} * lanes), ...);
+  };
+  (put.template operator()<row>(), ...);
+}
+
+// `columns`: whole vectors of them. work.depth is `depth`.
+template <size_t rows, size_t depth, class B>
+HWY_NOINLINE void walk(const TileWork<B>& work, int64_t columns) {
+  const F d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  V factors[rows * depth];
+  for (size_t r = 0; r < rows; ++r)
+    for (size_t k = 0; k < depth; ++k)
+      factors[r * depth + k] = hn::Set(
+          d, work.a[static_cast<int64_t>(r) * work.a_row + static_cast<int64_t>(k) * work.a_step]);
+  const auto each_row = std::make_index_sequence<rows>();
+  constexpr size_t vectors = rows == 1 ? 1 : 2;  // more of them share a load of a factor
+  int64_t at = 0;
+  for (; at + int64_t{vectors} * lanes <= columns; at += int64_t{vectors} * lanes)
+    walk_step<rows, depth, vectors>(factors, work, at, each_row,
+                                    std::make_index_sequence<vectors>());
+  if (at < columns)
+    walk_step<rows, depth, 1>(factors, work, at, each_row, std::make_index_sequence<1>());
+}
+
+template <class B>
+void walk(size_t rows, const TileWork<B>& work, int64_t columns) {
+  using Walk = void (*)(const TileWork<B>&, int64_t);
+  static constexpr auto all = []<size_t... i>(std::index_sequence<i...>) {
+    return std::array<Walk, sizeof...(i)>{
+        walk<i / most_walked_depth + 1, i % most_walked_depth + 1, B>...};
+  }
+  (std::make_index_sequence<most_walked_rows * most_walked_depth>());
+  all[(rows - 1) * most_walked_depth + static_cast<size_t>(work.depth) - 1](work, columns);
 }
 
 }  // namespace ejk::ops::HWY_NAMESPACE
