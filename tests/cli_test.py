@@ -806,8 +806,9 @@ def test_what_if_counts_coverage_and_regret(ejk, shifted, device, store):
     assert (result["calls"], result["seconds"]) == (400, 12.0)
     assert {t["tier"]: t["calls"] for t in result["tiers"] if t["calls"]} == {"measured here": 100, "nothing: heuristic": 300}
     (todo,) = result["to_tune"]
-    # Two stored tunings halved their times, so half of the rest is expected to be saved.
-    assert todo["expected_gain"] == pytest.approx(0.5) and result["expected_regret_seconds"] == pytest.approx(1.5)
+    # Two stored tunings halved their times, so more is expected than of a call of which nothing is known.
+    assert 0.15 < todo["expected_gain"] < 0.5
+    assert result["expected_regret_seconds"] == pytest.approx(3.0 * todo["expected_gain"])
     assert "75 % of the time" in ejk("what-if").stdout
     ejk("what-if", "--min-coverage", "74")
     ejk("what-if", "--min-coverage", "76", expect=4)
@@ -1174,6 +1175,33 @@ def test_the_examples_of_the_document_run(ejk, plugin, device, tmp_path):
         result = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True)
         allowed = [int(c) for c in code.split(" or ")] if code else [0]
         assert result.returncode in allowed, (line, result.stdout, result.stderr)
+
+
+def test_the_walkthrough_can_be_followed(tmp_path):
+    """The files are written and the lines run as the document says, with the installed package."""
+    text = (ROOT / "docs/walkthrough.md").read_text()
+    sources = re.findall(r"(?ms)^```(?:cpp|cmake)\n(?://|#) ([\w.]+)\n(.*?)^```", text)
+    assert [name for name, _ in sources] == ["transpose.h", "app.cpp", "kernels.cpp", "CMakeLists.txt"]
+    work, prefix = tmp_path / "work", tmp_path / "prefix"
+    work.mkdir()
+    for name, source in sources:
+        (work / name).write_text(source)
+    install = ["cmake", "--install", BUILD, "--prefix", prefix]
+    subprocess.run(install, check=True, capture_output=True, timeout=300)
+    env = {"PATH": f"{prefix}/bin:{os.environ['PATH']}", "HOME": str(tmp_path / "home"), "CMAKE_PREFIX_PATH": str(prefix)}
+
+    def plain(line):
+        return re.sub(r"tile \d+", "tile N", " ".join(line.split()))
+
+    steps = re.findall(r"(?m)^\$ (.*)\n((?:[^$`].*\n)*)", "".join(re.findall(r"(?ms)^```console\n(.*?)^```", text)))
+    assert len(steps) > 10
+    for command, shown in steps:
+        result = subprocess.run(["sh", "-c", command], cwd=work, env=env, capture_output=True, text=True, timeout=1200)
+        assert result.returncode == 0, (command, result.stdout, result.stderr)
+        printed = [plain(line) for line in result.stdout.splitlines()]
+        for line in shown.splitlines():
+            assert any(plain(line) in there for there in printed), (command, line, result.stdout)
+    assert not list((work / "user").rglob("*.json"))
 
 
 def test_the_document_names_every_verb_and_exit_code():
