@@ -65,7 +65,8 @@ std::vector<PlannedCall> plan_tuning(std::vector<RecordedCall> calls, Persistent
       planned.why = "an earlier tuning rejected every candidate";
     } else if (stored) {
       planned.expected_gain = left_to_gain;
-      planned.why = "its tuning was cut short";
+      planned.why = stored->entry.provenance == "imported" ? "it was imported, not measured"
+                                                           : "its tuning was cut short";
     } else {
       planned.expected_gain = all.expected(guess, guess_weight);
       planned.why = all.count == 0 ? "nothing is known yet" : all.text(" of other ops");

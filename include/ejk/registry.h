@@ -45,6 +45,7 @@ struct KernelType {
   std::string type_name;  // for people
   // Throws Error if the record does not fit the kernel.
   std::unique_ptr<RebuiltCall> (*rebuild)(const RecordedCall& call) = nullptr;
+  const ConfigType* config = nullptr;
 };
 
 // Thread-safe, as are the next ones. The same type again changes nothing; two types of one op are a
@@ -53,6 +54,8 @@ void register_kernel(KernelType type);
 // Ops of the kernels known in this process, sorted.
 std::vector<std::string> registered_kernels();
 bool is_registered(const std::string& op);
+// The type of that kernel's configs; nullptr if no kernel is known as `op`.
+const ConfigType* registered_config(const std::string& op);
 
 // Loads a shared library of kernels and registers them; they stay for the process's life. Returns
 // their ops. Throws Error(io) if it cannot be loaded and Error(invalid_argument) if it holds no
@@ -93,6 +96,9 @@ inline Plugin& this_plugin() {
   return plugin;
 }
 #pragma GCC visibility pop
+
+[[noreturn]] void wrong_number(size_t given, const std::vector<std::string_view>& needed);
+[[noreturn]] void wrong_argument(size_t place, std::string_view type, const Error& error);
 
 template <class P>
 class TypedRebuiltCall final : public RebuiltCall {
@@ -149,10 +155,16 @@ class TypedRebuiltCall final : public RebuiltCall {
     if (call.arguments.is_null()) cannot_rebuild("the record has none");
     const auto& sketches = call.arguments.as_array();
     if (sketches.size() != P::arity)
-      throw Error(ErrorKind::parse, std::to_string(sketches.size()) +
-                                        " arguments are recorded and run takes " +
-                                        std::to_string(P::arity));
-    return Params{rebuild<typename P::template Param<I>>(sketches[I], data_)...};
+      wrong_number(sketches.size(), {type_name<typename P::template Param<I>>()...});
+    return Params{param<typename P::template Param<I>>(sketches[I], I)...};
+  }
+  template <class T>
+  T param(const Value& sketch, size_t place) {
+    try {
+      return rebuild<T>(sketch, data_);
+    } catch (const Error& error) {
+      wrong_argument(place, type_name<T>(), error);
+    }
   }
 
   RebuiltData data_;
@@ -187,7 +199,8 @@ std::unique_ptr<RebuiltCall> rebuild_kernel(const RecordedCall& call) {
 template <class K>
 KernelType kernel_type() {
   return {std::string(K::op_id) + "@v" + std::string(version_of<K>()), std::string(type_name<K>()),
-          &rebuild_kernel<K>};
+          &rebuild_kernel<K>,
+          &config_type<typename Plan<K, Context::plain, Platform::cpu>::Config>()};
 }
 
 template <class K>
