@@ -59,8 +59,10 @@ int bench_verb(const BenchOptions& options, Output& out) {
   filter.device = "this";
   std::vector<RecordedCall> calls;
   // An op with arguments is one call; without, it picks recorded ones.
-  if (!options.args.empty()) calls.push_back(call_from_line(options.op, options.args));
-  else {
+  if (!options.args.empty()) {
+    calls.push_back(call_from_line(options.op, options.args));
+    (void)make_line_call(calls.front());  // a wrong line is told before anything is measured
+  } else {
     if (!options.op.empty()) filter.ops = {options.op};
     calls = recorded_calls(options.kernels, filter, problems);
   }
@@ -88,8 +90,10 @@ int bench_verb(const BenchOptions& options, Output& out) {
     measured += e.seconds > 0;
     table.add({row.id.op, row.id.key, time_text(e.seconds), time_text(e.heuristic_seconds),
                ratio_text(e.speedup),
-               e.speedup > 0 ? fmt::format("{:.3g} to {:.3g}", e.speedup_low, e.speedup_high) : "-",
-               e.noise > 0 ? percent_text(e.noise) : "-", config_text(row.config), row.note});
+               e.speedup > 0 && e.samples >= least_samples
+                   ? fmt::format("{:.3g} to {:.3g}", e.speedup_low, e.speedup_high)
+                   : "-",
+               noise_text(e.noise, e.samples), config_text(row.config), row.note});
     list.push_back(Value::object({{"op", row.id.op},
                                   {"key", row.id.key},
                                   {"call", call_text(row.id.spec)},

@@ -32,6 +32,14 @@ std::string full_dtype_name(const std::string& name) {
       dtype_name(dtype_from_name(found == short_names.end() ? name : found->second)));
 }
 
+bool is_dtype(const std::string& name) {
+  try {
+    return !full_dtype_name(name).empty();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 template <class T>
 T number_from(std::string_view text, const std::string& argument) {
   T out{};
@@ -98,6 +106,8 @@ Value sketch_from(const std::string& text, int64_t seed) {
   try {
     return parse_json(text);
   } catch (const Error&) {
+    if (open != std::string::npos && close == std::string::npos && is_dtype(text.substr(0, open)))
+      refuse_argument(text, "its shape has no ']'");
     return Value(text);
   }
 }
@@ -168,6 +178,16 @@ RecordedCall call_from_line(const std::string& op, const std::vector<std::string
   return call;
 }
 
+std::unique_ptr<RebuiltCall> make_line_call(const RecordedCall& call) {
+  try {
+    return rebuild_call(call);
+  } catch (const Error& error) {
+    throw Failure(exit_usage, std::string(error.what()) +
+                                  " (--arg is given once for each, outputs included; an array is "
+                                  "--arg f32[512,512], anything else JSON, as --arg 0.5)");
+  }
+}
+
 EntryId id_of(const Invocation& inv) {
   const Device& device = inv.device == nullptr ? cpu_device() : *inv.device;
   return {device.fingerprint, inv.op(), inv.call_key(), inv.spec()};
@@ -175,6 +195,8 @@ EntryId id_of(const Invocation& inv) {
 
 std::string progress_text(const TuneProgress& p) {
   std::string line = fmt::format("{} {}: ", p.op, p.key.substr(0, 8));
+  if (p.candidates == 0 && !p.message.empty())
+    return line + fmt::format("{} ({:.0f} s)", p.message, p.elapsed);
   if (p.candidates == 0) return line + fmt::format("under way for {:.0f} s", p.elapsed);
   line += fmt::format("{} of {} tried", p.tried, p.candidates);
   if (p.rejected > 0) line += fmt::format(", {} rejected", p.rejected);

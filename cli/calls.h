@@ -28,6 +28,9 @@ std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const Fil
 // arguments, and values as JSON; a word that is no JSON is a string. Throws Failure(usage).
 RecordedCall call_from_line(const std::string& op, const std::vector<std::string>& args);
 
+// The same, ready to run. Throws Failure(usage) if its kernel does not take these arguments.
+std::unique_ptr<RebuiltCall> make_line_call(const RecordedCall& call);
+
 EntryId id_of(const Invocation& inv);
 
 // The shared libraries of kernels, as another process finds them too.

@@ -208,11 +208,9 @@ void look_at_store(const std::string& given, Findings& out) {
   }
   const bool writable = ::access(there.c_str(), W_OK | X_OK) == 0;
   size_t count = 0;
-  // Said once here, as findings.
-  std::vector<std::string> damage;
-  DirectoryStore store(path, {.read_only = true,
-                              .on_warning = [&](const std::string& why) { damage.push_back(why); },
-                              .environment = {}});
+  // What it would warn of are findings below.
+  DirectoryStore store(
+      path, {.read_only = true, .on_warning = [](const std::string&) {}, .environment = {}});
   store.for_each("", [&](const Entry&) { return ++count, true; });
   out.push_back(
       {"store", writable ? "ok" : "warn",
@@ -227,7 +225,15 @@ void look_at_store(const std::string& given, Findings& out) {
       out.push_back(
           {"disk", mib < 4 ? "bad" : "warn", fmt::format("{:.0f} MiB free at {}", mib, there)});
   }
-  for (const std::string& why : damage) out.push_back({"damaged file", "warn", why});
+  for (const BadFile& file : bad_files(path, records_of(given))) {
+    using enum BadFile::Kind;
+    const std::string detail = file.path + ": " + file.why;
+    if (file.kind == damaged)
+      out.push_back({"damaged file", "warn", detail, "ejk prune --damaged removes it"});
+    else if (file.kind == newer)
+      out.push_back({"newer file", "note", detail, "left alone, for the version that knows it"});
+    else out.push_back({"unreadable file", "warn", detail});
+  }
   const size_t quarantined = quarantine_list(path, [](const std::string&) {}).size();
   if (quarantined > 0)
     out.push_back({"quarantine", "note", fmt::format("{} configs that crashed", quarantined),

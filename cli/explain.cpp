@@ -27,6 +27,11 @@ LayerAnswer judge(const Held& held, bool answered) {
   std::string why = e.outcome == Outcome::unresolved
                         ? "the machine was too noisy to tell: the incumbent is used"
                         : "it is used";
+  std::string misfit;
+  if (const ConfigType* type = registered_config(e.id.op); type == nullptr)
+    why += ", if its kernel takes it, which cannot be asked here (--plugin LIB makes it known)";
+  else if (type->from_value(e.config, misfit) == nullptr)
+    return {&held, false, "its config does not fit " + std::string(type->name) + ": " + misfit};
   if (!e.evidence.complete) why += "; its tuning was cut short and goes on where that is allowed";
   if (e.environment != cpu_device().environment)
     why += "; it was measured in another environment (" + config_text(e.environment) + ")";

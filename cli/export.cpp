@@ -24,17 +24,18 @@ int export_verb(const ExportOptions& options, Output& out) {
   }
   const size_t count = list.as_array().size();
   if (count == 0) throw Failure(exit_nothing, "there are no such entries to export");
+  const int code = problems.list().empty() ? exit_ok : exit_failed;  // the rest is written
   if (options.file == "-") {
     if (!out.json()) out.raw(text);
     out.document(Value::object({{"entries", std::move(list)}, {"problems", problems.to_value()}}));
-    return exit_ok;
+    return code;
   }
   write_whole(options.file, text);
   out.line(std::to_string(count) + (count == 1 ? " entry" : " entries") + " written to " +
            options.file);
   out.document(Value::object(
       {{"file", options.file}, {"entries", count}, {"problems", problems.to_value()}}));
-  return exit_ok;
+  return code;
 }
 
 }  // namespace ejk::cli

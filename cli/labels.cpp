@@ -59,6 +59,9 @@ int labels_verb(const LabelsOptions& options, Output& out) {
                                    {"labels", std::move(labels)},
                                    {"notes", std::move(notes)}}));
   }
+  if (total == 0)
+    say("no label was found: the calls were not labelled, or the form of the file does not keep "
+        "labels");
   out.document(Value::object({{"files", std::move(files)}, {"problems", problems.to_value()}}));
   return total == 0 ? exit_nothing : exit_ok;
 }

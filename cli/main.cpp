@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <exception>
 #include <functional>
 #include <new>
 #include <numeric>
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include <ejk/device.h>
@@ -23,6 +26,23 @@ namespace {
 constexpr const char* about =
     "Look at, tune, move and ship the choices that kernels run with.\n"
     "ejk VERB --help says more about a verb; man ejk has it all.";
+
+// A finite number from `least`, or above it, to `most`.
+CLI::Validator number_of(double least, bool above, double most = 0) {
+  const auto check = [=](const std::string& text) -> std::string {
+    double number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool read = error == std::errc() && end == text.data() + text.size();
+    if (read && std::isfinite(number) && (above ? number > least : number >= least) &&
+        (most == 0 || number <= most))
+      return "";
+    std::string needed = above ? fmt::format("above {:g}", least) : fmt::format("from {:g}", least);
+    if (most != 0) needed += fmt::format(" to {:g}", most);
+    else if (!above) needed += " on";
+    return text + " is no number " + needed;
+  };
+  return CLI::Validator(check, "", "");
+}
 
 // The command line: fills options, remembers which verb is to run.
 class Line {
@@ -119,7 +139,7 @@ class Line {
     filter(verb, show_.filter);
     verb->add_option("--candidates", show_.candidates, "Show at most so many candidates; 0: all")
         ->type_name("N")
-        ->check(CLI::NonNegativeNumber)
+        ->check(number_of(0, false))
         ->capture_default_str();
 
     verb = add("explain", "Say what a call of this key would run with here, tier by tier, and why",
@@ -155,7 +175,7 @@ class Line {
     verb->add_option("--min-coverage", what_if_.least_coverage,
                      "Exit with 4 if less of the recorded time is covered, in percent")
         ->type_name("PERCENT")
-        ->check(CLI::Range(0., 100.));
+        ->check(number_of(0, false, 100));
 
     verb = add("report", "Write a report of a store as one HTML file",
                [this](Output& out) { return report_verb(report_, out); });
@@ -173,7 +193,7 @@ class Line {
     store(verb, doctor_.store);
     verb->add_option("--seconds", doctor_.seconds, "How long to measure the noise; 0: not at all")
         ->type_name("S")
-        ->check(CLI::Range(0., 600.))
+        ->check(number_of(0, false, 600))
         ->capture_default_str();
     verb->add_option("--root", doctor_.root, "")->group("");  // a prepared tree, in tests
   }
@@ -199,11 +219,11 @@ class Line {
     with_kernels(verb, tune_.kernels);
     verb->add_option("--budget", tune_.budget, "Seconds for all calls together; 0: any time")
         ->type_name("S")
-        ->check(CLI::NonNegativeNumber)
+        ->check(number_of(0, false))
         ->capture_default_str();
     verb->add_option("--budget-per-call", tune_.budget_per_call, "Seconds for one call, about")
         ->type_name("S")
-        ->check(CLI::PositiveNumber)
+        ->check(number_of(0, true))
         ->capture_default_str();
     verb->add_option("--worker", tune_.worker,
                      "Command of a worker process for kernels that are not known here, such as "
@@ -212,12 +232,13 @@ class Line {
     verb->add_option("--deadline", tune_.deadline,
                      "A worker that has not answered so many seconds after its budget is ended")
         ->type_name("S")
-        ->check(CLI::PositiveNumber)
+        ->check(number_of(0, true))
         ->capture_default_str();
     verb->add_flag("--in-process", tune_.in_process,
                    "Tune in this process, for debuggers: a kernel that crashes ends it");
     verb->add_flag("--retune", tune_.retune, "Also calls that are tuned");
-    verb->add_flag("--dry-run", tune_.dry_run, "Say what would be tuned, in which order, and why");
+    verb->add_flag("--dry-run", tune_.dry_run,
+                   "Of --recorded: say what would be tuned, in which order, and why");
 
     // Started by tune: what it says is for programs.
     app_.add_subcommand("worker", "Tune what comes on standard input; docs/worker.md says how")
@@ -233,7 +254,7 @@ class Line {
     with_kernels(verb, bench_.kernels);
     verb->add_option("--seconds", bench_.seconds, "For each call, about")
         ->type_name("S")
-        ->check(CLI::PositiveNumber)
+        ->check(number_of(0, true))
         ->capture_default_str();
   }
 
@@ -283,7 +304,8 @@ class Line {
     verb->add_flag("--failed", prune_.failed, "Tunings in which every candidate was rejected");
     verb->add_flag("--other-devices", prune_.other_devices, "Of other devices than this one");
     verb->add_flag("--old-versions", prune_.old_versions, "Of ops that have a newer version here");
-    verb->add_flag("--damaged", prune_.damaged, "Damaged files that were set aside");
+    verb->add_flag("--damaged", prune_.damaged,
+                   "Damaged files, of entries and records, and those that were set aside");
     verb->add_flag("--all", prune_.all, "All entries (with --op, --device or --key: those)");
     verb->add_flag("--dry-run", prune_.dry_run, "Remove nothing, say what would go");
 
@@ -374,26 +396,36 @@ size_t letters_apart(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// Said on stderr, and for programs as a document too.
+int give_up(int code, const std::string& message, bool json) {
+  say(message);
+  Output out(json);
+  out.document(Value::object({{"error", message}}));
+  return out.finish(code);
+}
+
 // A first word that is no verb: CLI11 would only say that it did not expect it.
-int unknown_verb(CLI::App& app, const std::string& word) {
+std::string unknown_verb(CLI::App& app, const std::string& word) {
   std::string nearest;
   size_t least = 3;
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
     if (const size_t apart = letters_apart(word, verb->get_name()); apart < least)
       least = apart, nearest = verb->get_name();
-  say("there is no verb \"" + word + "\"" +
-      (nearest.empty() ? "" : "; did you mean " + nearest + "?") + " (ejk --help lists them)");
-  return exit_usage;
+  return "there is no verb \"" + word + "\"" +
+         (nearest.empty() ? "" : "; did you mean " + nearest + "?") + " (ejk --help lists them)";
 }
 
-int usage_error(const CLI::App& app, const std::string& message) {
+std::string usage_error(const CLI::App& app, std::string message) {
   std::string words = "ejk";
-  for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+  const CLI::App* at = &app;
+  for (; !at->get_subcommands().empty(); words += " " + at->get_name())
     at = at->get_subcommands().front();
-    words += " " + at->get_name();
+  const auto below = at->get_subcommands([](const CLI::App*) { return true; });
+  if (at != &app && !below.empty()) {
+    message = words + " needs a subcommand:";
+    for (const CLI::App* verb : below) message += " " + verb->get_name();
   }
-  say(message + " (" + words + " --help says more)");
-  return exit_usage;
+  return message + " (" + words + " --help says more)";
 }
 
 // A store's file must not become standard output because that was closed.
@@ -408,14 +440,12 @@ int run(Line& line) {
   try {
     return out.finish(line.verb()(out));
   } catch (const Failure& failure) {
-    say(failure.what());
-    return failure.code;
+    return give_up(failure.code, failure.what(), line.json());
   } catch (const std::bad_alloc&) {
-    say("out of memory");
+    return give_up(exit_failed, "out of memory", line.json());
   } catch (const std::exception& error) {
-    say(error.what());
+    return give_up(exit_failed, error.what(), line.json());
   }
-  return exit_failed;
 }
 
 int main(int argc, char** argv) {
@@ -423,10 +453,14 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);  // a reader that goes away must not end a tuning
   Line line;
   CLI::App& app = line.app();
+  // Also of a line that cannot be read to its end.
+  const bool json = std::any_of(argv + std::min(argc, 1), argv + argc, [](const char* word) {
+    return std::string_view(word) == "--json";
+  });
   const auto verbs = app.get_subcommands([](const CLI::App*) { return true; });
   const auto is_named = [&](const CLI::App* verb) { return verb->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && std::ranges::none_of(verbs, is_named))
-    return unknown_verb(app, argv[1]);
+    return give_up(exit_usage, unknown_verb(app, argv[1]), json);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version
@@ -436,11 +470,10 @@ int main(int argc, char** argv) {
     out.raw(text.str());
     return out.finish(exit_ok);
   } catch (const CLI::Error& error) {
-    return usage_error(app, error.what());
+    return give_up(exit_usage, usage_error(app, error.what()), json);
   }
   if (!line.verb()) {
-    say("a verb is needed\n" + app.help());
-    return exit_usage;
+    return give_up(exit_usage, "a verb is needed\n" + app.help(), json);
   }
   return run(line);
 }

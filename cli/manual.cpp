@@ -2,6 +2,7 @@
 #include "manual.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "output.h"
@@ -68,20 +69,57 @@ std::string options_after(const std::vector<VerbHelp>& verbs, const std::string&
   return joined(out);
 }
 
+// The words that bash offers for a value of this kind; "" where nobody can know.
+std::string bash_words(const std::string& kind) {
+  if (kind == "DIR") return "$(compgen -d -- \"$word\")";
+  if (kind == "FILE" || kind == "LIB" || kind == "FROM") return "$(compgen -f -- \"$word\")";
+  if (kind == "OP") return "$(_ejk_column 1)";
+  if (kind == "KEY") return "$(_ejk_column 2)";
+  if (kind == "SHELL") return "bash zsh fish";
+  if (kind == "DEVICE") return "this";
+  return "";
+}
+
 std::string bash_completion(const std::vector<VerbHelp>& verbs) {
+  std::map<std::string, std::set<std::string>> valued;  // options by the words behind them
+  std::map<std::string, std::string> arguments;         // the same of verbs
+  for (const VerbHelp& verb : verbs) {
+    for (const OptionHelp& option : verb.options)
+      if (!option.value.empty())
+        valued[bash_words(option.value)].insert(option.names.begin(), option.names.end());
+    for (const OptionHelp& argument : verb.arguments)
+      if (arguments[first_word(verb.name)].empty())
+        arguments[first_word(verb.name)] = bash_words(argument.value);
+  }
   std::string out =
       "# bash completion of ejk; put it into /usr/share/bash-completion/completions/ejk\n"
+      "_ejk_column() {  # of the entries in the default store\n"
+      "  ejk ls 2>/dev/null | awk -v n=\"$1\" '$1 ~ /@v/ { print $n }' | sort -u\n"
+      "}\n"
       "_ejk() {\n"
-      "  local word=${COMP_WORDS[COMP_CWORD]} words=\n"
+      "  local word=${COMP_WORDS[COMP_CWORD]} words= IFS=$' \\t\\n'\n"
       "  if [ \"$COMP_CWORD\" = 1 ]; then\n"
       "    words='" +
       joined(first_words(verbs)) +
       " --help --version'\n"
       "  else\n"
-      "    case ${COMP_WORDS[1]} in\n";
-  for (const std::string& first : first_words(verbs))
-    out += "      " + first + ") words='" + options_after(verbs, first) + "' ;;\n";
+      "    case ${COMP_WORDS[COMP_CWORD-1]} in\n";
+  for (const auto& [words, names] : valued) {
+    std::string pattern;
+    for (const std::string& name : names) pattern += (pattern.empty() ? "" : "|") + name;
+    out += "      " + pattern + ") words=\"" + words + "\" ;;\n";
+  }
   out +=
+      "      *)\n"
+      "        case ${COMP_WORDS[1]} in\n";
+  for (const std::string& first : first_words(verbs)) {
+    out += "          " + first + ") words='" + options_after(verbs, first) + "'";
+    if (const std::string& words = arguments[first]; !words.empty())
+      out += "; [[ $word == -* ]] || words+=\" " + words + "\"";
+    out += " ;;\n";
+  }
+  out +=
+      "        esac ;;\n"
       "    esac\n"
       "  fi\n"
       "  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
@@ -101,7 +139,8 @@ std::string zsh_completion(const std::vector<VerbHelp>& verbs) {
       "fi\n"
       "case $words[2] in\n";
   for (const std::string& first : first_words(verbs))
-    out += "  " + first + ") compadd -- " + options_after(verbs, first) + " ;;\n";
+    out += "  " + first + ") compadd -- " + options_after(verbs, first) +
+           (first == "completion" ? " bash zsh fish" : "") + " ;;\n";
   return out + "esac\n_files\n";
 }
 
@@ -117,6 +156,8 @@ std::string fish_completion(const std::vector<VerbHelp>& verbs) {
       out += "complete -c ejk -n __fish_use_subcommand -a " + first +
              "\ncomplete -c ejk -n '__fish_seen_subcommand_from " + first + "' -a " +
              verb.name.substr(first.size() + 1) + " -d " + quoted(verb.about) + "\n";
+    if (verb.name == "completion")
+      out += "complete -c ejk -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'\n";
     for (const OptionHelp& option : verb.options) {
       out += "complete -c ejk -n '__fish_seen_subcommand_from " + first + "'";
       for (const std::string& name : option.names)
@@ -142,7 +183,9 @@ std::string manual_page(const std::vector<VerbHelp>& verbs, const std::string& v
       "with for each shape on each device, and the measurements behind it. This tool works with "
       "such stores and with recorded calls.\n"
       ".PP\nEvery verb takes\n.BR \\-\\-json :\none JSON document on standard output instead of "
-      "tables. Messages and progress go to standard error.\n"
+      "tables; {\\(dqerror\\(dq: \\(dq...\\(dq} if the verb cannot do what it was told. Messages "
+      "and "
+      "progress go to standard error.\n"
       ".SH VERBS\n";
   for (const VerbHelp& verb : verbs) {
     out += ".SS \"ejk " + roff(verb.name) + "\"\n" + synopsis(verb) + ".PP\n" + roff(verb.about) +

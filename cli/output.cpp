@@ -156,6 +156,15 @@ std::string percent_text(double share) {
   return std::isfinite(share) ? fmt::format("{:.3g} %", 100 * share) : "-";
 }
 
+std::string interval_text(const std::string& value, const std::string& low, const std::string& high,
+                          int samples) {
+  return value == "-" || samples < least_samples ? value : value + " (" + low + " to " + high + ")";
+}
+
+std::string noise_text(double noise, int samples) {
+  return noise > 0 && samples >= least_samples ? "+-" + percent_text(noise) : "-";
+}
+
 std::string config_text(const Value& config) {
   if (!config.is_object() || config.as_object().members.empty()) return stable_json(config);
   std::string out;

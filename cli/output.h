@@ -44,6 +44,11 @@ std::string time_text(double seconds);
 // 1.23x; "-" for nothing.
 std::string ratio_text(double ratio);
 std::string percent_text(double share);
+// "VALUE (LOW to HIGH)". Of fewer samples than these there is no interval, and no noise is known.
+constexpr int least_samples = 6;
+std::string interval_text(const std::string& value, const std::string& low, const std::string& high,
+                          int samples);
+std::string noise_text(double noise, int samples);
 // Objects of plain members as "block=64 threads=2", everything else as JSON.
 std::string config_text(const Value& config);
 // The arguments of a call from its spec: "float32[512,512] float32[512,512] causal=true".

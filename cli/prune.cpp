@@ -65,18 +65,6 @@ std::string why_prune(const PruneOptions& options, const Entry& entry, time_t ol
   return "";
 }
 
-// Files that were set aside.
-std::vector<std::string> damaged_files(const std::string& store) {
-  std::vector<std::string> out;
-  std::error_code error;
-  for (fs::recursive_directory_iterator it(store + "/v1", error), end; !error && it != end;
-       it.increment(error))
-    if (it->path().extension() == ".bad" && it->is_regular_file(error))
-      out.push_back(it->path().string());
-  std::ranges::sort(out);
-  return out;
-}
-
 }  // namespace
 
 int prune_verb(const PruneOptions& options, Output& out) {
@@ -124,15 +112,16 @@ int prune_verb(const PruneOptions& options, Output& out) {
     list.push_back(std::move(summary));
   }
   if (options.damaged)
-    for (const std::string& file : damaged_files(path)) {
+    for (const BadFile& file : bad_files(path, records_of(options.store))) {
+      if (file.kind != BadFile::Kind::damaged) continue;
       std::error_code error;
-      if (!options.dry_run && !fs::remove(file, error)) {
+      if (!options.dry_run && !fs::remove(file.path, error)) {
         ++failed;
-        problems.sink()("cannot remove " + file + ": " + error.message());
+        problems.sink()("cannot remove " + file.path + ": " + error.message());
         continue;
       }
-      files.push_back(file);
-      out.line(file);
+      files.push_back(file.path);
+      out.line(file.path + ": " + file.why);
     }
   if (!table.empty()) out.table(table);
   out.line(std::string(options.dry_run ? "would remove " : "removed ") +

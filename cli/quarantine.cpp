@@ -7,6 +7,7 @@
 namespace ejk::cli {
 
 int quarantine_ls_verb(const QuarantineOptions& options, Output& out) {
+  using enum Table::Align;
   Problems problems;
   Table table({{"OP"}, {"KEY"}, {"CONFIG"}, {"WHY"}, {"SINCE"}, {"DEVICE"}});
   Value list = Value::array();
@@ -26,10 +27,29 @@ int quarantine_ls_verb(const QuarantineOptions& options, Output& out) {
                                     {"time", r.time},
                                     {"where", path}}));
     }
+  Table suspects({{"SUSPECT"}, {"ENDED", right}, {"CONFIG"}, {"DEVICE"}});
+  Value suspected = Value::array();
+  for (const std::string& path : store_paths(options.store))
+    for (const SuspectRecord& r : suspect_list(path, problems.sink())) {
+      if (!op_matches(ops, r.op)) continue;
+      suspects.add({r.op, std::to_string(r.times) + (r.times == 1 ? " process" : " processes"),
+                    config_text(r.config), r.device});
+      suspected.push_back(Value::object({{"op", r.op},
+                                         {"device", r.device},
+                                         {"config", r.config},
+                                         {"times", r.times},
+                                         {"where", path}}));
+    }
   if (table.empty()) out.line("nothing is quarantined");
   else out.table(table);
-  out.document(
-      Value::object({{"quarantined", std::move(list)}, {"problems", problems.to_value()}}));
+  if (!suspects.empty()) {
+    out.line();
+    out.table(suspects);
+    out.line("suspects were running when processes ended; they are tried again with care");
+  }
+  out.document(Value::object({{"quarantined", std::move(list)},
+                              {"suspects", std::move(suspected)},
+                              {"problems", problems.to_value()}}));
   return exit_ok;
 }
 

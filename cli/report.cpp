@@ -88,7 +88,8 @@ Value entry_report(const Held& held) {
                                      {"seconds", m.seconds},
                                      {"ratio", m.ratio},
                                      {"ratio_low", m.ratio_low},
-                                     {"ratio_high", m.ratio_high}}));
+                                     {"ratio_high", m.ratio_high},
+                                     {"samples", m.samples}}));
     else ++untried;
   }
   std::ranges::stable_sort(timed.as_array(), [](const Value& a, const Value& b) {
@@ -100,6 +101,10 @@ Value entry_report(const Held& held) {
   return out;
 }
 
+bool has_interval(const Value& measured) {
+  return measured.find("samples")->as_int() >= least_samples;
+}
+
 Value summary_of(const Value& entries) {
   size_t tuned = 0, unresolved = 0, failed = 0, with_speedup = 0;
   double logs = 0, noise = 0;
@@ -108,7 +113,7 @@ Value summary_of(const Value& entries) {
     ++(outcome == "tuned" ? tuned : outcome == "failed" ? failed : unresolved);
     const double speedup = e.find("speedup")->as_double();
     if (speedup > 0) logs += std::log(speedup), ++with_speedup;
-    noise = std::max(noise, e.find("noise")->as_double());
+    if (has_interval(e)) noise = std::max(noise, e.find("noise")->as_double());
   }
   return Value::object(
       {{"entries", entries.as_array().size()},
@@ -150,11 +155,11 @@ std::string distribution(const Value& timed) {
   const size_t count = std::min(list.size(), most);
   const auto low_of = [](const Value& m) {
     const double low = number(m, "ratio_low");
-    return low > 0 && std::isfinite(low) ? low : number(m, "ratio");
+    return has_interval(m) && low > 0 && std::isfinite(low) ? low : number(m, "ratio");
   };
   const auto high_of = [](const Value& m) {
     const double high = number(m, "ratio_high");
-    return high > 0 && std::isfinite(high) ? high : number(m, "ratio");
+    return has_interval(m) && high > 0 && std::isfinite(high) ? high : number(m, "ratio");
   };
   double least = 1, largest = 1;
   for (size_t i = 0; i < count; ++i)
@@ -170,12 +175,13 @@ std::string distribution(const Value& timed) {
     const Value& m = list[i];
     const double y = 12 + 10 * static_cast<double>(i);
     out += fmt::format(
-        "<g class=\"{}\"><title>{}: {:.3f} ({:.3f} to {:.3f})</title><line x1=\"{:.1f}\" "
+        "<g class=\"{}\"><title>{}: {:.3f}{}</title><line x1=\"{:.1f}\" "
         "x2=\"{:.1f}\" "
         "y1=\"{:.0f}\" y2=\"{:.0f}\"/><circle cx=\"{:.1f}\" cy=\"{:.0f}\" r=\"3.2\"/></g>",
         at(m, "status").as_string() == "ok" ? "won" : "other", html(config_text(at(m, "config"))),
-        number(m, "ratio"), low_of(m), high_of(m), x(low_of(m)), x(high_of(m)), y, y,
-        x(number(m, "ratio")), y);
+        number(m, "ratio"),
+        has_interval(m) ? fmt::format(" ({:.3f} to {:.3f})", low_of(m), high_of(m)) : "",
+        x(low_of(m)), x(high_of(m)), y, y, x(number(m, "ratio")), y);
   }
   out += fmt::format(
       "<text x=\"40\" y=\"{0:.0f}\">{1:.3g}</text><text class=\"mid\" x=\"{2:.1f}\" y=\"{0:.0f}\">1"
@@ -197,11 +203,13 @@ std::string comparison(const Value& e) {
       "<text x=\"0\" y=\"18\">heuristic</text><rect class=\"heuristic\" x=\"80\" y=\"6\" "
       "width=\"{:.1f}\" "
       "height=\"16\"/><text x=\"0\" y=\"46\">tuned</text><rect class=\"tuned\" x=\"80\" y=\"34\" "
-      "width=\"{:.1f}\" height=\"16\"/><line class=\"interval\" x1=\"{:.1f}\" x2=\"{:.1f}\" "
-      "y1=\"42\" "
-      "y2=\"42\"/></svg>",
-      scale * heuristic, scale * tuned, 80 + scale * number(e, "seconds_low"),
-      80 + scale * number(e, "seconds_high"));
+      "width=\"{:.1f}\" height=\"16\"/>{}</svg>",
+      scale * heuristic, scale * tuned,
+      has_interval(e)
+          ? fmt::format(
+                "<line class=\"interval\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"42\" y2=\"42\"/>",
+                80 + scale * number(e, "seconds_low"), 80 + scale * number(e, "seconds_high"))
+          : "");
 }
 
 std::string parameters(const Value& list) {
@@ -239,14 +247,17 @@ std::string entry_html(size_t number_of_entry, const Value& e) {
                   html(at(e, "call").as_string()), html(at(e, "device").as_string()));
   out += fmt::format(
       "<table><tr><th>outcome<th>config<th>time<th>heuristic<th>speedup<th>noise<th>samples</tr>"
-      "<tr><td>{}<td>{}<td>{}<td>{}<td>{} <small>({} to {})</small><td>{}<td>{}</tr></table>",
+      "<tr><td>{}<td>{}<td>{}<td>{}<td>{}{}<td>{}<td>{}</tr></table>",
       html(at(e, "outcome").as_string()), html(config_text(at(e, "config"))),
       figure(e, "seconds", time_text(number(e, "seconds"))),
       figure(e, "heuristic_seconds", time_text(number(e, "heuristic_seconds"))),
       figure(e, "speedup", ratio_text(number(e, "speedup"))),
-      figure(e, "speedup_low", ratio_text(number(e, "speedup_low"))),
-      figure(e, "speedup_high", ratio_text(number(e, "speedup_high"))),
-      figure(e, "noise", percent_text(number(e, "noise"))),
+      has_interval(e)
+          ? " <small>(" + figure(e, "speedup_low", ratio_text(number(e, "speedup_low"))) + " to " +
+                figure(e, "speedup_high", ratio_text(number(e, "speedup_high"))) + ")</small>"
+          : "",
+      figure(e, "noise",
+             noise_text(number(e, "noise"), static_cast<int>(at(e, "samples").as_int()))),
       figure(e, "samples", std::to_string(at(e, "samples").as_int())));
   if (!at(e, "complete").as_bool())
     out += "<p>Cut short: the tuning goes on where that is allowed.</p>";
@@ -353,6 +364,7 @@ int report_verb(const ReportOptions& options, Output& out) {
   if (list.as_array().empty()) throw Failure(exit_nothing, "there are no such entries to report");
   Value recorded;
   const KernelOptions where{options.recorded, {}};
+  load_plugins(where);
   if (!options.recorded.empty() || !default_recording_path().empty()) {
     const auto calls = recorded_calls(where, options.filter, problems);
     const auto store = open_layers(options.store, true, problems);

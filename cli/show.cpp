@@ -14,21 +14,17 @@ namespace {
 
 using enum Table::Align;
 
-std::string interval(const std::string& value, const std::string& low, const std::string& high) {
-  return value == "-" ? value : fmt::format("{} ({} to {})", value, low, high);
-}
-
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
 
 void add_evidence(const Evidence& e, Facts& to) {
-  to.emplace_back(
-      "time", interval(time_text(e.seconds), time_text(e.seconds_low), time_text(e.seconds_high)));
+  to.emplace_back("time", interval_text(time_text(e.seconds), time_text(e.seconds_low),
+                                        time_text(e.seconds_high), e.samples));
   to.emplace_back("heuristic", time_text(e.heuristic_seconds));
-  to.emplace_back("speedup", interval(ratio_text(e.speedup), ratio_text(e.speedup_low),
-                                      ratio_text(e.speedup_high)));
-  to.emplace_back("noise", e.noise > 0 ? "+-" + percent_text(e.noise) : "-");
+  to.emplace_back("speedup", interval_text(ratio_text(e.speedup), ratio_text(e.speedup_low),
+                                           ratio_text(e.speedup_high), e.samples));
+  to.emplace_back("noise", noise_text(e.noise, e.samples));
   to.emplace_back("samples", std::to_string(e.samples) + (e.complete ? "" : " (cut short)"));
   to.emplace_back(
       "how", fmt::format("{}, clock {}, caches {}, first runs {}, data {}", or_dash(e.strategy),
@@ -62,7 +58,9 @@ void show_candidates(const Entry& entry, int most, Output& out) {
   for (size_t i = 0; i < count; ++i) {
     const Measurement& m = *sorted[i];
     table.add({m.status, time_text(m.seconds), m.ratio > 0 ? fmt::format("{:.3f}", m.ratio) : "-",
-               m.ratio > 0 ? fmt::format("{:.3f} to {:.3f}", m.ratio_low, m.ratio_high) : "-",
+               m.ratio > 0 && m.samples >= least_samples
+                   ? fmt::format("{:.3f} to {:.3f}", m.ratio_low, m.ratio_high)
+                   : "-",
                std::to_string(m.samples), config_text(m.config),
                m.kind.empty() ? m.why : m.kind + (m.why.empty() ? "" : ": " + m.why)});
   }

@@ -4,11 +4,16 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <tuple>
 
 #include <ejk/device.h>
+#include <ejk/error.h>
 #include <ejk/labels.h>
+#include <ejk/record.h>
 
 #include "output.h"
 
@@ -35,6 +40,47 @@ std::string without_home_sign(const std::string& path) {
   const char* home = std::getenv("HOME");
   if (home == nullptr || !(path == "~" || path.starts_with("~/"))) return path;
   return home + path.substr(1);
+}
+
+// nullopt if the file is good, or gone.
+template <class Read>
+std::optional<BadFile> judge_file(const std::string& path, int known_schema, Read read) {
+  using enum BadFile::Kind;
+  constexpr uintmax_t read_limit = uintmax_t{16} << 20;
+  std::error_code error;
+  const uintmax_t size = fs::file_size(path, error);
+  if (error == std::errc::no_such_file_or_directory) return std::nullopt;
+  if (!error && size > read_limit) return BadFile{path, unreadable, "it is larger than 16 MiB"};
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (error || !file) return BadFile{path, unreadable, "it cannot be read"};
+  try {
+    const Value document = parse_json(text);
+    const Value* schema = document.find("schema");
+    if (schema != nullptr && schema->is_int() && schema->as_double() > known_schema)
+      return BadFile{path, newer,
+                     "it was written by a newer version (schema " + stable_json(*schema) + ")"};
+    read(document);
+  } catch (const Error& problem) {
+    return BadFile{path, damaged, problem.what()};
+  }
+  return std::nullopt;
+}
+
+template <class Read>
+void look_for_bad_files(const std::string& folder, int known_schema, Read read,
+                        std::vector<BadFile>& out) {
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    std::error_code ignored;
+    if (!it->is_regular_file(ignored)) continue;
+    const fs::path& path = it->path();
+    if (path.extension() == ".bad")
+      out.push_back({path.string(), BadFile::Kind::damaged, "it was set aside"});
+    else if (path.extension() == ".json")
+      if (auto bad = judge_file(path.string(), known_schema, read)) out.push_back(std::move(*bad));
+  }
 }
 
 auto order_of(const EntryId& id) { return std::tie(id.device, id.op, id.key, id.spec); }
@@ -134,6 +180,21 @@ std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filt
   std::ranges::stable_sort(out, [](const Held& a, const Held& b) {
     return order_of(a.entry.id) < order_of(b.entry.id);
   });
+  return out;
+}
+
+std::string records_of(const std::string& given) {
+  return given.empty() ? default_recording_path() : store_path(given) + "/recorded";
+}
+
+std::vector<BadFile> bad_files(const std::string& store, const std::string& records) {
+  std::vector<BadFile> out;
+  look_for_bad_files(
+      store + "/v1", entry_schema, [](const Value& v) { (void)entry_from_document(v); }, out);
+  if (!records.empty())
+    look_for_bad_files(
+        records + "/v1", record_schema, [](const Value& v) { (void)record_from_document(v); }, out);
+  std::ranges::sort(out, {}, &BadFile::path);
   return out;
 }
 

@@ -53,6 +53,18 @@ std::vector<std::string> store_paths(const std::string& given);
 std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filter& filter,
                                Problems& problems);
 
+// A file that is not what its place says.
+struct BadFile {
+  enum class Kind { damaged, newer, unreadable };  // newer: of a later version, which knows it
+  std::string path;
+  Kind kind;
+  std::string why;
+};
+// The folder of recorded calls that belongs to a store; "" if there is no place for one.
+std::string records_of(const std::string& given);
+// Of the entries in a store and the records in a folder, those that were set aside (".bad") too.
+std::vector<BadFile> bad_files(const std::string& store, const std::string& records);
+
 // The layers for a selector; the first one can be written unless `read_only`.
 std::shared_ptr<PersistentCache> open_layers(const std::string& given, bool read_only,
                                              Problems& problems);

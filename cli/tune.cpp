@@ -91,6 +91,21 @@ class Workers {
   Worker own_, others_;
 };
 
+std::string with_cure(const OfflineResult::Skipped& skipped) {
+  const bool unknown = skipped.why.find("no kernel of that op") != std::string::npos;
+  return skipped.why + (unknown ? "; --plugin LIB makes kernels of your own known" : "");
+}
+
+// Messages of a chain have several lines.
+void lines(std::string_view text, Output& out) {
+  for (bool first = true;; first = false) {
+    const size_t end = text.find('\n');
+    out.line((first ? "" : "  ") + std::string(text.substr(0, end)));
+    if (end == std::string_view::npos) return;
+    text.remove_prefix(end + 1);
+  }
+}
+
 // What came out of it, and the exit code.
 int finish(const OfflineResult& result, const std::set<std::string>& lost, PersistentCache& store,
            const Problems& problems, Output& out) {
@@ -112,13 +127,14 @@ int finish(const OfflineResult& result, const std::set<std::string>& lost, Persi
   }
   if (!table.empty()) out.table(table);
   for (const auto& s : result.skipped) {
-    out.line("not tuned: " + s.op + " " + s.key + ": " + s.why);
+    const std::string why = with_cure(s);
+    lines("not tuned: " + s.op + " " + s.key + ": " + why, out);
     skipped.push_back(Value::object({{"op", s.op},
                                      {"key", s.key},
-                                     {"why", s.why},
+                                     {"why", why},
                                      {"lost", lost.contains(name_of(s.op, s.key))}}));
   }
-  if (!result.note.empty()) out.line(result.note);
+  if (!result.note.empty()) lines(result.note, out);
   if (!all_kept) out.line("what is not kept was found, but could not be written to the store");
   const bool interrupted = StopOnInterrupt::requested().load();
   if (interrupted) out.line("interrupted: what was found until then is kept");
@@ -136,7 +152,7 @@ OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selecto
                         const OfflineOptions& offline) {
   OfflineResult result;
   RecordedCall call = call_from_line(options.op, options.args);
-  auto made = rebuild_call(call);
+  auto made = make_line_call(call);
   const EntryId id = id_of(made->invocation());
   const auto stored = selector.persistent()->get(id);
   if (!options.retune && stored && stored->entry.evidence.complete &&
@@ -250,7 +266,10 @@ int tune_verb(const TuneOptions& options, Output& out) {
   } catch (const Error& error) {
     throw Failure(exit_nothing, error.what());
   }
-  return finished(autotune_labels(*selector, labels, offline));
+  const int code = finished(autotune_labels(*selector, labels, offline));
+  const bool none =
+      code == exit_failed && recorded_calls(options.kernels, {{}, "this", ""}, problems).empty();
+  return none ? int{exit_nothing} : code;
 }
 
 int worker_verb() {

@@ -18,18 +18,26 @@ namespace {
 
 using enum Table::Align;
 
-// From best to worst; those before the last two run with something that is stored.
-constexpr std::array<const char*, 7> tiers = {
+// From best to worst; those before the last three run with something that is stored.
+constexpr std::array<const char*, 8> tiers = {
     "measured here",     "measured in another environment",
     "cut short",         "too noisy to tell",
-    "imported",          "failed: heuristic",
-    "nothing: heuristic"};
+    "imported",          "does not fit the kernel: heuristic",
+    "failed: heuristic", "nothing: heuristic"};
 constexpr size_t first_uncovered = 5;
 
+// A kernel that is not known here is not asked.
+bool fits(const Entry& entry) {
+  const ConfigType* type = registered_config(entry.id.op);
+  std::string why;
+  return type == nullptr || type->from_value(entry.config, why) != nullptr;
+}
+
 size_t tier_of(const std::optional<PersistentCache::Found>& found) {
-  if (!found) return 6;
+  if (!found) return 7;
   const Entry& e = found->entry;
-  if (e.outcome == Outcome::failed) return 5;
+  if (e.outcome == Outcome::failed) return 6;
+  if (!fits(e)) return 5;
   if (e.provenance == "imported") return 4;
   if (e.outcome == Outcome::unresolved) return 3;
   if (!e.evidence.complete) return 2;

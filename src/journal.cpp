@@ -276,6 +276,36 @@ std::optional<std::string> Journal::condemned(const Value& config) const {
   return found->second;
 }
 
+std::vector<SuspectsFile> suspects_files(const std::string& store_path, const WarningSink& warn) {
+  const std::string folder = store_path + "/journal";
+  std::vector<SuspectsFile> out;
+  for (const std::string& name : base::list_directory(folder)) {
+    if (!name.ends_with(suspects_suffix)) continue;
+    SuspectsFile file{folder + "/" + name, "", "", {}};
+    const auto [text, error] = base::read_file(file.path, read_limit);
+    if (error.code == ENOENT) continue;
+    try {
+      if (error) throw Error(ErrorKind::io, error.text());
+      const Value document = parse_json(text);
+      file.suspects = from_document(document);
+      const Value *device = document.find("device"), *op = document.find("op");
+      if (device == nullptr || op == nullptr) throw Error(ErrorKind::parse, "it names no op");
+      file.device = device->as_string(), file.op = op->as_string();
+      out.push_back(std::move(file));
+    } catch (const Error& problem) {
+      warn("passing over " + file.path + ": " + problem.what());
+    }
+  }
+  return out;
+}
+
+std::unique_ptr<base::FileLock> lock_suspects(const std::string& store_path) {
+  if (base::make_directories(store_path + "/locks")) return nullptr;
+  auto lock = std::make_unique<FileLock>(store_path + "/locks/journal", patience, pause,
+                                         FileLock::AfterUse::keep_file);
+  return lock->held() ? std::move(lock) : nullptr;
+}
+
 std::optional<Value> left_running(const std::string& store_path, int64_t process) {
   const std::string folder = store_path + "/journal";
   for (const std::string& name : base::list_directory(folder)) {

@@ -7,8 +7,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ejk/store.h>
+
+#include "base/file.h"
 
 namespace ejk::detail {
 
@@ -47,6 +50,16 @@ class Journal {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// The record of suspects of one op and device, in the file at `path`.
+struct SuspectsFile {
+  std::string path, device, op;
+  std::map<std::string, int> suspects;  // configs as stable_json, and how many processes they ended
+};
+// Held while such a file is changed; nullptr if it cannot be had.
+std::unique_ptr<base::FileLock> lock_suspects(const std::string& store_path);
+// All of a store. Files that are no such records are passed over with a warning.
+std::vector<SuspectsFile> suspects_files(const std::string& store_path, const WarningSink& warn);
 
 // The config that a process was running when it died, by the intent it left in a store that no
 // tuning has looked at since; nullopt if it left none. Changes nothing.

@@ -162,15 +162,22 @@ FoundLabels from_folder(const std::string& path, const LabelOptions& options) {
 }
 
 void add_notes(FoundLabels& found) {
+  const auto is_xlas = [](const Label& label) { return label.truncated && cut_by_xla(label); };
   const auto cut = std::ranges::count_if(found.labels, &Label::truncated);
-  if (cut > 0)
-    found.notes.push_back(std::to_string(cut) +
-                          (cut == 1 ? " label is truncated" : " labels are truncated") +
-                          ": XLA cuts names at '@'; the frontend attribute " +
+  const auto by_xla = std::ranges::count_if(found.labels, is_xlas);
+  const auto count = [](auto n) {
+    return std::to_string(n) + (n == 1 ? " label is truncated" : " labels are truncated");
+  };
+  if (by_xla > 0)
+    found.notes.push_back(count(by_xla) + ": XLA cuts names at '@'; the frontend attribute " +
                           std::string(label_attribute) + " keeps them whole");
+  if (cut > by_xla)
+    found.notes.push_back(count(cut - by_xla) + " in the middle: the file was cut off");
 }
 
 }  // namespace
+
+bool cut_by_xla(const Label& label) { return label.op.find_first_of("@%:") == label.op.npos; }
 
 FoundLabels find_labels(std::string_view lowered, const LabelOptions& options) {
   FoundLabels out;

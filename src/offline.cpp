@@ -49,8 +49,7 @@ class Tunings {
     if (left <= 0) return skip(call.id.op, call.id.key, "the budget was spent before its turn");
     if (stopped()) return skip(call.id.op, call.id.key, "it was stopped before its turn");
     if (!options_.tune_call && call.id.device != cpu_device().fingerprint)
-      return skip(call.id.op, call.id.key,
-                  "it was recorded on another device, " + call.id.device);
+      return skip(call.id.op, call.id.key, "it was recorded on another device, " + call.id.device);
     if (!options_.retune && is_tuned(call)) return;
     tell(call, std::to_string(number) + " of " + std::to_string(of));
     try {
@@ -167,8 +166,7 @@ OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOpti
   const size_t offered = calls.size();
   std::set<std::string> planned;
   std::vector<RecordedCall> rest = options.retune ? std::vector<RecordedCall>{} : calls;
-  const auto plan =
-      plan_tuning(std::move(calls), options.retune ? nullptr : selector.persistent());
+  const auto plan = plan_tuning(std::move(calls), options.retune ? nullptr : selector.persistent());
   for (size_t i = 0; i < plan.size(); ++i) {
     planned.insert(plan[i].call.id.op + plan[i].call.id.key);
     tunings.tune(plan[i].call, i + 1, plan.size());
@@ -177,8 +175,7 @@ OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOpti
   for (const RecordedCall& call : rest) {
     if (planned.contains(call.id.op + call.id.key)) continue;
     const auto stored = selector.persistent()->get(call.id);
-    if (stored && stored->entry.outcome != Outcome::failed)
-      tunings.keep(stored->entry);
+    if (stored && stored->entry.outcome != Outcome::failed) tunings.keep(stored->entry);
     else tunings.skip(call.id.op, call.id.key, "an earlier tuning rejected every candidate");
   }
   return tunings.finish(
@@ -205,7 +202,9 @@ OfflineResult autotune_labels(ConfigSelectorChain& selector, const FoundLabels& 
     if (!is_wanted(label.op, options) || !seen.insert(label.op + ":" + label.key).second) continue;
     if (label.truncated) {
       tunings.skip(label.op, label.key,
-                   "its label is truncated (XLA cuts names at '@'), so its key is not known");
+                   std::string("its label is truncated (") +
+                       (cut_by_xla(label) ? "XLA cuts names at '@'" : "the file was cut off") +
+                       "), so its key is not known");
       continue;
     }
     const auto here = recorded.find(device);
@@ -233,11 +232,11 @@ std::string OfflineResult::text() const {
   for (size_t i = 0; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
     std::snprintf(line, sizeof line, "%.3gx", entry.evidence.speedup);
-    out += "[" + entry.id.op + "] " + entry.id.key + ": " + stable_json(entry.config) + ", " +
-           (entry.evidence.speedup > 0 ? std::string(line) + " the heuristic's speed, " : "") +
-           (i + already < entries.size() ? std::string(outcome_name(entry.outcome))
-                                         : "tuned before") +
-           "\n";
+    out +=
+        "[" + entry.id.op + "] " + entry.id.key + ": " + stable_json(entry.config) + ", " +
+        (entry.evidence.speedup > 0 ? std::string(line) + " the heuristic's speed, " : "") +
+        (i + already < entries.size() ? std::string(outcome_name(entry.outcome)) : "tuned before") +
+        "\n";
   }
   for (const Skipped& s : skipped)
     out += "[" + s.op + "] " + s.key + ": not tuned: " + s.why + "\n";

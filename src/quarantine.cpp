@@ -13,6 +13,7 @@
 
 #include "base/sha256.h"
 #include "base/warn.h"
+#include "journal.h"
 
 namespace ejk {
 namespace {
@@ -71,8 +72,7 @@ std::optional<QuarantineRecord> read_record(const std::string& path, std::string
   return std::nullopt;
 }
 
-bool is_of(const QuarantineRecord& record, std::string_view op) {
-  const std::string_view own = record.id.op;
+bool is_of(std::string_view own, std::string_view op) {
   return op.empty() || own == op || own.substr(0, own.rfind("@v")) == op;
 }
 
@@ -106,11 +106,29 @@ std::vector<QuarantineRecord> quarantine_list(const std::string& store_path, War
   return records;
 }
 
+std::vector<SuspectRecord> suspect_list(const std::string& store_path, WarningSink warn) {
+  std::vector<SuspectRecord> out;
+  for (const auto& file :
+       detail::suspects_files(store_path, warn ? std::move(warn) : stderr_warnings()))
+    for (const auto& [config, times] : file.suspects)
+      out.push_back({file.device, file.op, parse_json(config), times});
+  std::ranges::stable_sort(out, {}, &SuspectRecord::op);
+  return out;
+}
+
 size_t quarantine_clear(const std::string& store_path, std::string_view op) {
   size_t cleared = 0;
   for (const QuarantineRecord& record : quarantine_list(store_path))
-    if (is_of(record, op) && !base::remove_file(folder_of(store_path) + "/" + name_of(record)))
+    if (is_of(record.id.op, op) &&
+        !base::remove_file(folder_of(store_path) + "/" + name_of(record)))
       ++cleared;
+  const auto all = detail::suspects_files(store_path, stderr_warnings());
+  if (std::ranges::none_of(all, [&](const auto& file) { return is_of(file.op, op); }))
+    return cleared;
+  const auto lock = detail::lock_suspects(store_path);
+  if (lock == nullptr) return cleared;
+  for (const detail::SuspectsFile& file : detail::suspects_files(store_path, stderr_warnings()))
+    if (is_of(file.op, op) && !base::remove_file(file.path)) cleared += file.suspects.size();
   return cleared;
 }
 

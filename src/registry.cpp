@@ -70,6 +70,19 @@ KernelType callable(const std::string& op) {
 
 }  // namespace
 
+void detail::wrong_number(size_t given, const std::vector<std::string_view>& needed) {
+  std::string types;
+  for (const std::string_view type : needed) types.append(types.empty() ? "" : ", ").append(type);
+  throw Error(ErrorKind::parse,
+              std::to_string(given) + (given == 1 ? " argument is" : " arguments are") +
+                  " given and run takes " + std::to_string(needed.size()) + ": " + types);
+}
+
+void detail::wrong_argument(size_t place, std::string_view type, const Error& error) {
+  throw Error(error.kind(), "argument " + std::to_string(place) + ", a " + std::string(type) +
+                                ": " + error.what());
+}
+
 void register_kernel(KernelType type) {
   const std::lock_guard lock(registry().mutex);
   const auto [it, is_new] = registry().kernels.try_emplace(type.op, Registered{type, {}});
@@ -89,13 +102,25 @@ bool is_registered(const std::string& op) {
   return registry().kernels.contains(op);
 }
 
+const ConfigType* registered_config(const std::string& op) {
+  const std::lock_guard lock(registry().mutex);
+  const auto found = registry().kernels.find(op);
+  return found == registry().kernels.end() ? nullptr : found->second.type.config;
+}
+
 std::vector<std::string> load_kernels(const std::string& path) {
   // Never closed: kernels may be registered, and configs of it may live anywhere.
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    const char* why = ::dlerror();
-    throw Error(ErrorKind::io,
-                "cannot load kernels from " + path + ": " + (why ? why : "unknown error"));
+    const char* found = ::dlerror();
+    const std::string why = found == nullptr ? "unknown error" : found;
+    // A name of this library: "_ZN3ejk..." and the like.
+    const size_t missing = why.find("undefined symbol");
+    const bool unlinked = missing != why.npos && why.find("3ejk", missing) != why.npos;
+    throw Error(ErrorKind::io, "cannot load kernels from " + path + ": " + why +
+                                   (unlinked ? "; a library of kernels links libejk: "
+                                               "target_link_libraries(... ejk::ejk)"
+                                             : ""));
   }
   const auto refuse_library = [&](const std::string& why) {
     throw Error(ErrorKind::invalid_argument, "cannot use the kernels in " + path + ": " + why);

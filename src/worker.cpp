@@ -36,7 +36,7 @@ constexpr size_t longest_line = size_t{16} << 20;
 // (first_runs.cpp); where nothing is guarded, after the second.
 constexpr int most_attempts = 5;
 constexpr milliseconds look_around{100};
-constexpr milliseconds silence{1'000};  // after which the host itself says that time passes
+constexpr milliseconds silence{1'000};        // after which the host itself says that time passes
 constexpr milliseconds time_to_leave{2'000};  // for a worker that has nothing to do
 
 Clock::time_point after(double seconds) {
@@ -96,8 +96,7 @@ class Process {
 
   // Sends as much as it takes at the moment.
   void send(std::string_view& text) {
-    const ssize_t n =
-        ::send(input_.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = ::send(input_.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n > 0) text.remove_prefix(static_cast<size_t>(n));
     else if (n < 0 && errno != EAGAIN && errno != EINTR) text = {};  // it reads no more
   }
@@ -249,7 +248,7 @@ struct Worker::State {
   WorkerOptions options;
   std::unique_ptr<Process> process;
   std::string device;
-  int64_t number = 0;   // of the process, as it says itself
+  int64_t number = 0;  // of the process, as it says itself
   bool told_to_stop = false;
   bool busy = false;    // with a request whose answer nobody has heard
   std::string refusal;  // why there is no use in starting it again
@@ -301,7 +300,8 @@ struct Worker::State {
     throw Error(ErrorKind::no_configuration, "it was stopped before its worker was ready");
   }
 
-  void start() {
+  // `call`: what is told that it waits; nullptr: nobody.
+  void start(const RecordedCall* call) {
     // One that was told to stop ends by itself, one that died meanwhile had nothing to do.
     const bool of_no_use = std::exchange(told_to_stop, false) || std::exchange(busy, false);
     if (process && (of_no_use || process->has_ended())) process.reset();
@@ -315,7 +315,15 @@ struct Worker::State {
     }
     std::optional<Value> answer;
     try {
-      answer = listen(after(options.patience_seconds), [this] { stop_if_told(); });
+      const auto begun = Clock::now();
+      answer = listen(after(options.patience_seconds), [&] {
+        stop_if_told();
+        if (call == nullptr || Clock::now() - begun < 2 * silence) return;
+        TuneProgress p;
+        p.message = "waiting for the worker to get ready";
+        p.elapsed = std::chrono::duration<double>(Clock::now() - begun).count();
+        tell(*call, p);
+      });
     } catch (const Rubbish& rubbish) {
       refuse(end(rubbish));
     }
@@ -344,7 +352,7 @@ struct Worker::State {
 
   // The entry, or nothing and how the worker was lost. Throws what the worker reports.
   std::optional<Entry> ask(const RecordedCall& call, double budget_seconds, std::string& lost) {
-    start();
+    start(&call);
     const std::string text = request(call, budget_seconds);
     std::string_view unsent = text;
     const double seconds = budget_seconds + options.patience_seconds;
@@ -413,7 +421,7 @@ Worker::Worker(WorkerOptions options) : state_(std::make_unique<State>(std::move
 Worker::~Worker() = default;
 
 std::string Worker::device() {
-  state_->start();
+  state_->start(nullptr);
   return state_->device;
 }
 

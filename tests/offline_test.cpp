@@ -114,9 +114,9 @@ TEST_F(Offline, WhatIsTunedIsKeptUnlessAskedFor) {
 
 TEST_F(Offline, LabelsThatCannotBeTunedSayWhy) {
   auto selector = chain();
-  EXPECT_THAT(autotune_lowered(selector, lowered({"ejkernel_ops#show@v3:0123456789abcdef"}), here)
-                  .note,
-              HasSubstr("nothing is recorded in " + records));
+  EXPECT_THAT(
+      autotune_lowered(selector, lowered({"ejkernel_ops#show@v3:0123456789abcdef"}), here).note,
+      HasSubstr("nothing is recorded in " + records));
   const std::string good = call(4), hidden = call<Hidden>(4);
   const std::string text = lowered({good, "ejkernel_ops#show@v3:0123456789abcdef",
                                     "ejkernel_ops#other@v1:0123456789abcdef", hidden}) +
@@ -140,8 +140,7 @@ TEST_F(Offline, NothingIsNeverSilent) {
   here.ops = {"another"};
   EXPECT_THAT(autotune_lowered(selector, lowered({call(4)}), here).note,
               HasSubstr("none of its labels is of the ops asked for"));
-  EXPECT_THAT(autotune_recorded(selector, here).note,
-              HasSubstr("none of the 1 recorded calls"));
+  EXPECT_THAT(autotune_recorded(selector, here).note, HasSubstr("none of the 1 recorded calls"));
   here.folder = folder.path() + "/nowhere";
   EXPECT_THAT(autotune_recorded(selector, here).note, HasSubstr("nothing is recorded for"));
   setup.tuner->outcome = ejk::Outcome::failed;
@@ -238,24 +237,41 @@ std::vector<std::string> order(const std::vector<ejk::PlannedCall>& plan) {
 }
 
 TEST(Plan, MostTimeFirstIfNothingIsKnown) {
-  EXPECT_THAT(order(ejk::plan_tuning({recorded("a", 1, 10, 1), recorded("a", 2, 1, 100),
-                                      recorded("b", 3, 1000, 0.05)},
-                                     nullptr)),
+  EXPECT_THAT(order(ejk::plan_tuning(
+                  {recorded("a", 1, 10, 1), recorded("a", 2, 1, 100), recorded("b", 3, 1000, 0.05)},
+                  nullptr)),
               ElementsAre(R"(a{"n":2})", R"(b{"n":3})", R"(a{"n":1})"));
 }
 
 TEST(Plan, WhatOtherCallsOfTheOpGainedCounts) {
   const fakes::TempDir folder;
   ejk::PersistentCache store(folder.path());
-  store.put(tuned(recorded("gains", 9, 1, 1), 4));    // three quarters
-  store.put(tuned(recorded("hardly", 9, 1, 1), 1.01));
+  for (int i = 10; i < 40; ++i) {
+    store.put(tuned(recorded("gains", i, 1, 1), 4));  // three quarters
+    store.put(tuned(recorded("hardly", i, 1, 1), 1.01));
+  }
   const auto plan = ejk::plan_tuning(
       {recorded("hardly", 1, 1, 100), recorded("gains", 2, 1, 10), recorded("new", 3, 1, 10)},
       &store);
   EXPECT_THAT(order(plan), ElementsAre(R"(gains{"n":2})", R"(new{"n":3})", R"(hardly{"n":1})"));
-  EXPECT_NEAR(plan[0].expected_gain, 0.75, 1e-9);
-  EXPECT_EQ(plan[0].why, "as 1 other calls of the op gained");
-  EXPECT_EQ(plan[1].why, "as 2 calls of other ops gained");
+  EXPECT_NEAR(plan[0].expected_gain, 0.75, 0.05);
+  EXPECT_EQ(plan[0].why, "30 calls of the op gained 75 % on average");
+  EXPECT_EQ(plan[1].why, "60 calls of other ops gained 38 % on average");
+}
+
+TEST(Plan, OneTuningWithoutGainIsNoReasonToForgetWhereTheTimeGoes) {
+  const fakes::TempDir folder;
+  ejk::PersistentCache store(folder.path());
+  store.put(tuned(recorded("a", 9, 1, 1), 0.441));
+  const auto plan = ejk::plan_tuning(
+      {recorded("a", 1, 1, 1), recorded("a", 2, 1, 50), recorded("b", 3, 1, 2)}, &store);
+  EXPECT_THAT(order(plan), ElementsAre(R"(a{"n":2})", R"(b{"n":3})", R"(a{"n":1})"));
+  EXPECT_GT(plan[2].expected_gain, 0.01);
+  // It tells more of its own op than of another one.
+  EXPECT_LT(plan[0].expected_gain, plan[1].expected_gain);
+  EXPECT_LT(plan[1].expected_gain,
+            ejk::plan_tuning({recorded("b", 3, 1, 2)}, nullptr)[0].expected_gain);
+  EXPECT_EQ(plan[0].why, "1 call of the op gained 0 %");
 }
 
 TEST(Plan, TunedCallsAreLeftOutAndUnfinishedOnesComeLast) {
@@ -263,10 +279,10 @@ TEST(Plan, TunedCallsAreLeftOutAndUnfinishedOnesComeLast) {
   ejk::PersistentCache store(folder.path());
   store.put(tuned(recorded("a", 1, 1, 1), 2));
   store.put(tuned(recorded("a", 2, 1, 1), 2, false));
-  EXPECT_THAT(order(ejk::plan_tuning({recorded("a", 1, 1, 1), recorded("a", 2, 1, 1),
-                                      recorded("a", 3, 1, 1)},
-                                     &store)),
-              ElementsAre(R"(a{"n":3})", R"(a{"n":2})"));
+  EXPECT_THAT(
+      order(ejk::plan_tuning(
+          {recorded("a", 1, 1, 1), recorded("a", 2, 1, 1), recorded("a", 3, 1, 1)}, &store)),
+      ElementsAre(R"(a{"n":3})", R"(a{"n":2})"));
 }
 
 }  // namespace

@@ -40,6 +40,10 @@ struct Label {
   uint64_t count = 0;
 };
 
+// Of a truncated label: whether it ends where XLA cuts names, before '@'. Else the text itself ends
+// in it.
+bool cut_by_xla(const Label& label);
+
 struct LabelOptions {
   // Further prefixes to look for in scope names, with or without '#'. The attribute is found
   // whatever its label begins with.
@@ -47,8 +51,8 @@ struct LabelOptions {
 };
 
 struct FoundLabels {
-  std::string format;  // "StableHLO text", "HLO text", "HLO proto", "bytes", "dump folder"
-  std::vector<Label> labels;       // each once, in the order of the file
+  std::string format;         // "StableHLO text", "HLO text", "HLO proto", "bytes", "dump folder"
+  std::vector<Label> labels;  // each once, in the order of the file
   std::vector<std::string> notes;  // what could not be read, and why
 };
 

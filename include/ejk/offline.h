@@ -44,8 +44,8 @@ struct PlannedCall {
 };
 
 // The calls in the order in which tuning them pays: time spent in them times what tuning is likely
-// to save. That is read off the stored tunings: nothing for a call that is tuned, what other calls
-// of the op or of all ops gained, else a guess. Calls with nothing to gain are left out.
+// to save. That is a guess, drawn towards what stored tunings of other ops gained, and more so
+// towards what those of its own op did. Calls that are tuned, or were in vain, are left out.
 std::vector<PlannedCall> plan_tuning(std::vector<RecordedCall> calls, PersistentCache* store);
 
 // ---- tuning -------------------------------------------------------------------------------------

@@ -26,8 +26,17 @@ struct QuarantineRecord {
 // stderr_warnings()).
 std::vector<QuarantineRecord> quarantine_list(const std::string& store_path, WarningSink warn = {});
 
-// Removes the records of that op ("name@vVERSION", or "name" for all its versions; "" for all) and
-// tells how many. The next tuning tries these configs again.
+// A config that was running when processes ended, whoever ended them. The next tuning of its op
+// tries it again, later than others and under guard.
+struct SuspectRecord {
+  std::string device, op;
+  Value config;
+  int times = 0;  // processes
+};
+std::vector<SuspectRecord> suspect_list(const std::string& store_path, WarningSink warn = {});
+
+// Removes the records of that op ("name@vVERSION", or "name" for all its versions; "" for all),
+// suspects included, and tells how many configs that were. The next tuning tries them again.
 size_t quarantine_clear(const std::string& store_path, std::string_view op = "");
 
 }  // namespace ejk

@@ -49,6 +49,7 @@ struct KernelType {
   // Throws Error if the config does not fit; what fits of the arguments is seen when it runs.
   std::unique_ptr<ReadyCall> (*ready)(const Value& arguments, const Value& config) = nullptr;
   bool has_gradient = false;
+  const ConfigType* config = nullptr;
 };
 
 // Thread-safe, as are the next ones. The same type again changes nothing; two types of one op are a
@@ -57,6 +58,8 @@ void register_kernel(KernelType type);
 // Ops of the kernels known in this process, sorted.
 std::vector<std::string> registered_kernels();
 bool is_registered(const std::string& op);
+// The type of that kernel's configs; nullptr if no kernel is known as `op`.
+const ConfigType* registered_config(const std::string& op);
 
 // Loads a shared library of kernels and registers them; they stay for the process's life. Returns
 // their ops. Throws Error(io) if it cannot be loaded and Error(invalid_argument) if it holds no
@@ -167,8 +170,12 @@ std::unique_ptr<RebuiltCall> rebuild_kernel(const RecordedCall& call) {
 
 template <class K>
 KernelType kernel_type() {
-  return {std::string(K::op_id) + "@v" + std::string(version_of<K>()), std::string(type_name<K>()),
-          &rebuild_kernel<K>, &make_ready<K>, has_gradient<Plan<K, Context::plain, Platform::cpu>>};
+  return {std::string(K::op_id) + "@v" + std::string(version_of<K>()),
+          std::string(type_name<K>()),
+          &rebuild_kernel<K>,
+          &make_ready<K>,
+          has_gradient<Plan<K, Context::plain, Platform::cpu>>,
+          &config_type<typename Plan<K, Context::plain, Platform::cpu>::Config>()};
 }
 
 template <class K>

@@ -13,15 +13,20 @@ namespace ejk::ops {
 namespace {
 
 template <class K>
+void add_reason(const std::string& reason, std::string& to) {
+  to += (to.empty() ? "" : "; ") + std::string(detail::type_name<K>()) + ": " + reason;
+}
+
+template <class K>
 void try_kernel(const RecordedCall& call, std::unique_ptr<RebuiltCall>& made, std::string& why) {
   if (made != nullptr) return;
   try {
     auto candidate = detail::rebuild_kernel<K>(call);
     if (call.id.spec.empty() || candidate->invocation().spec() == call.id.spec)
       made = std::move(candidate);
-    else why = "no element type gives the recorded key";
+    else add_reason<K>("it gives another key", why);
   } catch (const Error& error) {
-    why = error.what();
+    add_reason<K>(error.what(), why);
   }
 }
 

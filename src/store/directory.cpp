@@ -258,8 +258,7 @@ struct DirectoryStore::State {
 
   void cannot_write(const FileError& error) {
     warn("unwritable", "cannot keep tuning results in " + root + " (" + error.text() +
-                           "); they last as long as this process. To keep them, " +
-                           cure(error.code) +
+                           "). To keep them, " + cure(error.code) +
                            " set EJKERNEL_PERSISTENT_CACHE_DIR to another directory");
   }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -15,7 +16,9 @@
 
 #include <ejk/config.h>
 #include <ejk/detail/gradient.h>
+#include <ejk/detail/reflect.h>
 #include <ejk/detail/sketch.h>
+#include <ejk/error.h>
 
 namespace ejk {
 
@@ -72,17 +75,27 @@ struct ParameterTypes<P, std::index_sequence<I...>> {
 template <class P>
 using ParamsOf = typename ParameterTypes<P>::Params;
 
+[[noreturn]] void wrong_number(size_t given, const std::vector<std::string_view>& needed);
+[[noreturn]] void wrong_argument(size_t place, std::string_view type, const Error& error);
+
+template <class T>
+T rebuilt_param(const Value& sketch, size_t place, RebuiltData& data) {
+  try {
+    return rebuild<T>(sketch, data);
+  } catch (const Error& error) {
+    wrong_argument(place, type_name<T>(), error);
+  }
+}
+
 // The arguments of `run` from their sketches. They refer to `data`.
 template <class P>
 ParamsOf<P> rebuilt_params(const Value& arguments, RebuiltData& data) {
   if (arguments.is_null()) cannot_rebuild("the record has none");
   const auto& sketches = arguments.as_array();
-  if (sketches.size() != P::arity)
-    throw Error(ErrorKind::parse, std::to_string(sketches.size()) +
-                                      " arguments are recorded and run takes " +
-                                      std::to_string(P::arity));
   return [&]<size_t... I>(std::index_sequence<I...>) {
-    return ParamsOf<P>{rebuild<typename P::template Param<I>>(sketches[I], data)...};
+    if (sketches.size() != P::arity)
+      wrong_number(sketches.size(), {type_name<typename P::template Param<I>>()...});
+    return ParamsOf<P>{rebuilt_param<typename P::template Param<I>>(sketches[I], I, data)...};
   }
   (typename P::Indices{});
 }
