@@ -826,6 +826,13 @@ def test_recorded_calls_of_unknown_kernels_are_told(ejk, shifted, device, tmp_pa
     assert "--plugin" in result.json["skipped"][0]["why"]
 
 
+def test_reasons_of_several_lines_are_lines(ejk, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, of_op(shifted, "softmax@v1"))
+    told = ejk("tune", "--recorded", expect=1).stdout
+    assert re.search(r"(?m)^not tuned: softmax@v1 .*Softmax<float>: ", told)
+    assert re.search(r"(?m)^  ejk::ops::Softmax<ejk::BFloat16>: ", told) and "\\n" not in told
+
+
 def test_nothing_recorded_is_said(ejk, tmp_path):
     assert "nothing was tuned" in ejk("tune", "--recorded", expect=3).stdout
     assert "no folder" in ejk("tune", "--recorded", "--recorded-in", tmp_path / "x", expect=3).stderr
@@ -1085,6 +1092,7 @@ def test_a_store_that_cannot_be_written_is_a_clear_failure(ejk, device, tmp_path
     (tmp_path / "file").write_text("")
     result = ejk("import", tmp_path / "e", "--store", tmp_path / "file/store", "--json", expect=1)
     assert result.json["failed"] == 1 and "file/store" in result.stderr
+    assert "this process" not in result.stderr  # which keeps nothing
 
 
 def test_writing_a_report_or_an_export_keeps_the_old_file_if_it_fails(ejk, store, tmp_path):
