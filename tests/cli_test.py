@@ -61,7 +61,7 @@ def device(ejk):
     return ejk("devices", "--json").json["devices"][0]
 
 
-def entry(device, op="matmul@v1", spec=SPEC, config=None, samples=40, **members):
+def entry(device, op="gemm@v1", spec=SPEC, config=None, samples=40, **members):
     key = hashlib.sha256(spec.encode()).hexdigest()[:16]
     candidates = [
         {"config": {"block": 64, "threads": 1}, "status": "ok", "seconds": 1e-3, "ratio": 0.5,
@@ -248,7 +248,7 @@ def test_devices(ejk, device):
 
 def test_ls_lists_what_is_there(ejk, store, device):
     listed = ejk("ls", "--json").json["entries"]
-    assert [e["op"] for e in listed] == ["matmul@v1", "norm@v2"]
+    assert [e["op"] for e in listed] == ["gemm@v1", "norm@v2"]
     assert listed[0]["key"] == KEY and listed[0]["config"] == {"block": 64, "threads": 1}
     assert pathlib.Path(listed[0]["file"]).exists()
     text = ejk("ls").stdout
@@ -299,10 +299,10 @@ def test_layers_in_front_hide_those_behind(ejk, store, device, tmp_path):
     assert explained["config"] == {"block": 64, "threads": 1}
 
 
-@pytest.mark.parametrize("key", [KEY, KEY[:4], f"matmul:{KEY}", f"matmul@v1:{KEY[:5]}", f"ejkernel_ops#matmul@v1:{KEY}"])
+@pytest.mark.parametrize("key", [KEY, KEY[:4], f"gemm:{KEY}", f"gemm@v1:{KEY[:5]}", f"ejkernel_ops#gemm@v1:{KEY}"])
 def test_show_finds_an_entry_by_key_prefix_op_or_label(ejk, store, key):
     shown = ejk("show", key, "--json").json["entries"]
-    assert [e["op"] for e in shown] == ["matmul@v1"]
+    assert [e["op"] for e in shown] == ["gemm@v1"]
     assert len(shown[0]["candidates"]) == 4 and shown[0]["evidence"]["speedup"] == 2.0
     text = ejk("show", key).stdout
     for part in ["2x (1.9x to 2.1x)", "crashed: SIGSEGV", "this machine", "float32[8,4]", "+-1.2 %"]:
@@ -319,7 +319,7 @@ def test_explain_says_why_a_stored_entry_does_not_answer(ejk, device, tmp_path):
     foreign = {**device, "fingerprint": "cpu|Other|0123456789abcdef"}
     exported(tmp_path / "e", entry(foreign), entry(device, op="bad@v1", outcome="failed", config=None))
     ejk("import", tmp_path / "e")
-    assert "another device" in ejk("explain", f"matmul:{KEY}").stdout
+    assert "another device" in ejk("explain", f"gemm:{KEY}").stdout
     told = ejk("explain", f"bad:{KEY}", "--json").json["stored"][0]
     assert told["origin"] == "none" and "rejected every candidate" in told["layers"][0]["why"]
 
@@ -398,7 +398,7 @@ def test_export_and_import_keep_every_byte(ejk, store, tmp_path):
     assert files(tmp_path / "copy") == files(store) and len(files(store)) == 2
     assert ejk("export").stdout == (tmp_path / "all.jsonl").read_text()
     assert len(ejk("export", "--op", "norm").stdout.splitlines()) == 2
-    assert [e["op"] for e in ejk("export", "--json").json["entries"]] == ["matmul@v1", "norm@v2"]
+    assert [e["op"] for e in ejk("export", "--json").json["entries"]] == ["gemm@v1", "norm@v2"]
     lean = ejk("export", "--without-candidates", "--key", KEY).stdout.splitlines()[1]
     assert json.loads(lean)["candidates"] == []
     assert "no such entries" in ejk("export", "--op", "nothing", expect=3).stderr
@@ -507,13 +507,13 @@ def test_caches_of_ejkernel_that_keep_provenance_are_imported_without_heuristics
 
 def test_a_measurement_takes_the_place_of_an_import(ejk, device, tmp_path):
     key = KEY
-    (tmp_path / "c.json").write_text(json.dumps({f"cpu|cpu|matmul@v1|{key}": {"block": 1, "threads": 1}}))
+    (tmp_path / "c.json").write_text(json.dumps({f"cpu|cpu|gemm@v1|{key}": {"block": 1, "threads": 1}}))
     ejk("import", "--as-device", "this", tmp_path / "c.json")
     exported(tmp_path / "m", entry(device))
     ejk("import", tmp_path / "m")
     blocks = {e["config"]["block"] for e in ejk("ls", "--json").json["entries"]}
     assert 64 in blocks
-    assert ejk("explain", f"matmul:{key}", "--json").json["stored"]
+    assert ejk("explain", f"gemm:{key}", "--json").json["stored"]
 
 
 @pytest.mark.parametrize(
@@ -826,6 +826,13 @@ def test_recorded_calls_of_unknown_kernels_are_told(ejk, shifted, device, tmp_pa
     assert "--plugin" in result.json["skipped"][0]["why"]
 
 
+def test_reasons_of_several_lines_are_lines(ejk, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, of_op(shifted, "softmax@v1"))
+    told = ejk("tune", "--recorded", expect=1).stdout
+    assert re.search(r"(?m)^not tuned: softmax@v1 .*Softmax<float>: ", told)
+    assert re.search(r"(?m)^  ejk::ops::Softmax<ejk::BFloat16>: ", told) and "\\n" not in told
+
+
 def test_nothing_recorded_is_said(ejk, tmp_path):
     assert "nothing was tuned" in ejk("tune", "--recorded", expect=3).stdout
     assert "no folder" in ejk("tune", "--recorded", "--recorded-in", tmp_path / "x", expect=3).stderr
@@ -895,7 +902,7 @@ def test_bench_measures_what_is_stored_and_keeps_nothing(ejk, plugin, shifted, d
 
 def test_what_if_counts_coverage_and_regret(ejk, shifted, device, store):
     record(store / "recorded", device, shifted, calls=300, seconds=3.0)
-    known = {"op": "matmul@v1", "key": KEY, "spec": json.loads(SPEC)}
+    known = {"op": "gemm@v1", "key": KEY, "spec": json.loads(SPEC)}
     record(store / "recorded", device, known, calls=100, seconds=9.0)
     result = ejk("what-if", "--json").json
     assert result["coverage"] == {"calls": 0.25, "time": 0.75}
@@ -1085,6 +1092,7 @@ def test_a_store_that_cannot_be_written_is_a_clear_failure(ejk, device, tmp_path
     (tmp_path / "file").write_text("")
     result = ejk("import", tmp_path / "e", "--store", tmp_path / "file/store", "--json", expect=1)
     assert result.json["failed"] == 1 and "file/store" in result.stderr
+    assert "this process" not in result.stderr  # which keeps nothing
 
 
 def test_writing_a_report_or_an_export_keeps_the_old_file_if_it_fails(ejk, store, tmp_path):

@@ -355,7 +355,7 @@ TEST_F(Record, WhatCannotBeMadeAgainSaysWhy) {
   EXPECT_THAT(why(unknown), HasSubstr("show@v3"));
   const std::string out = R"(,{"dtype":"float32","shape":[2]}])";
   EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":[9]})" + out)), HasSubstr("another one"));
-  EXPECT_THAT(why(with("[]")), HasSubstr("0 arguments are recorded"));
+  EXPECT_THAT(why(with("[]")), HasSubstr("0 arguments are given and run takes"));
   EXPECT_THAT(why(with("null")), HasSubstr("cannot be made again"));
   EXPECT_THAT(why(with("[1,2]")), HasSubstr("no dtype"));
   EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":[4611686018427387904]})" + out)),

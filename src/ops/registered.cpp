@@ -14,7 +14,7 @@ namespace {
 
 template <class K>
 void add_reason(const std::string& reason, std::string& to) {
-  to += (to.empty() ? "" : "; ") + std::string(detail::type_name<K>()) + ": " + reason;
+  to += (to.empty() ? "" : "\n") + std::string(detail::type_name<K>()) + ": " + reason;
 }
 
 template <class K>
