@@ -161,7 +161,7 @@ void wrong_array(const Place& place, const AnyView& given, DType dtype, int rank
                  std::string_view problem) {
   // Who makes a recorded call again says itself which argument it is.
   throw Error(ErrorKind::invalid_argument,
-              (place.argument < 0 ? "" : text_of(place) + ": ") + "given " +
+              (place.argument < 0 && place.name.empty() ? "" : text_of(place) + ": ") + "given " +
                   std::string(dtype_name(given.dtype)) + shape_text(given.shape) + " on " +
                   std::string(platform_name(given.platform)) + ", needed " +
                   std::string(dtype_name(dtype)) + " of rank " + std::to_string(rank) +
