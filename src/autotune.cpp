@@ -284,9 +284,9 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
     if (trial->leaves_backward_out())
       warn_once("backward" + call.id.op,
                 "[" + call.id.op +
-                    "] validate_backward measures forward only: the kernel returns nothing and its "
-                    "gradient does not take its Out parameter (several: a std::tuple of their "
-                    "views) as dy");
+                    "] validate_backward measures forward only: let the kernel's gradient take as "
+                    "dy what the kernel returns or, if that is nothing, the view of its Out "
+                    "parameter (several: a std::tuple of them)");
     result = options_.tuner->tune(task_of(call, *trial, candidates, heuristic, journal.get()));
   } catch (...) {
     return in_vain("the tuner threw: " + what_of(std::current_exception()));
