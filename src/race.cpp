@@ -390,8 +390,14 @@ void count_first_runs(Tuning& t) {
   seat_incumbent(t);
   t.strategy = single_run, t.sampling.clock = Clock::wall;
   t.rounds = 1;
+  // What a search or an earlier tuning measured says more than a first run, which may be cold.
+  double unit = INFINITY;  // seconds of the ratio 1
+  for (const Entrant& e : t.entrants)
+    if (e.racing() && e.ran && e.known.ratio > 0)
+      unit = std::min(unit, e.first_run / e.known.ratio);
   for (Entrant& e : t.entrants)
-    if (e.racing()) e.seconds = {e.first_run};
+    if (e.racing())
+      e.seconds = {e.known.ratio > 0 && unit < INFINITY ? unit * e.known.ratio : e.first_run};
 }
 
 // The incumbent stays unless it is clearly beaten, or misses a target that the best meets. Else the

@@ -87,7 +87,21 @@ class Screening {
     }
     if (control_ == nobody && t_.heuristic && t_.entrants[*t_.heuristic].racing() &&
         t_.entrants[*t_.heuristic].ran)
-      control_ = *t_.heuristic;
+      control_ = *t_.heuristic, t_.entrants[control_].known.ratio = 1;
+  }
+
+  // One of the better ones takes its place, not the best, which may only have been lucky: its ratio
+  // is the unit from now on.
+  void replace_control() {
+    std::vector<size_t> known;
+    for (size_t i = 0; i < t_.entrants.size(); ++i)
+      if (const Entrant& e = t_.entrants[i]; e.racing() && e.ran && e.known.ratio > 0)
+        known.push_back(i);
+    control_ = nobody, unit_ = 1;
+    if (known.empty()) return;
+    const auto one = known.begin() + static_cast<std::ptrdiff_t>(known.size() / 4);
+    std::ranges::nth_element(known, one, {}, [&](size_t i) { return t_.entrants[i].known.ratio; });
+    control_ = *one, unit_ = t_.entrants[*one].known.ratio;
   }
 
   std::optional<uint64_t> earlier_winner() const {
@@ -205,7 +219,7 @@ class Screening {
     if (!t_.entrants[who].racing()) return std::nullopt;
     if (control_ == nobody) control_ = who;
     if (who == control_) return remember(who, 1, 1);
-    if (!control_still_runs()) return measure_roughly(who);  // it is the control now
+    if (!control_still_runs()) return measure_roughly(who);
     double least = INFINITY, least_of_control = INFINITY;
     int taken = 0;
     const auto failure = failure_of([&] {
@@ -231,7 +245,7 @@ class Screening {
     });
     if (!failure) return true;
     t_.reject(e, "threw", *failure);
-    control_ = nobody;
+    replace_control();
     return false;
   }
 
