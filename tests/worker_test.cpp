@@ -25,7 +25,11 @@ const std::string slow_kernels = EJK_TEST_PLUGINS "/libslow.so";
 
 class WorkerTest : public testing::Test {
  protected:
-  WorkerTest() { ejk::load_kernels(bad_kernels), ejk::load_kernels(slow_kernels); }
+  WorkerTest() {
+    ejk::load_kernels(bad_kernels), ejk::load_kernels(slow_kernels);
+    // Workers shall die of their signals at once: a sanitizer that looks for names may take long.
+    setenv("ASAN_OPTIONS", "handle_segv=0:handle_abort=0", true);
+  }
 
   ejk::WorkerOptions options(std::vector<std::string> command = {"/proc/self/exe", "worker"}) {
     ejk::WorkerOptions out;
@@ -115,9 +119,7 @@ TEST_F(WorkerTest, AConfigThatEndsItsProcessIsLeftOutAndTheOthersAreMeasured) {
 
 TEST_F(WorkerTest, AWorkerThatDiesWithoutASuspectCostsItsCallAlone) {
   ejk::Worker worker(options());
-  // Sanitizers turn the signal into an exit.
-  EXPECT_THAT(loss_of(worker, "bad.hook.crash@v1"),
-              AnyOf(HasSubstr("was ended by SIGSEGV"), HasSubstr("with exit code")));
+  EXPECT_THAT(loss_of(worker, "bad.hook.crash@v1"), HasSubstr("was ended by SIGSEGV"));
   EXPECT_THAT(loss_of(worker, "bad.hook.exit@v1"),
               StartsWith("[bad.hook.exit@v1] its worker process ended itself with exit code 7"));
   EXPECT_EQ(worker.tune(call_of("bad.print@v1"), 1).id.op, "bad.print@v1");

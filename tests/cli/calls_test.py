@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded, lowered and given calls: tune, bench, explain, what-if."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+from tool import BUILD, KEY, PLUGINS, SHIFTED, SPEC, TOOL, entry, exported, of_op, record
+
+
+def test_tune_a_call_given_on_the_line(ejk, plugin):
+    result = ejk("tune", *SHIFTED, *plugin, "--json").json
+    (tuned,) = result["tuned"]
+    assert tuned["op"] == "plugin.shifted@v1" and tuned["config"]["block"] in (1, 2)
+    assert tuned["call"] == "float32[256]" and not tuned["already"]
+    (stored,) = ejk("ls", "--json").json["entries"]
+    assert stored["key"] == tuned["key"] and len(tuned["key"]) == 16
+    again = ejk("tune", *SHIFTED, *plugin, "--json").json
+    assert again["tuned"][0]["already"] and "--retune" in again["note"]
+    assert not ejk("tune", *SHIFTED, *plugin, "--retune", "--json").json["tuned"][0]["already"]
+
+
+@pytest.mark.parametrize(
+    "args, code, says",
+    [
+        (["nobody", "--arg", "f32[2]"], 3, "plugin.shifted@v1"),
+        (["plugin.shifted"], 2, "0 arguments are given and run takes 2"),
+        (["plugin.shifted", "--arg", "f99[2]", "--arg", "f32[2]"], 2, "f99"),
+        (["plugin.shifted", "--arg", "f32[2,x]", "--arg", "f32[2]"], 2, "no number"),
+        (["plugin.shifted", "--arg", "f32[-2]", "--arg", "f32[2]"], 2, "negative"),
+        (["plugin.shifted", "--arg", "f32[2]:5", "--arg", "f32[2]"], 2, "LOW..HIGH"),
+        (["plugin.shifted", "--arg", "f32[2]:5..1", "--arg", "f32[2]"], 2, "empty"),
+        (["plugin.shifted", "--arg", "i32[2]", "--arg", "f32[2]"], 2, "[plugin.shifted@v1] the call cannot be made: argument 0"),
+        (["plugin.shifted", "--arg", "f32[999999999999]", "--arg", "f32[2]"], 2, "fit"),
+        (["plugin.shifted", "--arg", "f32[2]", "--arg", "7"], 2, "argument 1"),
+    ],
+)
+def test_calls_that_cannot_be_made_are_refused(ejk, plugin, args, code, says):
+    result = ejk("tune", *args, *plugin, expect=code)
+    assert says in result.stderr and result.stdout == ""
+
+
+def test_a_tuning_that_cannot_be_kept_is_a_failure(ejk, plugin, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = ejk("tune", *SHIFTED, *plugin, "--json", "--store", tmp_path / "file/store", expect=1)
+    assert not result.json["tuned"][0]["kept"] and "file/store" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "library, says",
+    [("none", "not a library of kernels"), ("old", "0.0.9"), ("missing", "cannot load"), ("unlinked", "ejk::ejk")],
+)
+def test_plugins_that_do_not_fit_are_refused(ejk, library, says):
+    found = list(PLUGINS.glob(f"*{library}.so")) or [PLUGINS / "missing.so"]
+    assert says in ejk("tune", "x", "--plugin", found[0], expect=1).stderr
+
+
+def test_recorded_calls_are_planned_and_tuned(ejk, plugin, shifted, device, tmp_path):
+    folder = tmp_path / "store/recorded"
+    record(folder, device, shifted)
+    (planned,) = ejk("tune", "--recorded", "--dry-run", *plugin, "--json").json["plan"]
+    assert planned["known"] and planned["calls"] == 100 and planned["seconds"] == 2.0
+    (tuned,) = ejk("tune", "--recorded", *plugin, "--json").json["tuned"]
+    assert tuned["key"] == shifted["key"] and tuned["evidence"]["data"] == "recorded sketch"
+    assert ejk("tune", "--recorded", *plugin, "--json").json["tuned"][0]["already"]
+    assert ejk("tune", "--recorded", "--dry-run", *plugin, "--json", expect=3).json["plan"] == []
+
+
+def test_recorded_calls_of_unknown_kernels_are_told(ejk, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, shifted)
+    result = ejk("tune", "--recorded", "--json", expect=1)
+    assert "registered" in result.json["skipped"][0]["why"] and result.json["note"]
+    assert "--plugin" in result.json["skipped"][0]["why"]
+
+
+def test_reasons_of_several_lines_are_lines(ejk, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, of_op(shifted, "softmax@v1"))
+    told = ejk("tune", "--recorded", expect=1).stdout
+    assert re.search(r"(?m)^not tuned: softmax@v1 .*Softmax<float>: ", told)
+    assert re.search(r"(?m)^  ejk::ops::Softmax<ejk::BFloat16>: ", told) and "\\n" not in told
+
+
+def test_nothing_recorded_is_said(ejk, tmp_path):
+    assert "nothing was tuned" in ejk("tune", "--recorded", expect=3).stdout
+    assert "no folder" in ejk("tune", "--recorded", "--recorded-in", tmp_path / "x", expect=3).stderr
+    assert "EJKERNEL_OPS_RECORD" in ejk("what-if", expect=3).stderr
+    assert ejk("bench", expect=3).stderr
+
+
+def test_lowered_computations_are_listed_and_tuned(ejk, plugin, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, shifted)
+    label = f"ejkernel_ops#{shifted['op']}:{shifted['key']}"
+    lowered = tmp_path / "m.mlir"
+    lowered.write_text(
+        "module @jit_f {\n  func.func public @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {\n"
+        f'    %0 = stablehlo.add %arg0, %arg0 {{mhlo.frontend_attributes = {{ejkernel_label = "{label}"}}}} : tensor<2xf32>\n'
+        f'    %1 = stablehlo.add %0, %0 {{mhlo.frontend_attributes = {{ejkernel_label = "{label}"}}}} : tensor<2xf32>\n'
+        "    return %1 : tensor<2xf32>\n  }\n}\n"
+    )
+    (found,) = ejk("labels", lowered, "--json").json["files"]
+    assert [(l["op"], l["key"], l["count"], l["stored"]) for l in found["labels"]] == [
+        (shifted["op"], shifted["key"], 2, "nothing")
+    ]
+    (tuned,) = ejk("tune", "--lowered", lowered, *plugin, "--json").json["tuned"]
+    assert tuned["key"] == shifted["key"]
+    assert re.search(r"(tuned|unresolved): block=\d", ejk("labels", lowered).stdout)
+    (tmp_path / "plain").write_text("nothing here")
+    nothing = ejk("labels", tmp_path / "plain", expect=3)
+    assert nothing.stdout and "no label was found" in nothing.stderr
+    cut = lowered.read_text()
+    (tmp_path / "cut.mlir").write_text(cut[: cut.index(shifted["key"]) + 4])
+    assert "the file was cut off" in ejk("labels", tmp_path / "cut.mlir").stdout
+    elsewhere = ["--recorded-in", tmp_path / "nothing"]
+    (tmp_path / "nothing").mkdir()
+    assert "nothing is recorded" in ejk("tune", "--lowered", lowered, *plugin, *elsewhere, "--retune", expect=3).stdout
+    assert "missing.hlo" in ejk("labels", "missing.hlo", expect=3).stderr
+    assert "missing.hlo" in ejk("tune", "--lowered", "missing.hlo", expect=3).stderr
+
+
+def test_what_takes_long_says_so(ejk, tmp_path):
+    env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")}
+    tool = subprocess.Popen([TOOL, "import", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    assert "reading standard input" in tool.stderr.readline()
+    tool.communicate("{}", timeout=60)
+    assert tool.returncode == 1
+
+
+def test_explain_a_recorded_call_tier_by_tier(ejk, plugin, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, shifted)
+    (told,) = ejk("explain", shifted["key"], *plugin, "--json").json["calls"]
+    assert told["origin"] == "autotune"
+    ejk("tune", "--recorded", *plugin)
+    (told,) = ejk("explain", shifted["key"], *plugin, "--json").json["calls"]
+    assert told["origin"] == "persistent"
+    assert "persistent" in ejk("explain", shifted["key"], *plugin).stdout
+
+
+def test_bench_measures_what_is_stored_and_keeps_nothing(ejk, plugin, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, shifted)
+    assert "nothing is stored" in ejk("bench", *plugin, "--seconds", "0.2", expect=1).stdout
+    ejk("tune", "--recorded", *plugin)
+    before = {str(p): p.read_bytes() for p in (tmp_path / "store").rglob("*.json")}
+    for line in [["bench"], ["bench", *SHIFTED]]:
+        (row,) = ejk(*line, *plugin, "--seconds", "0.3", "--json").json["benchmarks"]
+        assert row["seconds"] > 0 and row["heuristic_seconds"] > 0
+        assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]
+    assert {str(p): p.read_bytes() for p in (tmp_path / "store").rglob("*.json")} == before
+
+
+def test_what_if_counts_coverage_and_regret(ejk, shifted, device, store):
+    record(store / "recorded", device, shifted, calls=300, seconds=3.0)
+    known = {"op": "gemm@v1", "key": KEY, "spec": json.loads(SPEC)}
+    record(store / "recorded", device, known, calls=100, seconds=9.0)
+    result = ejk("what-if", "--json").json
+    assert result["coverage"] == {"calls": 0.25, "time": 0.75}
+    assert (result["calls"], result["seconds"]) == (400, 12.0)
+    assert {t["tier"]: t["calls"] for t in result["tiers"] if t["calls"]} == {"measured here": 100, "nothing: heuristic": 300}
+    (todo,) = result["to_tune"]
+    # Two stored tunings halved their times, so more is expected than of a call of which nothing is known.
+    assert 0.15 < todo["expected_gain"] < 0.5
+    assert result["expected_regret_seconds"] == pytest.approx(3.0 * todo["expected_gain"])
+    assert "75 % of the time" in ejk("what-if").stdout
+    ejk("what-if", "--min-coverage", "74")
+    ejk("what-if", "--min-coverage", "76", expect=4)
+    assert "no store" in ejk("what-if", "--store", store / "nothing", expect=3).stderr
+
+
+def test_a_config_that_the_kernel_cannot_take_covers_nothing(ejk, plugin, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, shifted)
+    (tmp_path / "c.json").write_text(json.dumps({f"cpu|cpu|{shifted['op']}|{shifted['key']}": {"blocks": 1}}))
+    ejk("import", "c.json", "--as-device", "this")
+    result = ejk("what-if", *plugin, "--json").json
+    assert result["coverage"]["calls"] == 0
+    assert [t["tier"] for t in result["tiers"] if t["calls"]] == ["does not fit the kernel: heuristic"]
+    nowhere = ["--recorded-in", tmp_path / "empty"]
+    (tmp_path / "empty").mkdir()
+    (stored,) = ejk("explain", shifted["key"], *plugin, *nowhere, "--json").json["stored"]
+    assert stored["origin"] == "none" and "does not fit" in stored["layers"][0]["why"]
+    (unknown,) = ejk("explain", shifted["key"], *nowhere, "--json").json["stored"]
+    assert "cannot be asked here" in unknown["layers"][0]["why"]
+
+
+def test_few_samples_make_no_interval(ejk, device, tmp_path):
+    few = entry(device, samples=1, speedup=1.18, speedup_low=1.18, speedup_high=1.18, noise=0.0)
+    few["candidates"] = [{**c, "samples": 1} for c in few["candidates"]]
+    ejk("import", exported(tmp_path / "few", few))
+    shown = ejk("show", KEY).stdout
+    assert re.search(r"(?m)^speedup +1.18x$", shown) and re.search(r"(?m)^noise +-$", shown)
+    assert " to " not in shown
+    ejk("report", "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert not re.search(r"\d \(|\d</data> to |class=\"interval\"", page)
+
+
+def test_damaged_records_are_told(ejk, shifted, device, store):
+    record(store / "recorded", device, shifted)
+    (next((store / "recorded/v1").glob("*/*")) / "broken.json").write_text("{")
+    result = ejk("what-if", "--json")
+    assert result.json["shapes"] == 1 and result.json["problems"]
+
+
+def test_from_recording_to_shipping(ejk, device, tmp_path):
+    """A program is recorded, its calls are tuned elsewhere, and the result is shipped."""
+    recorded = ["--recorded-in", tmp_path / "recorded", "--op", "rms_norm"]
+    env = {**os.environ, "EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "program"),
+           "EJKERNEL_OPS_RECORD": "1", "EJKERNEL_OPS_RECORD_DIR": str(tmp_path / "recorded")}  # fmt: skip
+    subprocess.run([BUILD / "examples/tour"], env=env, check=True, capture_output=True, timeout=300)
+
+    before = ejk("what-if", *recorded, "--json").json
+    assert before["coverage"] == {"calls": 0, "time": 0} and before["seconds"] > 0
+    keys = {call["key"] for call in before["to_tune"]}
+    assert len(keys) == 2
+    line = ["tune", "--recorded", *recorded, "--budget-per-call", "3", "--json"]
+    assert {e["key"] for e in ejk(*line).json["tuned"]} == keys
+    assert ejk("what-if", *recorded, "--min-coverage", "100", "--json").json["coverage"]["calls"] == 1
+
+    ejk("export", "tuned.jsonl", "--device", "this")
+    ejk("import", "tuned.jsonl", "--store", tmp_path / "shipped")
+    layers = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "user"),
+              "EJKERNEL_PERSISTENT_CACHE_LAYERS": str(tmp_path / "shipped")}  # fmt: skip
+    for key in keys:
+        (told,) = ejk("explain", key, "--recorded-in", tmp_path / "recorded", "--json", env=layers).json["calls"]
+        assert told["origin"] == "persistent"  # the user's own store is empty
+    assert not list((tmp_path / "user").rglob("*.json"))

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line itself: help, completion, wrong lines."""
+
+import os
+import re
+import subprocess
+
+import pytest
+from tool import KEY, TOOL, VERBS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_and_json(ejk, verb):
+    text = ejk(*verb.split(), "--help").stdout
+    assert "--json" in text and "Usage" in text
+
+
+def test_help_names_every_verb_and_the_manual_every_verb_and_option(ejk):
+    text = ejk("--help").stdout
+    manual = ejk("manual").stdout.replace("\\-", "-")
+    for verb in VERBS:
+        assert verb.split()[0] in text
+        assert f'.SS "ejk {verb}"' in manual
+        section = manual.split(f'.SS "ejk {verb}"')[1].split(".SS")[0].split(".SH")[0]
+        for option in re.findall(r"(?m)^  (--[\w-]+)", ejk(*verb.split(), "--help").stdout):
+            assert option in section, (verb, option)
+    for code in ["0", "1", "2", "3", "4", "130", "141"]:
+        assert f".B {code}\n" in manual
+
+
+def test_the_manual_is_good_roff(ejk, tmp_path):
+    manual = tmp_path / "ejk.1"
+    manual.write_text(ejk("manual").stdout)
+    try:
+        checked = subprocess.run(
+            ["groff", "-man", "-Tutf8", "-ww", manual], capture_output=True, text=True, timeout=60
+        )
+    except FileNotFoundError:
+        pytest.skip("groff is not installed")
+    assert checked.returncode == 0 and checked.stderr == ""
+    assert "EXIT STATUS" in re.sub(".\x08", "", checked.stdout)
+
+
+def test_completion_knows_verbs_and_options(ejk, tmp_path):
+    script = tmp_path / "ejk.bash"
+    script.write_text(ejk("completion", "bash").stdout)
+
+    def complete(*words):
+        line = " ".join(f"'{word}'" for word in words)
+        code = f". {script}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _ejk; echo ${{COMPREPLY[@]}}"
+        return subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert complete("ejk", "do") == ["doctor"]
+    assert set(complete("ejk", "")) >= {verb.split()[0] for verb in VERBS}
+    assert complete("ejk", "ls", "--st") == ["--store"]
+    assert {"ls", "clear"} <= set(complete("ejk", "quarantine", ""))
+    assert "--store" not in complete("ejk", "quarantine", "l")
+    assert ejk("completion", "bash", "--json").json["text"] == script.read_text()
+    for shell in ["zsh", "fish"]:
+        assert "what-if" in ejk("completion", shell).stdout
+    assert "tcsh" in ejk("completion", "tcsh", expect=2).stderr
+
+
+def test_completion_knows_files_ops_keys_and_shells(ejk, store, tmp_path):
+    (tmp_path / "ejk").symlink_to(TOOL)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file.hlo").write_text("")
+    (tmp_path / "ejk.bash").write_text(ejk("completion", "bash").stdout)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "EJKERNEL_PERSISTENT_CACHE_DIR": str(store)}
+
+    def complete(*words):
+        line = " ".join(f"'{word}'" for word in words)
+        code = f". ./ejk.bash; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _ejk; echo ${{COMPREPLY[@]}}"
+        run = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=env)
+        assert run.stderr == ""
+        return run.stdout.split()
+
+    assert complete("ejk", "ls", "--store", "fo") == ["folder"]
+    assert "file.hlo" not in complete("ejk", "ls", "--store", "")
+    assert complete("ejk", "labels", "fi") == ["file.hlo"]
+    assert complete("ejk", "tune", "--lowered", "fi") == ["file.hlo"]
+    assert complete("ejk", "show", KEY[:6]) == [KEY]
+    assert complete("ejk", "ls", "--op", "no") == complete("ejk", "ls", "no") == ["norm@v2"]
+    assert complete("ejk", "completion", "") [-3:] == ["bash", "zsh", "fish"]
+    assert complete("ejk", "tune", "--budget", "") == []
+
+
+@pytest.mark.parametrize("line, code", [("show abc", 3), ("lss", 2), ("prune", 2), ("ls --budget", 2), ("ls --store /nothing", 3)])
+def test_with_json_an_error_is_a_document_too(ejk, line, code):
+    result = ejk(*line.split(), "--json", expect=code)
+    assert list(result.json) == ["error"] and result.json["error"] in result.stderr
+
+
+@pytest.mark.parametrize(
+    "line, says",
+    [
+        ("", "a verb is needed"),
+        ("lss", "did you mean ls?"),
+        ("qqqqqqqq", "no verb"),
+        ("ls --no-such-option", "--no-such-option"),
+        ("show", "key is required"),
+        ("show abc --candidates -1", "--candidates"),
+        ("prune", "--older-than"),
+        ("prune --older-than soon", "30d"),
+        ("quarantine clear", "--all"),
+        ("quarantine", "subcommand: ls clear"),
+        ("quarantine frob", "subcommand: ls clear"),
+        ("tune --recorded --budget -1", "--budget: -1 is no number from 0 on"),
+        ("tune --recorded --budget nan", "--budget: nan is no number from 0 on"),
+        ("tune --recorded --budget inf", "--budget: inf is no number from 0 on"),
+        ("bench --seconds 0", "--seconds: 0 is no number above 0"),
+        ("what-if --min-coverage 101", "--min-coverage: 101 is no number from 0 to 100"),
+        ("tune --lowered f --dry-run", "--dry-run shows the order of --recorded"),
+        ("tune matmul", "0 arguments are given and run takes"),
+        ("tune matmul", "--arg f32[512,512]"),
+        ("tune softmax --arg f32[4,8] --arg foo --arg f32[4,8]", "Softmax<float>: argument 1, a"),
+        ("tune softmax --arg f32[4,8] --arg foo --arg f32[4,8]", "argument 0, a"),
+        ("tune softmax --arg f32[4,8 --arg 1 --arg f32[4,8]", "no ']'"),
+        ("tune", "--recorded"),
+        ("tune --recorded --lowered f", "--recorded"),
+        ("tune --arg f32[2] --recorded", "--arg"),
+        ("doctor --seconds -1", "--seconds"),
+        ("merge a a", "into itself"),
+        ("show :", "is no key"),
+    ],
+)
+def test_wrong_command_lines_are_refused_with_a_word(ejk, line, says):
+    result = ejk(*line.split(), expect=2)
+    assert says in result.stderr and result.stdout == ""
+
+
+def test_version(ejk):
+    assert re.fullmatch(r"ejk \d+\.\d+\.\d+\n", ejk("--version").stdout)

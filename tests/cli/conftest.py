@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tool `ejk` as an operator meets it, every verb as a process of its own."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from tool import PLUGINS, SHIFTED, SPEC, TOOL, entry, exported
+
+
+@pytest.fixture(scope="session", autouse=True)
+def the_tool_is_built():
+    assert TOOL.exists(), f"{TOOL} is not there: cmake --preset dev && cmake --build --preset dev"
+
+
+@pytest.fixture
+def ejk(tmp_path):
+    """Runs the tool in an empty home; `expect` is the exit code, the result has .json if it parses."""
+
+    def call(*arguments, expect=0, env=None, text=True, **how):
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path / "home"),
+            "EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store"),
+            **(env or {}),
+        }
+        result = subprocess.run(
+            [TOOL, *map(str, arguments)],
+            env=environment, capture_output=True, text=text, timeout=120, **{"cwd": tmp_path, **how},
+        )  # fmt: skip
+        assert expect is None or result.returncode == expect, (arguments, result.returncode, result.stdout, result.stderr)
+        if "--json" in arguments and result.stdout:
+            result.json = json.loads(result.stdout, parse_constant=pytest.fail)
+        return result
+
+    (tmp_path / "home").mkdir()
+    return call
+
+
+@pytest.fixture
+def device(ejk):
+    return ejk("devices", "--json").json["devices"][0]
+
+
+@pytest.fixture
+def store(ejk, device, tmp_path):
+    """The default store with two entries."""
+    other = SPEC.replace("8,4", "16,4")
+    exported(tmp_path / "two.jsonl", entry(device), entry(device, op="norm@v2", spec=other))
+    ejk("import", tmp_path / "two.jsonl")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def plugin():
+    (library,) = PLUGINS.glob("*kernels.so")
+    return ["--plugin", library]
+
+
+@pytest.fixture
+def shifted(ejk, plugin, tmp_path):
+    """The tuned entry of a kernel from a plugin, in a store of its own."""
+    (tuned,) = ejk("tune", *SHIFTED, *plugin, "--json", "--store", tmp_path / "first").json["tuned"]
+    return tuned
+
+
+@pytest.fixture
+def bad(plugin):
+    (library,) = PLUGINS.glob("*bad.so")
+    return [*plugin, "--plugin", library]

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that look and change nothing."""
+
+import os
+import pathlib
+import pty
+import re
+import subprocess
+
+import pytest
+from tool import KEY, TOOL, entry, exported
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u009b31m\u202egnp\x7f\r\n\tz"
+
+
+def test_devices(ejk, device):
+    assert device["platform"] == "cpu" and device["fingerprint"].startswith("cpu|")
+    assert device["fingerprint"] in ejk("devices").stdout
+
+
+def test_ls_lists_what_is_there(ejk, store, device):
+    listed = ejk("ls", "--json").json["entries"]
+    assert [e["op"] for e in listed] == ["gemm@v1", "norm@v2"]
+    assert listed[0]["key"] == KEY and listed[0]["config"] == {"block": 64, "threads": 1}
+    assert pathlib.Path(listed[0]["file"]).exists()
+    text = ejk("ls").stdout
+    assert "(this machine)" in text and "block=64 threads=1" in text and "float32[8,4]" in text
+    assert [e["op"] for e in ejk("ls", "norm", "--json").json["entries"]] == ["norm@v2"]
+    assert ejk("ls", "norm@v1", "--json", expect=3).json["entries"] == []
+    assert len(ejk("ls", "--device", "this", "--json").json["entries"]) == 2
+    assert ejk("ls", "--device", "gpu", "--json").json["entries"] == []
+
+
+def test_looking_changes_nothing(ejk, store):
+    (store / "v1/x/y").mkdir(parents=True)
+    (store / "v1/x/y/broken.json").write_text("{")
+
+    def snapshot():
+        return {str(p): p.read_bytes() for p in store.rglob("*") if p.is_file()}
+
+    before = snapshot()
+    for line in [["ls"], ["show", KEY], ["explain", KEY], ["export", "-"], ["quarantine", "ls"],
+                 ["prune", "--all", "--dry-run"], ["doctor", "--seconds", "0"], ["report", "../r.html"]]:  # fmt: skip
+        subprocess.run([TOOL, *line], env={"EJKERNEL_PERSISTENT_CACHE_DIR": str(store)}, capture_output=True, cwd=store)
+    assert snapshot() == before
+
+
+def test_an_empty_home_is_an_empty_store(ejk, tmp_path):
+    assert "no entries" in ejk("ls").stdout
+    assert ejk("ls", "--json").json["entries"] == []
+    assert not (tmp_path / "store").exists()
+    nowhere = {"EJKERNEL_PERSISTENT_CACHE_DIR": "", "HOME": "", "XDG_CACHE_HOME": ""}
+    assert "--store" in ejk("ls", env=nowhere, expect=1).stderr
+
+
+def test_a_named_store_must_be_there(ejk, tmp_path):
+    assert "no store at" in ejk("ls", "--store", tmp_path / "nothing", expect=3).stderr
+    (tmp_path / "file").write_text("")
+    assert "not a directory" in ejk("ls", "--store", tmp_path / "file", expect=1).stderr
+
+
+def test_layers_in_front_hide_those_behind(ejk, store, device, tmp_path):
+    exported(tmp_path / "site.jsonl", entry(device, config={"block": 1, "threads": 1}))
+    ejk("import", "--store", tmp_path / "site", tmp_path / "site.jsonl")
+    env = {"EJKERNEL_PERSISTENT_CACHE_LAYERS": str(tmp_path / "site")}
+    assert len(ejk("ls", "--json", env=env).json["entries"]) == 2
+    every = ejk("ls", "--all", "--json", env=env).json["entries"]
+    assert [(e["config"]["block"], e["hidden"]) for e in every] == [(64, False), (1, True), (64, False)]
+    explained = ejk("explain", KEY, "--json", env=env).json["stored"][0]
+    assert [layer["answers"] for layer in explained["layers"]] == [True, False]
+    assert explained["config"] == {"block": 64, "threads": 1}
+
+
+@pytest.mark.parametrize("key", [KEY, KEY[:4], f"gemm:{KEY}", f"gemm@v1:{KEY[:5]}", f"ejkernel_ops#gemm@v1:{KEY}"])
+def test_show_finds_an_entry_by_key_prefix_op_or_label(ejk, store, key):
+    shown = ejk("show", key, "--json").json["entries"]
+    assert [e["op"] for e in shown] == ["gemm@v1"]
+    assert len(shown[0]["candidates"]) == 4 and shown[0]["evidence"]["speedup"] == 2.0
+    text = ejk("show", key).stdout
+    for part in ["2x (1.9x to 2.1x)", "crashed: SIGSEGV", "this machine", "float32[8,4]", "+-1.2 %"]:
+        assert part in text
+
+
+def test_show_limits_candidates_and_knows_what_is_not_there(ejk, store):
+    assert "and 3 more" in ejk("show", KEY, "--candidates", "1").stdout
+    assert "ejk ls" in ejk("show", "ffffffffffffffff", expect=3).stderr
+    assert ejk("explain", "ffffffffffffffff", expect=3).stderr
+
+
+def test_explain_says_why_a_stored_entry_does_not_answer(ejk, device, tmp_path):
+    foreign = {**device, "fingerprint": "cpu|Other|0123456789abcdef"}
+    exported(tmp_path / "e", entry(foreign), entry(device, op="bad@v1", outcome="failed", config=None))
+    ejk("import", tmp_path / "e")
+    assert "another device" in ejk("explain", f"gemm:{KEY}").stdout
+    told = ejk("explain", f"bad:{KEY}", "--json").json["stored"][0]
+    assert told["origin"] == "none" and "rejected every candidate" in told["layers"][0]["why"]
+
+
+def test_hostile_text_never_reaches_a_terminal_raw(ejk, device, tmp_path):
+    bad = entry(device, op=f"op{HOSTILE}@v1", config={f"n{HOSTILE}": HOSTILE})
+    bad["candidates"][3]["why"] = HOSTILE
+    bad["provenance"] = HOSTILE
+    bad["device"]["fingerprint"] = f"cpu|{HOSTILE}"
+    exported(tmp_path / "bad", bad)
+    imported = ejk("import", tmp_path / "bad")
+    damaged = tmp_path / f"store/v1/a{HOSTILE.replace('/', '')}/b"
+    damaged.mkdir(parents=True)
+    (damaged / f"{HOSTILE}.json").write_text("{")
+    results = [imported] + [
+        ejk(*line, env={"LC_ALL": "C.UTF-8"})
+        for line in (["ls"], ["show", KEY], ["explain", KEY], ["ls", "--json"], ["show", KEY, "--json"],
+                     ["prune", "--all", "--dry-run"], ["report", "r.html"])
+    ]  # fmt: skip
+    for result in results:
+        for text in (result.stdout, result.stderr):
+            assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text), text
+    assert ejk("show", KEY, "--json").json["entries"][0]["config"] == {f"n{HOSTILE}": HOSTILE}
+    assert HOSTILE[1:] not in (tmp_path / "r.html").read_text()
+    assert "\x1b" not in ejk("ls", f"--op{HOSTILE}", expect=2).stderr
+    assert "\x1b" not in ejk("show", f"dead{HOSTILE}", expect=3).stderr
+
+
+def test_a_terminal_gets_bold_titles_and_lines_that_fit_and_a_pipe_neither(ejk, store, tmp_path):
+    assert "\x1b" not in ejk("ls").stdout
+
+    def on_terminal(**env):
+        pid, fd = pty.fork()
+        if pid == 0:
+            os.environ.update({"EJKERNEL_PERSISTENT_CACHE_DIR": str(store), "TERM": "xterm", **env})
+            os.execv("/bin/sh", ["sh", "-c", f"stty cols 40; exec {TOOL} ls"])
+        out = b""
+        while True:
+            try:
+                piece = os.read(fd, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            out += piece
+        os.waitpid(pid, 0)
+        os.close(fd)
+        return out.decode()
+
+    bold = on_terminal()
+    assert "\x1b[1mOP" in bold
+    rows = [line for line in re.sub(r"\x1b\[\d*m", "", bold).splitlines() if KEY[:4] in line or "norm@" in line]
+    assert rows and all(len(row) <= 40 for row in rows)
+    assert "\x1b" not in on_terminal(NO_COLOR="1")
+
+
+def test_damaged_files_are_told_and_passed_over(ejk, store):
+    (store / "v1/x/y").mkdir(parents=True)
+    (store / "v1/x/y/broken.json").write_text('{"schema": 1,')
+    result = ejk("ls", "--json")
+    assert len(result.json["entries"]) == 2
+    assert any("broken.json" in problem for problem in result.json["problems"])
+    assert "broken.json" in result.stderr
