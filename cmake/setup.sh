@@ -54,6 +54,22 @@ install_packages() {
   logged apt apt-get install -y --no-install-recommends $missing
 }
 
+# For the test that looks at the report; it is left out, and says so, where there is no browser.
+install_browser() {
+  for browser in chromium-headless-shell chromium; do
+    ! command -v "$browser" >/dev/null || return 0
+  done
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    stage "no Chromium here (Debian: chromium-headless-shell): the report is not tested in a browser"
+    return
+  fi
+  stage "installing chromium-headless-shell"
+  mkdir -p build
+  { apt-get update && DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y --no-install-recommends chromium-headless-shell; } >build/browser.log 2>&1 </dev/null ||
+    stage "that failed (build/browser.log): the report is not tested in a browser"
+}
+
 make_venv() {
   # Made again when the requirements, the place or Python itself changed, or when it was cut short.
   stamp=$( (cat requirements.txt && pwd && /usr/bin/python3 --version) | sha256sum | cut -d ' ' -f 1)
