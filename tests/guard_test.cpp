@@ -238,10 +238,10 @@ TEST_F(Guarding, ExitingIsTold) {
   EXPECT_EQ(finding_of([] { ::_exit(4); }).why, "called _exit(4)");
   EXPECT_EQ(finding_of([] { ::_exit(0); }).kind, Kind::exited);
   EXPECT_EQ(finding_of([] { std::quick_exit(5); }).why, "called quick_exit");
-  const Finding thread = finding_of([] { ::pthread_exit(nullptr); });
-  EXPECT_EQ(thread.kind, Kind::exited);
-  // UBSan takes the catch of a forced unwinding for a null reference and exits itself.
+  // UBSan takes the catch of a forced unwinding for a null reference, and may tell that for long.
   if (!sanitized) {
+    const Finding thread = finding_of([] { ::pthread_exit(nullptr); });
+    EXPECT_EQ(thread.kind, Kind::exited);
     EXPECT_EQ(thread.why, "ended its thread");
   }
 }
