@@ -253,12 +253,10 @@ TEST_F(Guarding, NoStaticDestructorOfTheHostRunsInAChild) {
 }
 
 TEST_F(Guarding, AnEndlessLoopRunsOutOfTime) {
-  const auto begin = std::chrono::steady_clock::now();
   const Finding f = finding_of(spin_for_ever);
   EXPECT_EQ(f.kind, Kind::timed_out) << f.why;
   EXPECT_THAT(f.why, StartsWith("ran longer than 0."));
   EXPECT_FALSE(f.fatal_signal);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
 // In a host without other threads there is nothing it could wait for.

