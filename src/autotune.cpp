@@ -107,8 +107,11 @@ std::optional<Choice> ConfigSelectorChain::tune_alone(Call& call) {
     if (std::lock_guard lock(state_->mutex); state_->tried_in_vain.contains(text_of(call.id)))
       return call.pass("autotune", "an earlier tuning rejected every candidate");
   }
-  const auto entry = run_tuner(call);
+  auto entry = run_tuner(call);
   if (!entry || entry->outcome == Outcome::failed) return std::nullopt;
+  if (call.unfinished && call.unfinished->config == entry->config && !entry->evidence.complete &&
+      entry->evidence.samples < call.unfinished->evidence.samples)
+    entry->outcome = call.unfinished->outcome, entry->evidence = call.unfinished->evidence;
   std::string why;
   AnyConfig config(call.kernel.config_type().from_value(entry->config, why),
                    &call.kernel.config_type());
@@ -192,16 +195,20 @@ bool left_out(const TuneResult& result, const Value& winner) {
 }
 
 // The other tunings of the op that know most, other calls and devices alike.
-std::vector<std::vector<Measurement>> other_tunings(PersistentCache& store, const EntryId& id) {
+std::vector<std::vector<Measurement>> other_tunings(PersistentCache& store, const EntryId& id,
+                                                    double budget_seconds) {
   constexpr size_t most = 8;
+  constexpr double share = 0.05;  // of the budget: a store may have thousands of them
+  const double enough = seconds_now() + share * budget_seconds;
   std::vector<std::vector<Measurement>> found;
   store.for_each(id.op, [&](const Entry& entry) {
-    if (text_of(entry.id) != text_of(id) && entry.candidates.size() > 1)
+    if (text_of(entry.id) != text_of(id) && entry.candidates.size() > 1) {
       found.push_back(entry.candidates);
-    return true;
+      std::ranges::stable_sort(found, std::greater{}, &std::vector<Measurement>::size);
+      if (found.size() > most) found.pop_back();
+    }
+    return seconds_now() < enough;
   });
-  std::ranges::stable_sort(found, std::greater{}, &std::vector<Measurement>::size);
-  if (found.size() > most) found.resize(most);
   return found;
 }
 
@@ -238,7 +245,7 @@ TuneTask ConfigSelectorChain::task_of(const Call& call, Trial& trial,
     task.known_complete = call.unfinished->evidence.complete;
   }
   if (options_.persistent && task.candidates->size() > detail::most_raced)  // only a search asks
-    task.histories = other_tunings(*options_.persistent, call.id);
+    task.histories = other_tunings(*options_.persistent, call.id, task.budget.seconds);
   return task;
 }
 
@@ -332,7 +339,8 @@ std::pair<Choice, Entry> ConfigSelectorChain::tune(const Invocation& inv, const 
   if (!entry || entry->outcome == Outcome::failed) fail(call);
   std::string why;
   AnyConfig config(kernel.config_type().from_value(entry->config, why), &kernel.config_type());
-  if (options_.persistent && options_.persist_autotune) options_.persistent->put(*entry, true);
+  if (options_.persistent && options_.persist_autotune)
+    options_.persistent->put(*entry, entry->evidence.complete);  // one cut short adds, at most
   call.generation = generation();  // asked for by name: whatever was put meanwhile does not stop it
   keep(call, config, Origin::autotune);
   return {Choice{std::move(config), Origin::autotune}, std::move(*entry)};

@@ -47,14 +47,16 @@ bool asks_too_many_threads(const Value& config) {
 }
 
 // Whether a candidate can run this call that the entry knows nothing of. Of large sets only the
-// first are looked at: a search has seen others of them.
+// first are looked at, if at all: an entry of a search lists all candidates of small sets only.
 bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
-  constexpr uint64_t most = 1000;
+  constexpr uint64_t most = 1000, most_listed = 256;
+  const bool searched = entry.evidence.strategy != "race";
   std::set<std::string> known;
   for (const Measurement& m : entry.candidates) known.insert(stable_json(m.config));
   try {
     const auto offered = kernel.candidate_cfgs(inv);
-    const uint64_t count = offered ? std::min(offered->size(), most) : 0;
+    if (!offered || (searched && offered->size() > most_listed)) return false;
+    const uint64_t count = std::min(offered->size(), most);
     for (uint64_t i = 0; i < count; ++i) {
       const AnyConfig c = offered->config(i);
       if (!known.contains(stable_json(c.to_value())) && kernel.is_valid(c, inv)) return true;
@@ -83,8 +85,7 @@ std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKerne
   if (entry.evidence.strategy.ends_with(among_given))
     return {};  // the kernel's own list is another
   if (!entry.evidence.complete) return "it was cut short";
-  const bool searched = entry.evidence.strategy != "race";
-  if (entry.candidates.empty() || searched || !has_new_candidates(entry, inv, kernel)) return {};
+  if (entry.candidates.empty() || !has_new_candidates(entry, inv, kernel)) return {};
   return "there are new candidates";
 }
 

@@ -14,6 +14,9 @@ namespace {
 
 using Kind = Finding::Kind;
 
+// One that passes in every child and dies here every time must not end process after process.
+constexpr int most_deaths = 3;
+
 // The kind is told beside it.
 std::string reason(const Finding& finding) {
   constexpr std::string_view threw = "threw: ";
@@ -177,10 +180,23 @@ void announce(Tuning& t, std::span<const size_t> who) {
     if (t.entrants[i].racing()) t.guard->announce({&t.entrants[i].config, 1});
 }
 
+// A heuristic that ended processes is no control to begin with.
+void leave_out_deadly_heuristic(Tuning& t) {
+  if (!t.heuristic || !t.task.journal) return;
+  Entrant& e = t.entrants[*t.heuristic];
+  const auto suspects = t.task.journal->suspects();
+  const auto found = suspects.find(stable_json(e.config.to_value()));
+  if (!e.racing() || found == suspects.end()) return;
+  e.suspect = true;
+  if (found->second > (t.guard ? most_deaths : 1))
+    leave_out(e, fmt::format("{} processes died while they ran it", found->second));
+}
+
 // Before anything else runs: the guard, the reference, the heuristic.
 void prepare(Tuning& t) {
   t.task.trial->reset();
   t.untouched = t.task.trial->outputs();
+  leave_out_deadly_heuristic(t);
   const bool has_heuristic = t.heuristic && t.entrants[*t.heuristic].racing();
   std::vector<OutputBytes> of_heuristic;
   if (t.guard && has_heuristic) prove_guard(t, of_heuristic);
@@ -211,8 +227,6 @@ void try_suspect(Tuning& t, size_t who, int deaths) {
     });
     if (e.ran && !e.racing()) return;
   }
-  // One that passes in every child and dies here every time must not end process after process.
-  constexpr int most_deaths = 3;
   if (deaths > (e.ran ? most_deaths : 1)) {
     t.complete = t.complete && e.ran;  // where there is a guard it can be tried once more
     return leave_out(e, fmt::format("{} processes died while they ran it", deaths));

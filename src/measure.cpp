@@ -93,16 +93,24 @@ double Footprint::seconds_per_execution(Clock clock) const {
 namespace {
 
 double total_seconds(Trial& trial, const AnyConfig& config, int64_t repeats,
-                     const Sampling& sampling) {
+                     const Sampling& sampling, bool* waited) {
   const bool cold = sampling.cache == CacheState::cold;
   const bool at_once = trial.repeatable() && !cold;
   double total = 0;
   for (int64_t done = 0; done < repeats; done += at_once ? repeats : 1) {
     trial.reset();
     if (cold) evict(trial.memory());
+    Footprint seen;
+    const long switches = waited ? voluntary_switches() : 0;
+    const double wall = waited ? seconds_now(Clock::wall) : 0;
     const double begin = seconds_now(sampling.clock);
     for (int64_t i = 0; i < (at_once ? repeats : 1); ++i) trial.run(config);
-    total += seconds_now(sampling.clock) - begin;
+    const double taken = seconds_now(sampling.clock) - begin;
+    total += taken;
+    if (waited == nullptr) continue;
+    seen.wall = seconds_now(Clock::wall) - wall, seen.thread_cpu = seen.process_cpu = taken;
+    seen.voluntary_switches = voluntary_switches() - switches;
+    *waited = *waited || seen.needs_wall();
   }
   return total;
 }
@@ -110,14 +118,14 @@ double total_seconds(Trial& trial, const AnyConfig& config, int64_t repeats,
 }  // namespace
 
 double sample_seconds(Trial& trial, const AnyConfig& config, int64_t repeats,
-                      const Sampling& sampling) {
+                      const Sampling& sampling, bool* waited) {
   // What a hypervisor took is subtracted from a thread's time later, at times from another run's:
   // then its clock stands still.
   constexpr int most_attempts = 10;
   constexpr double least = 1e-9;
   double total = 0;
   for (int attempt = 0; attempt < most_attempts && !(total > 0); ++attempt)
-    total = total_seconds(trial, config, repeats, sampling);
+    total = total_seconds(trial, config, repeats, sampling, waited);
   return std::max(total, least) / static_cast<double>(repeats);
 }
 

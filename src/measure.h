@@ -29,13 +29,14 @@ struct Footprint {
 
 // One sample: the config runs `repeats` times under the clock, from a reset trial; where a run
 // would change what the next one reads, or caches shall be cold, every run starts from a reset one,
-// and the clock stands still meanwhile. Seconds per execution. Throws what the kernel throws.
+// and the clock stands still meanwhile. Seconds per execution; `waited`: whether the thread's time
+// did not tell the whole cost. Throws what the kernel throws.
 struct Sampling {
   Clock clock = Clock::wall;
   CacheState cache = CacheState::warm;
 };
 double sample_seconds(Trial& trial, const AnyConfig& config, int64_t repeats,
-                      const Sampling& sampling);
+                      const Sampling& sampling, bool* waited = nullptr);
 // The same under all clocks.
 Footprint observe(Trial& trial, const AnyConfig& config, int64_t repeats);
 // Runs the config at least `least_executions` times and for long enough to see what it does.

@@ -31,7 +31,8 @@ struct Hopeless {
 constexpr std::array<Hopeless, 8> hopeless = {
     {{2, 2.5}, {3, 1.6}, {4, 1.35}, {5, 1.25}, {6, 1.18}, {8, 1.08}, {10, 1.05}, {12, 1.035}}};
 constexpr std::array<Hopeless, 4> hopeless_incumbent = {{{3, 3}, {4, 2}, {6, 1.5}, {8, 1.3}}};
-constexpr double hopeless_in_one = 4;  // where one round is all there will ever be
+constexpr double hopeless_in_one = 4;     // where one round is all there will ever be
+constexpr double clear_in_search = 1.25;  // the same where a search took some samples
 
 // The racing ones and, in some rounds, the control's second turn (`entrants.size()`), in random
 // order; in the final rounds as often as one sample there needs turns.
@@ -52,6 +53,19 @@ double sample_of(std::vector<double> turns) {
   return std::accumulate(turns.begin(), turns.end(), 0.) / static_cast<double>(turns.size());
 }
 
+// A warm-up did not show that somebody waits: what was measured by now is worth nothing.
+void start_again_with_wall(Tuning& t) {
+  t.sampling.clock = Clock::wall;
+  t.rounds = t.challenged = 0, t.finalists.clear(), t.control_ratios.clear();
+  for (Entrant& e : t.entrants) {
+    e.seconds.clear(), e.final_seconds.clear();
+    if (e.status == Status::slower || e.status == Status::left_out) e.status = Status::racing;
+    e.repeats = repeats_of(e.warm, *t.task.trial, t.sampling);
+  }
+}
+
+constexpr int most_waits = 2;  // samples with the thread's clock; one may have been an accident
+
 // A round counts only as a whole: false if the budget ran out or a candidate threw.
 bool run_round(Tuning& t) {
   const size_t twin = t.entrants.size();
@@ -59,9 +73,15 @@ bool run_round(Tuning& t) {
   for (size_t i : order_of_round(t)) {
     if (t.spent()) return false;
     Entrant& e = t.entrants[i == twin ? t.control : i];
+    bool waited = false;
     const auto failure = failure_of([&] {
-      turns[i].push_back(sample_seconds(*t.task.trial, e.config, e.repeats, t.sampling));
+      turns[i].push_back(sample_seconds(*t.task.trial, e.config, e.repeats, t.sampling, &waited));
     });
+    e.waits += !failure && waited;
+    if (t.sampling.clock == Clock::thread_cpu && e.waits >= most_waits) {
+      start_again_with_wall(t);
+      return false;
+    }
     if (!failure) continue;
     t.reject(e, "threw", *failure);
     return false;
@@ -100,7 +120,7 @@ bool hopeless_so_far(const std::vector<double>& ratios, bool incumbent) {
 }
 
 std::span<const double> before_final(const Tuning& t, const Entrant& e) {
-  const auto rounds = static_cast<size_t>(t.finalists.empty() ? t.rounds : most_rounds);
+  const auto rounds = static_cast<size_t>(t.finalists.empty() ? t.rounds : t.regular_rounds);
   return std::span(e.seconds).first(std::min(rounds, e.seconds.size()));
 }
 
@@ -118,7 +138,7 @@ double score(const Tuning& t, size_t i) {
   const double first = score(before_final(t, mine), before_final(t, control), t.window);
   const size_t turns = std::min(mine.final_seconds.size(), control.final_seconds.size());
   if (turns < static_cast<size_t>(first_look)) return first;
-  const double weight = static_cast<double>(turns) / most_rounds;
+  const double weight = static_cast<double>(turns) / t.regular_rounds;
   const double again = score(mine.final_seconds, control.final_seconds, t.final_window);
   return (first + weight * again) / (1 + weight);
 }
@@ -191,7 +211,7 @@ bool judge_incumbent(Tuning& t, size_t best) {
   const bool beaten = clearly_slower(t, t.incumbent, best);
   if (beaten && hopeless_so_far(ratios(t, t.incumbent, best), true)) return true;
   if (!t.finalists.empty()) return loses_final(t, best);
-  const bool over = t.rounds >= most_rounds;
+  const bool over = t.rounds >= t.regular_rounds;
   if (t.challenged == 0) {
     const bool seems = score(t, t.incumbent) - score(t, best) > seems_behind;
     if (beaten || (over && seems)) t.challenged = t.rounds;
@@ -246,8 +266,8 @@ bool as_good(const Tuning& t, size_t i, size_t best) {
 int next_look(const Tuning& t) {
   for (const Hopeless& h : hopeless)
     if (t.rounds < h.rounds) return h.rounds;
-  if (t.rounds < most_rounds) return std::min(most_rounds, look_after(t.rounds));
-  return most_rounds + rematch_rounds;
+  if (t.rounds < t.regular_rounds) return std::min(t.regular_rounds, look_after(t.rounds));
+  return t.regular_rounds + rematch_rounds;
 }
 
 // Half the width of the median's interval at one standard error.
@@ -276,7 +296,7 @@ int turns_needed(const Tuning& t, size_t best) {
     if (i != best)
       error = std::max({error, slowdown_of(t, i, best).error, median_error(t, i, best)});
   }
-  const double wanted = most_rounds * std::pow(error / wanted_error, 2) / rematch_rounds;
+  const double wanted = t.regular_rounds * std::pow(error / wanted_error, 2) / rematch_rounds;
   const double seconds =
       std::min(std::max(over_the_race * race, little), of_the_budget * t.remaining());
   const double turns = std::min(wanted, seconds / (rematch_rounds * turn));
@@ -311,7 +331,6 @@ void call_final(Tuning& t, size_t best) {
   for (size_t i = 0; i < t.entrants.size(); ++i) {
     if (!t.entrants[i].can_win() || t.is_finalist(i)) continue;
     t.entrants[i].status = Status::left_out;
-    t.tell(TuneProgress::Kind::eliminated, i);
   }
 }
 
@@ -332,7 +351,11 @@ double noise(const Tuning& t) {
 bool clearly_slower(const Tuning& t, size_t rival, size_t best) {
   const std::vector<double> r = ratios(t, rival, best);
   if (r.empty()) return false;
-  if (t.strategy == single_run) return r.front() > hopeless_in_one;
+  if (t.strategy == single_run) {
+    const bool searched = t.task.candidates->size() > most_raced &&
+                          t.entrants[rival].known.ratio > 0 && t.entrants[best].known.ratio > 0;
+    return r.front() > (searched ? clear_in_search : hopeless_in_one);
+  }
   const bool incumbent = rival == t.incumbent && t.entrants[rival].candidate();
   if (hopeless_so_far(r, incumbent)) return true;
   if (static_cast<int>(r.size()) < first_look) return false;
@@ -365,11 +388,13 @@ bool warm_up_all(Tuning& t) {
 
 void run_rounds(Tuning& t) {
   const int least = std::max(1, t.options.iters), most = std::max(most_rounds, least);
+  t.regular_rounds = most;
   int look = next_look(t);
   while (t.any_can_win() && (t.rounds < most || t.in_final())) {
     seat_incumbent(t);
     if (!run_round(t)) {
       if (!t.any_can_win()) readmit(t);
+      if (t.rounds == 0) look = next_look(t);
       if (!t.spent()) continue;
       t.complete = false;
       return;
@@ -381,7 +406,7 @@ void run_rounds(Tuning& t) {
     if (best != t.leading) t.leading = best, t.tell(TuneProgress::Kind::best, best);
     drop_slower(t, best);
     if (t.rounds >= least && (settled(t, best) || fast_enough(t, best))) return;
-    if (t.rounds == most_rounds && least <= most_rounds) call_final(t, best);
+    if (t.rounds == most) call_final(t, best);
     look = next_look(t);
   }
 }
@@ -411,6 +436,10 @@ size_t pick(const Tuning& t) {
   for (size_t i = 0; i < best; ++i)
     if (t.entrants[i].can_win() && as_good(t, i, best)) return i;
   return best;
+}
+
+bool incumbent_leads(const Tuning& t) {
+  return t.any_can_win() && score(t, t.incumbent) <= score(t, leader(t));
 }
 
 bool heuristic_stays(const Tuning& t, size_t winner) {

@@ -55,7 +55,9 @@ Measurement recalled(const Tuning& t, Measurement m) {
 
 Measurement measurement_of(const Tuning& t, size_t index, std::optional<size_t> winner) {
   const Entrant& e = t.entrants[index];
-  if (e.status == Status::carried) return recalled(t, e.known);
+  const bool no_turn = e.status == Status::untried && e.known.ratio > 0;
+  if (e.status == Status::carried || (no_turn && index != t.earlier_winner()))
+    return recalled(t, e.known);
   const std::vector<double> taken = e.samples();
   Measurement m;
   m.config = e.config.to_value();
@@ -156,10 +158,10 @@ void Tuning::tell(TuneProgress::Kind kind, size_t who, std::string_view message)
     const Entrant& best = entrants[leading];
     p.best_seconds = best.seconds.empty() ? best.known.seconds
                                           : median_interval(best.samples(), reported).median;
-    if (heuristic && leading != *heuristic) {
+    if (heuristic && leading != *heuristic && entrants[*heuristic].status != Status::rejected) {
       const auto speedup = ratios(*this, *heuristic, leading);
       p.speedup = !speedup.empty()       ? median_interval(speedup, reported).median
-                  : best.known.ratio > 0 ? 1 / best.known.ratio
+                  : best.known.ratio > 0 ? entrants[*heuristic].known.ratio / best.known.ratio
                                          : 0;
     }
   }

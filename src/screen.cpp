@@ -39,6 +39,10 @@ class Screening {
       search(pass == passes ? evaluations() : evaluations() / passes * pass,
              static_cast<uint64_t>(pass));
     keep_finalists();
+    if (t_.doubt) {  // nobody came to say whose fault it was: not to be run here
+      Entrant& e = t_.entrants[*t_.heuristic];
+      e.status = Status::untried, e.why = t_.doubt->why, t_.complete = false;
+    }
     t_.strategy = t_.options.strategy;
   }
 
@@ -69,9 +73,16 @@ class Screening {
       const auto point = set_.find(m.config);
       if (!point || m.status == "untried") continue;
       const bool failed = m.status == "rejected";
-      if (failed ? m.kind == "timed_out" || m.kind == "out_of_memory" : !(m.ratio > 0)) continue;
-      screened_.push_back({*point, failed ? std::nullopt : std::optional(m.ratio)});
+      if (failed ? m.kind == "timed_out" || m.kind == "out_of_memory" || m.kind == "invalid"
+                 : !(m.ratio > 0))
+        continue;
       Entrant& e = t_.entrants[entrant_of(*point)];
+      if (e.racing() && t_.task.is_valid &&
+          !t_.task.is_valid(e.config)) {  // other calls may differ
+        t_.reject(e, "invalid", "is_valid says that it cannot run this call");
+        continue;
+      }
+      screened_.push_back({*point, failed ? std::nullopt : std::optional(m.ratio)});
       e.known = m;
       if (failed && e.racing() && !e.ran) e.status = Status::carried;
     }
@@ -85,8 +96,17 @@ class Screening {
       if (!e.ran) ++t_.again, first_runs(t_, {&who, 1});
       if (e.racing() && e.known.ratio > 0) control_ = who, unit_ = e.known.ratio;
     }
-    if (control_ == nobody && t_.heuristic && t_.entrants[*t_.heuristic].racing() &&
-        t_.entrants[*t_.heuristic].ran)
+    if (control_ != nobody) return;
+    if (!best(1).empty()) {  // the recalled ratios have a unit already: one of them must be run
+      for (const Screened& s : best(most_finalists)) {
+        const size_t who = entrant_of(s.point);
+        if (!t_.entrants[who].ran) ++t_.again, first_runs(t_, {&who, 1});
+      }
+      replace_control();
+      if (control_ != nobody) return;
+      screened_.clear();  // nobody knows what it was measured with
+    }
+    if (t_.heuristic && t_.entrants[*t_.heuristic].racing() && t_.entrants[*t_.heuristic].ran)
       control_ = *t_.heuristic, t_.entrants[control_].known.ratio = 1;
   }
 
@@ -177,8 +197,10 @@ class Screening {
     for (const Screened& s : screened_)
       if (const auto place = place_in(points, s.point); place && !std::exchange(told[*place], 1))
         strategy->tell(*place, s.ratio);
-    while (may_go_on() && evaluated() < most_evaluations) {
-      const auto left = static_cast<size_t>(most_evaluations - evaluated());
+    while (may_go_on() && evaluated() < most_evaluations && t_.may_try_more()) {
+      size_t left = static_cast<size_t>(most_evaluations - evaluated());
+      if (const int most = t_.task.budget.evaluations; most > 0)
+        left = std::min(left, static_cast<size_t>(most - (t_.tried - t_.again)));
       std::vector<size_t> asked;
       while (asked.size() < std::min(batch, left))
         if (const auto place = strategy->ask()) asked.push_back(*place);
@@ -217,28 +239,45 @@ class Screening {
   // that works is the control if there is no other.
   std::optional<double> measure_roughly(size_t who) {
     if (!t_.entrants[who].racing()) return std::nullopt;
+    const auto too_late = [&] { return t_.spent() && t_.leading != nobody; };
+    if (too_late()) return put_off(who);
     if (control_ == nobody) control_ = who;
-    if (who == control_) return remember(who, 1, 1);
+    if (who == control_) {
+      const Entrant& e = t_.entrants[who];
+      return remember(who, 1, 1, e.known.seconds > 0 ? e.known.seconds : e.first_run);
+    }
     if (!control_still_runs()) return measure_roughly(who);
     double least = INFINITY, least_of_control = INFINITY;
     int taken = 0;
     const auto failure = failure_of([&] {
       const Clock clock = clock_for(who);
-      while (taken < samples && !(least / least_of_control > not_worth_more) &&
-             !(taken > 0 && t_.spent())) {
+      while (taken < samples && !(least / least_of_control > not_worth_more) && !too_late()) {
         least_of_control = std::min(least_of_control, sample(control_, clock));
         least = std::min(least, sample(who, clock));
         ++taken;
       }
     });
-    if (!failure) return remember(who, least / least_of_control, taken);
-    t_.reject(t_.entrants[who], "threw", *failure);
+    if (failure) {
+      t_.reject(t_.entrants[who], "threw", *failure);
+      return std::nullopt;
+    }
+    if (taken < samples && !(least / least_of_control > not_worth_more)) return put_off(who);
+    Measurement& of_control = t_.entrants[control_].known;
+    of_control.seconds = least_of_control, of_control.samples = std::max(of_control.samples, taken);
+    return remember(who, least / least_of_control, taken, least);
+  }
+
+  // A sample taken in haste may be luck, and would be the unit when the search goes on.
+  std::optional<double> put_off(size_t who) {
+    t_.entrants[who].status = Status::untried;
+    t_.entrants[who].why = "the search ended before it was measured";
     return std::nullopt;
   }
 
   // One that passed in a child may throw here: that must not be held against the others.
   bool control_still_runs() {
     Entrant& e = t_.entrants[control_];
+    if (!e.racing()) return replace_control(), false;
     const auto failure = failure_of([&] {
       const Intent intent(t_.task.journal, e.config);
       t_.task.trial->reset(), t_.task.trial->run(e.config);
@@ -271,12 +310,14 @@ class Screening {
     return clock;
   }
 
-  double remember(size_t who, double to_control, int taken) {
+  double remember(size_t who, double to_control, int taken, double seconds) {
     const double ratio = to_control * unit_;
     Entrant& e = t_.entrants[who];
     e.known.ratio = e.known.ratio_low = e.known.ratio_high = ratio;
     e.known.samples = taken;
-    e.known.seconds = to_control * t_.entrants[control_].first_run;
+    e.known.seconds = seconds;
+    if (t_.leading == nobody && unit_ < ratio && t_.entrants[control_].candidate())
+      t_.leading = control_;
     if (t_.leading == nobody || ratio < t_.entrants[t_.leading].known.ratio) {
       t_.leading = who;
       t_.tell(TuneProgress::Kind::best, who);
@@ -288,8 +329,10 @@ class Screening {
 
   std::vector<Screened> best(size_t count) const {
     std::vector<Screened> right;
-    std::ranges::copy_if(screened_, std::back_inserter(right),
-                         [](const Screened& s) { return s.ratio.has_value(); });
+    std::ranges::copy_if(screened_, std::back_inserter(right), [&](const Screened& s) {
+      const auto at = t_.by_config.find(stable_json(set_.config(s.point).to_value()));
+      return s.ratio && at != t_.by_config.end() && t_.entrants[at->second].racing();
+    });
     std::ranges::stable_sort(right, {}, [](const Screened& s) { return *s.ratio; });
     if (right.size() > count) right.resize(count);
     return right;

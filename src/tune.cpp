@@ -50,8 +50,9 @@ void reject_invalid(Tuning& t) {
 
 // Time and memory reject only here and now.
 bool stands(const Measurement& m) {
-  if (m.status == "rejected") return m.kind != "timed_out" && m.kind != "out_of_memory";
-  return m.status == "slower";
+  if (m.status == "rejected")
+    return m.kind != "timed_out" && m.kind != "out_of_memory" && m.kind != "invalid";
+  return m.status == "slower" && m.samples > 1;  // a first run may have been cold
 }
 
 // Of what an earlier tuning found, only its winner and what it left open run again. Without that
@@ -81,15 +82,15 @@ bool was_measured(const Entrant& e) {
   return !e.known.config.is_null() && e.known.status != "untried";
 }
 
-// The earlier winner and what else is known first: a budget that is spent before what is new must
-// not cost what there was.
+// The earlier winner, then what is new: what was measured keeps its numbers if the budget ends
+// before its turn, and a later tuning must get farther than this one.
 std::vector<size_t> not_yet_run(const Tuning& t) {
   const auto winner = t.earlier_winner();
   std::vector<size_t> list;
   for (size_t i = 0; i < t.entrants.size(); ++i)
     if (t.entrants[i].racing() && !t.entrants[i].ran) list.push_back(i);
   std::ranges::stable_sort(list, {}, [&](size_t i) {
-    return i == winner ? 0 : was_measured(t.entrants[i]) ? 1 : 2;
+    return i == winner ? 0. : was_measured(t.entrants[i]) ? 2 + t.entrants[i].known.ratio : 1;
   });
   return list;
 }
@@ -109,7 +110,8 @@ void run_open_ones(Tuning& t) {
 bool has_gone_on(const Tuning& t) {
   const bool open = std::ranges::any_of(
       t.entrants, [](const Entrant& e) { return e.status == Status::untried && !e.suspect; });
-  return !t.task.known.empty() && !is_large(t) && !open && t.rounds > 0;
+  if (t.task.known.empty() || is_large(t) || open || t.rounds == 0 || t.stopped()) return false;
+  return t.rounds >= first_look || incumbent_leads(t);
 }
 
 // What an earlier tuning found, where nothing that is new came through its first run.
@@ -209,11 +211,11 @@ TuneResult Tuner::tune(const TuneTask& task) {
   if (is_large(t)) screen(t);
   else run_open_ones(t);
   if (t.any_can_win() && warm_up_all(t)) run_rounds(t);
-  if (has_gone_on(t)) t.complete = true;
   const bool found = t.any_can_win();
   if (found && t.rounds == 0) count_first_runs(t);
   std::optional<size_t> winner = found ? std::optional(pick(t)) : std::nullopt;
   if (winner ? heuristic_stays(t, *winner) : heuristic_is_still_best(t)) winner = t.heuristic;
+  if (t.strategy == "race" && has_gone_on(t)) t.complete = true;  // after the choice: it was cut
   t.leading = winner.value_or(nobody);
   t.tell(TuneProgress::Kind::finished, t.leading);
   return report(t, winner);

@@ -50,6 +50,7 @@ struct Entrant {
   double first_run = 0;   // wall seconds of that
   Footprint warm;
   int64_t repeats = 1;
+  int waits = 0;                      // samples in which it waited
   std::vector<double> seconds;        // one per round, NaN if it was not in that round
   std::vector<double> final_seconds;  // every turn of a final, whose rounds are means of turns
   // From an earlier tuning or a search; reported if it is carried. All ratios have the same unit.
@@ -57,7 +58,7 @@ struct Entrant {
 
   bool racing() const { return status == Status::racing; }
   bool candidate() const { return !places.empty(); }
-  bool can_win() const { return racing() && candidate(); }
+  bool can_win() const { return racing() && candidate() && ran; }
   std::vector<double> samples() const;  // of the rounds it took part in
 };
 
@@ -84,6 +85,7 @@ struct Tuning {
   Window window;                       // of samples that comparisons are made with
   Window final_window;                 // the same in the final, whose samples are smoother
   int rounds = 0;
+  int regular_rounds = most_rounds;  // a final begins after these
   int challenged = 0;  // the round in which the incumbent was first found beaten; 0: it was not
   std::vector<size_t> finalists;  // of rounds beyond the usual ones; none: there is no final
   int final_turns = 1;            // of each finalist in a round of the final
@@ -114,7 +116,8 @@ struct Tuning {
   // The winner of the tuning that this one goes on with, if it is among the entrants.
   std::optional<size_t> earlier_winner() const;
   bool in_final() const {
-    return !finalists.empty() && rounds >= most_rounds && rounds < most_rounds + rematch_rounds;
+    return !finalists.empty() && rounds >= regular_rounds &&
+           rounds < regular_rounds + rematch_rounds;
   }
   bool is_finalist(size_t i) const { return std::ranges::find(finalists, i) != finalists.end(); }
   void tell(TuneProgress::Kind kind, size_t who = nobody, std::string_view message = {});
@@ -144,6 +147,8 @@ void count_first_runs(Tuning& tuning);
 double noise(const Tuning& tuning);
 bool clearly_slower(const Tuning& tuning, size_t rival, size_t best);
 size_t pick(const Tuning& tuning);
+// Nobody looks better than the incumbent.
+bool incumbent_leads(const Tuning& tuning);
 std::vector<double> ratios(const Tuning& tuning, size_t over, size_t under);
 
 // race.cpp: whether a heuristic that is none of the candidates stays although they have a winner.
