@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Warm calls: from the arguments to the compiled function, without a step in Python.
 //
-// An argument counts by its type and shape if it is an array of JAX (its `aval`, which JAX makes once
-// per type and shape), else by its value. Everything here is under the GIL.
+// An argument counts by its type and shape if it is an array of JAX (its `aval`, which JAX makes
+// once per type and shape), else by its value. Everything here is under the GIL.
 #include "bind.h"
 
 #include <array>
@@ -121,7 +121,8 @@ class Dispatcher {
       PyErr_Clear();
       return true;
     }
-    const bool any = scopes != nullptr && PyTuple_CheckExact(scopes) && PyTuple_GET_SIZE(scopes) > 0;
+    const bool any =
+        scopes != nullptr && PyTuple_CheckExact(scopes) && PyTuple_GET_SIZE(scopes) > 0;
     Py_XDECREF(scopes);
     return any;
   }
@@ -230,8 +231,8 @@ class Dispatcher {
     if (a.held.size() != b.held.size()) return false;
     for (size_t i = 0; i < a.held.size(); ++i) {
       PyObject *x = a.held[i].ptr(), *y = b.held[i].ptr();
-      if (x != y && !(PyUnicode_CheckExact(x) && PyUnicode_CheckExact(y) &&
-                      PyUnicode_Compare(x, y) == 0))
+      if (x != y &&
+          !(PyUnicode_CheckExact(x) && PyUnicode_CheckExact(y) && PyUnicode_Compare(x, y) == 0))
         return false;
     }
     return true;
@@ -276,20 +277,19 @@ PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
 }  // namespace
 
 void bind_dispatch(nb::module_& m) {
-  nb::class_<Dispatcher>(m, "Dispatcher", nb::type_slots(slots),
-                         nb::is_weak_referenceable(),
+  nb::class_<Dispatcher>(m, "Dispatcher", nb::type_slots(slots), nb::is_weak_referenceable(),
                          "Calls what was published for such arguments, else self._call.")
       .def(nb::init<nb::object>(), nb::arg("scopes"))
-      .def("__call__", &call)
+      .def("__call__", &call, in_core())
       .def("_watch", &Dispatcher::watch, nb::arg("cache").none())
       .def("_add_array_type", [](Dispatcher& d, nb::type_object t) { d.add_array_type(t); })
-      .def("_publish",
-           &Dispatcher::publish, nb::arg("args"), nb::arg("kwargs"), nb::arg("target"),
-           nb::arg("generation"), nb::arg("epoch"))
+      .def("_publish", &Dispatcher::publish, nb::arg("args"), nb::arg("kwargs"), nb::arg("target"),
+           nb::arg("generation"), nb::arg("epoch"), in_core())
       .def("_forget", &Dispatcher::clear)
       .def_prop_ro("_warm_entries", &Dispatcher::size);
   m.def("epoch", [] { return epoch.load(); });
-  m.def("new_epoch", [] { epoch.fetch_add(1); }, "What is warm anywhere is asked for again.");
+  m.def(
+      "new_epoch", [] { epoch.fetch_add(1); }, "What is warm anywhere is asked for again.");
 }
 
 }  // namespace ejk::python
