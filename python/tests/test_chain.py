@@ -185,6 +185,10 @@ def test_a_number_that_makes_a_key_with_every_value_is_said_and_many_shapes_are_
     class Quick(Sleeper):
         candidates = (Config(0.0, "fast"),)
 
+        def __init__(self, op_id):
+            super().__init__()
+            self.op_id = op_id
+
     executor = Executor(ConfigSelectorChain())
     for n in range(1, 20):
         executor(Quick("of_many_shapes"), np.ones(n))
