@@ -6,7 +6,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
+#include <set>
 #include <thread>
+#include <vector>
 
 namespace ejk::python {
 
@@ -17,6 +20,35 @@ std::atomic<std::thread::id> closer;  // it may go on
 std::atomic<int> threads_inside{0};   // those in the extension that are not kept there
 std::atomic<int> asking{0};           // those that ask for the GIL
 thread_local int depth = 0;           // calls into the extension, and scopes with the GIL
+
+// The threads that have called the extension and are neither gone nor kept.
+class Visitors {
+ public:
+  void add() {
+    const std::lock_guard lock(mutex_);
+    threads_.insert(PyThread_get_thread_ident());
+  }
+  void remove() {
+    const std::lock_guard lock(mutex_);
+    threads_.erase(PyThread_get_thread_ident());
+  }
+  std::vector<unsigned long> others() {
+    const std::lock_guard lock(mutex_);
+    std::vector<unsigned long> found(threads_.begin(), threads_.end());
+    std::erase(found, PyThread_get_thread_ident());
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<unsigned long> threads_;
+};
+Visitors* visitors = new Visitors;  // never deleted: threads may outlive the end of main
+
+struct Visitor {
+  Visitor() { visitors->add(); }
+  ~Visitor() { visitors->remove(); }
+};
 
 bool is_closer() { return closer.load() == std::this_thread::get_id(); }
 
@@ -30,6 +62,7 @@ bool is_finalizing() {
 
 // Until the process ends, without the GIL.
 [[noreturn]] void stay() {
+  visitors->remove();
   if (depth > 0) --threads_inside;
   if (!is_finalizing() && PyGILState_Check()) PyEval_SaveThread();
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
@@ -60,18 +93,36 @@ bool others_are_alive() {
   return first != nullptr && PyThreadState_Next(first) != nullptr;
 }
 
-// Runs at exit, before the interpreter ends, when all threads but daemons have ended.
+// Whether one of these threads is in JAX, whose frames do not survive either.
+bool any_is_in_jax(const std::vector<unsigned long>& threads) {
+  try {
+    return nb::cast<bool>(nb::module_::import_("ejk._jax").attr("any_is_inside")(threads));
+  } catch (nb::python_error& e) {
+    e.discard_as_unraisable("the exit of ejk");
+    return false;
+  }
+}
+
+// Runs at exit, before the interpreter ends, when all threads but daemons have ended. Waits for
+// those inside, and for those elsewhere in JAX, which are likely to come back.
 void close() {
   constexpr auto patience = std::chrono::seconds(10);
-  const auto wait = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+  constexpr int looks = 20;  // compiled functions of JAX are not seen, but end soon
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   if (others_are_alive()) nb::set_leak_warnings(false);  // what their frames hold is never let go
   closer.store(std::this_thread::get_id());
   is_closing.store(true);
-  PyThreadState* const thread = PyEval_SaveThread();
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (threads_inside.load() > (depth > 0) && std::chrono::steady_clock::now() < deadline) wait();
+  for (int free = 0; free < looks && std::chrono::steady_clock::now() < deadline; ++free) {
+    const std::vector<unsigned long> others = visitors->others();
+    if (others.empty() && threads_inside.load() == (depth > 0)) break;
+    if (threads_inside.load() > (depth > 0) || any_is_in_jax(others)) free = 0;
+    PyThreadState* const thread = PyEval_SaveThread();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    PyEval_RestoreThread(thread);
+  }
   is_closed.store(true);
-  while (asking.load() > 0) wait();
+  PyThreadState* const thread = PyEval_SaveThread();
+  while (asking.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   PyEval_RestoreThread(thread);
 }
 
@@ -80,6 +131,7 @@ void after_fork() {
   nb::set_leak_warnings(false);
   threads_inside.store(depth > 0);
   asking.store(0);
+  visitors = new Visitors;  // the old one may be locked
 }
 
 void translate_errors(const std::exception_ptr& thrown, void*) {
@@ -100,6 +152,7 @@ bool Gil::closing() noexcept { return is_closing.load() && !is_closer(); }
 bool Gil::closed() noexcept { return is_closed.load() && !is_closer(); }
 
 InCore::InCore() {
+  thread_local const Visitor visitor;
   if (depth == 0 && Gil::closing()) stay();
   enter();
 }

@@ -347,6 +347,27 @@ def test_the_most_specific_method_runs(executor, suffix):
     assert executor(kernel, A, B, method=method).sum() == 0
 
 
+def test_warm_calls_take_named_arrays_in_any_order_and_tuples_of_arrays():
+    class Minus(Kernel):
+        def run(self, pair=(0, 0), *, cfg, a=0, b=0, rest=()):
+            return a - 2 * b + 4 * pair[0] - 8 * pair[1] + 16 * sum(rest, 0)
+
+        def heuristic_cfg(self, inv):
+            return 1
+
+    one, two, three = jnp.ones(2), jnp.full(2, 2.0), jnp.full(2, 3.0)
+    kernel, executor = Minus(), Executor()
+    for _ in range(4):
+        assert executor(kernel, b=one, a=three)[0] == 1
+        assert executor(kernel, a=three, b=one)[0] == 1
+        assert executor(kernel, (one, two), b=three)[0] == -18
+        assert executor(kernel, rest=(one, 2, two), b=three, a=one)[0] == 75
+        assert executor(kernel, rest=(one, two, 2), b=three, a=one)[0] == 75
+        assert executor(kernel, rest=(one, two), b=2, a=one)[0] == 45
+        assert executor(kernel, rest=((one, two)), b=3, a=one)[0] == 43
+    assert executor._warm_entries == 7
+
+
 def test_backward_is_measured_with_the_kernels_own_vjp():
     class Both(Kernel):
         ran = []
