@@ -101,6 +101,27 @@ Value array_value(nb::handle object) {
                         {"shape", std::move(dimensions)}});
 }
 
+// The objects that are being made simpler, outermost first: what an object holds may lead back to
+// it.
+class Described {
+ public:
+  explicit Described(nb::handle object) { path().push_back(object.ptr()); }
+  ~Described() { path().pop_back(); }
+  Described(const Described&) = delete;
+
+  // How many objects further out the same one is; 0: it is not.
+  static int64_t above(nb::handle object) {
+    const auto found = std::find(path().rbegin(), path().rend(), object.ptr());
+    return found == path().rend() ? 0 : found - path().rbegin() + 1;
+  }
+
+ private:
+  static std::vector<PyObject*>& path() {
+    thread_local std::vector<PyObject*> objects;
+    return objects;
+  }
+};
+
 Value value_at(nb::handle object, int depth) {
   if (depth > max_depth)
     throw Error(ErrorKind::invalid_argument, "an argument or config is nested deeper than " +
@@ -126,6 +147,9 @@ Value value_at(nb::handle object, int depth) {
   const nb::module_ describe = nb::module_::import_("ejk._describe");
   if (!nb::cast<bool>(describe.attr("is_scalar")(object)))
     if (Value array = array_value(object); !array.is_null()) return array;
+  if (const int64_t levels = Described::above(object))
+    return Value::object({{"__again__", levels}});
+  const Described described(object);
   return value_at(describe.attr("simpler")(object), depth + 1);
 }
 

@@ -147,6 +147,10 @@ class Forms:
         def vjp(self, residuals, dy, a, b, *, cfg):
             return dy @ b.T, a.T @ dy
 
+    class WithDefaults(Gradient):
+        def vjp(self, residuals, y, dy, a, b, bias=None, *, cfg):
+            return dy @ b.T, a.T @ dy, None
+
     class OneFunction(MatMul):
         def custom_vjp(self, primals, cfg, kwargs, cotangents):
             (a, b), ct = primals, cotangents[0]
@@ -411,6 +415,13 @@ def test_batches_share_one_config(executor):
     np.testing.assert_allclose(vmap_with_config(kernel, in_axes=(0, None))(batch, B), want, rtol=1e-5)
     got = pmap_with_config(executor, kernel, in_axes=(0, None))(batch, B)
     np.testing.assert_allclose(got, want, rtol=1e-5)
+    class OfTree(MatMul):
+        def run(self, tree, x, *, cfg):
+            return tree["w"]["in"] @ x + tree["b"]
+
+    tree, x = {"w": {"in": B.T}, "b": jnp.ones((2, 4))}, jnp.ones((2, 4))
+    got = vmap_with_config(executor, OfTree("of_tree"), in_axes=({"w": None, "b": 0}, 0))(tree, x)
+    np.testing.assert_allclose(got[1], B.sum(0) + 1, rtol=1e-5)
     with pytest.raises(ValueError, match="in_axes has 3 entries for 2"):
         vmap_with_config(executor, kernel, in_axes=(0, None, 0))(batch, B)
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 import typing
 from typing import Any, Generic
 
@@ -211,6 +213,10 @@ class Invocation(Generic[Cfg, Out]):
         for name, value in zip(self.__slots__, values):
             object.__setattr__(self, name, value)
 
+    def __reduce__(self):  # of a copy and a pickle
+        first = [getattr(self, name) for name in self.__slots__[:11]]
+        return functools.partial(Invocation, kernel=self.kernel, metadata=self.metadata), tuple(first)
+
     def __setattr__(self, name, value):
         raise AttributeError(f"[Invocation] {name} cannot be set: an invocation does not change")
 
@@ -266,7 +272,7 @@ def describe(inv: Invocation, kernel, data: str = ""):
     known = getattr(inv, "_described", None)
     if known is not None and known[0] is kernel and (not data or known[1] == data):
         return known[2]
-    key_builder = getattr(kernel, "key_builder", None)
+    key_builder = _key_builder(kernel)
     call = _core.Call(
         op_id=inv.op_id,
         version=str(getattr(kernel, "version", "0")),
@@ -281,6 +287,15 @@ def describe(inv: Invocation, kernel, data: str = ""):
     if isinstance(inv, Invocation):
         object.__setattr__(inv, "_described", (kernel, data, call))
     return call
+
+
+def _key_builder(kernel):
+    """A kernel's own, a method or a function of the invocation alone; None if it has none."""
+    found = getattr(kernel, "key_builder", None)
+    code = getattr(found, "__code__", None)
+    if isinstance(found, types.MethodType) and code is not None and (code.co_argcount, code.co_flags & 4) == (1, 0):
+        return found.__func__
+    return found
 
 
 def declared_config(kernel):
