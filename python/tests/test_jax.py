@@ -259,6 +259,15 @@ def test_overlays_make_jitted_functions_retrace_and_revert(executor):
     with policy_override(autotune=False):
         f(x)
     assert f._cache_size() == traces
+    with overlay_cache({}) as cache:
+        for config in (7, 8):
+            cache.put(place(kernel, x), config)
+            assert f(x)[0] == config
+        cache.erase(place(kernel, x))
+        assert f(x)[0] == 1
+        cache.put(place(kernel, x), 9)
+        cache.clear()
+        assert f(x)[0] == 1
 
 
 def test_a_changed_cache_a_changed_kernel_and_a_changed_policy_count_at_once(executor):
