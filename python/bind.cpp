@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace ejk::python {
@@ -17,38 +18,59 @@ namespace {
 
 std::atomic<bool> is_closing{false}, is_closed{false};
 std::atomic<std::thread::id> closer;  // it may go on
-std::atomic<int> threads_inside{0};   // those in the extension that are not kept there
 std::atomic<int> asking{0};           // those that ask for the GIL
-thread_local int depth = 0;           // calls into the extension, and scopes with the GIL
 
-// The threads that have called the extension and are neither gone nor kept.
+// A thread that has called the extension.
+struct Visitor {
+  unsigned long thread = PyThread_get_thread_ident();
+  std::atomic<int> depth{0};  // its calls, and its scopes with the GIL; only it writes
+};
+
+// All that are neither gone nor kept.
 class Visitors {
  public:
-  void add() {
+  void add(Visitor* visitor) {
     const std::lock_guard lock(mutex_);
-    threads_.insert(PyThread_get_thread_ident());
+    all_.insert(visitor);
   }
-  void remove() {
+  void remove(Visitor* visitor) {
     const std::lock_guard lock(mutex_);
-    threads_.erase(PyThread_get_thread_ident());
+    all_.erase(visitor);
   }
-  std::vector<unsigned long> others() {
+  struct Others {
+    std::vector<unsigned long> threads;
+    bool any_inside = false;
+  };
+  Others others_than(const Visitor* me) {
     const std::lock_guard lock(mutex_);
-    std::vector<unsigned long> found(threads_.begin(), threads_.end());
-    std::erase(found, PyThread_get_thread_ident());
+    Others found;
+    for (const Visitor* visitor : all_)
+      if (visitor != me) {
+        found.threads.push_back(visitor->thread);
+        found.any_inside |= visitor->depth.load() > 0;
+      }
     return found;
   }
 
  private:
   std::mutex mutex_;
-  std::set<unsigned long> threads_;
+  std::set<Visitor*> all_;
 };
 Visitors* visitors = new Visitors;  // never deleted: threads may outlive the end of main
 
-struct Visitor {
-  Visitor() { visitors->add(); }
-  ~Visitor() { visitors->remove(); }
-};
+// Every call looks here.
+[[gnu::tls_model("initial-exec")]] constinit thread_local Visitor* this_visitor = nullptr;
+
+Visitor& first_visit() {
+  thread_local struct Registered {
+    Visitor visitor;
+    Registered() { visitors->add(this_visitor = &visitor); }
+    ~Registered() { visitors->remove(std::exchange(this_visitor, nullptr)); }
+  } registered;
+  return registered.visitor;
+}
+
+Visitor& me() { return this_visitor != nullptr ? *this_visitor : first_visit(); }
 
 bool is_closer() { return closer.load() == std::this_thread::get_id(); }
 
@@ -62,19 +84,13 @@ bool is_finalizing() {
 
 // Until the process ends, without the GIL.
 [[noreturn]] void stay() {
-  visitors->remove();
-  if (depth > 0) --threads_inside;
+  visitors->remove(this_visitor);
   if (!is_finalizing() && PyGILState_Check()) PyEval_SaveThread();
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-void enter() {
-  if (depth++ == 0) ++threads_inside;
-}
-
-void leave() {
-  if (--depth == 0) --threads_inside;
-}
+int depth() { return me().depth.load(std::memory_order_relaxed); }
+void set_depth(int depth) { me().depth.store(depth, std::memory_order_relaxed); }
 
 // Runs take(), which takes the GIL; after `closed` nobody but the closer does.
 template <class F>
@@ -113,9 +129,9 @@ void close() {
   closer.store(std::this_thread::get_id());
   is_closing.store(true);
   for (int free = 0; free < looks && std::chrono::steady_clock::now() < deadline; ++free) {
-    const std::vector<unsigned long> others = visitors->others();
-    if (others.empty() && threads_inside.load() == (depth > 0)) break;
-    if (threads_inside.load() > (depth > 0) || any_is_in_jax(others)) free = 0;
+    const Visitors::Others others = visitors->others_than(this_visitor);
+    if (others.threads.empty()) break;
+    if (others.any_inside || any_is_in_jax(others.threads)) free = 0;
     PyThreadState* const thread = PyEval_SaveThread();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     PyEval_RestoreThread(thread);
@@ -129,9 +145,9 @@ void close() {
 // The other threads are not there in a child of fork; what their frames hold is.
 void after_fork() {
   nb::set_leak_warnings(false);
-  threads_inside.store(depth > 0);
   asking.store(0);
   visitors = new Visitors;  // the old one may be locked
+  if (this_visitor != nullptr) visitors->add(this_visitor);
 }
 
 void translate_errors(const std::exception_ptr& thrown, void*) {
@@ -152,20 +168,19 @@ bool Gil::closing() noexcept { return is_closing.load() && !is_closer(); }
 bool Gil::closed() noexcept { return is_closed.load() && !is_closer(); }
 
 InCore::InCore() {
-  thread_local const Visitor visitor;
-  if (depth == 0 && Gil::closing()) stay();
-  enter();
+  if (depth() == 0 && Gil::closing()) stay();
+  set_depth(depth() + 1);
 }
 
 // Also runs when the thread is killed, which only happens to those that took too long.
 InCore::~InCore() {
-  if (Gil::closed() || (depth == 1 && Gil::closing())) stay();
-  leave();
+  if (Gil::closed() || (depth() == 1 && Gil::closing())) stay();
+  set_depth(depth() - 1);
 }
 
 Gil::Gil() {
   if (PyGILState_Check()) return;
-  enter();
+  set_depth(depth() + 1);
   ask_for_gil([&] { state_ = PyGILState_Ensure(); });
   taken_ = true;
 }
@@ -174,7 +189,7 @@ Gil::~Gil() {
   if (!taken_) return;
   if (closed()) stay();
   PyGILState_Release(state_);
-  leave();
+  set_depth(depth() - 1);
 }
 
 WithoutGil::~WithoutGil() {

@@ -199,10 +199,10 @@ def test_threads_that_the_interpreter_waits_for_end_their_work():
         NUMPY
         + BACKGROUND
         + """
-import concurrent.futures
+import concurrent.futures, sys
 pause = 0.1
 def work():
-    print(executor(Twice(), numpy.ones(3)).sum())
+    sys.stdout.write(f"{executor(Twice(), numpy.ones(3)).sum()}\\n")
 threading.Thread(target=work).start()
 pool = concurrent.futures.ThreadPoolExecutor(2)
 pool.submit(work), pool.submit(work)
