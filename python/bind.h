@@ -28,14 +28,27 @@ AnyConfig config_of(nb::handle object);
 nb::object object_of(const AnyConfig& config);
 extern const ConfigType python_config;
 
-// The GIL, for a thread of the core. When the interpreter ends it takes the GIL for good and kills
-// threads that wait for it, which C++ frames do not survive: from then on they wait here instead.
+// When the interpreter ends it kills threads that ask for the GIL, which C++ frames do not survive.
+// So shortly before, threads that are in the extension are asked to come out of it and are kept for
+// good where they leave it; those that take too long are kept where they next want the GIL.
+
+// A call from Python into the extension during which Python code may run: a nb::call_guard.
+class InCore {
+ public:
+  InCore();
+  ~InCore();
+  InCore(const InCore&) = delete;
+};
+using in_core = nb::call_guard<InCore>;
+
+// The GIL, for a thread of the core.
 class Gil {
  public:
   Gil();
   ~Gil();
   Gil(const Gil&) = delete;
-  static bool closing() noexcept;  // the interpreter is about to end
+  static bool closing() noexcept;  // this thread shall come out: the interpreter is about to end
+  static bool closed() noexcept;   // this thread cannot have the GIL any more
 
  private:
   bool taken_ = false;

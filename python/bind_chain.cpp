@@ -10,7 +10,8 @@ namespace ejk::python {
 
 namespace {
 
-// ---- a call --------------------------------------------------------------------------------------
+// ---- a call
+// --------------------------------------------------------------------------------------
 
 // One call without its data. Keeps its device.
 struct Call {
@@ -33,9 +34,9 @@ Context context_of(nb::handle name) {
               "method=\"" + text + "\" was given: \"shard_map\" or None is expected");
 }
 
-Call make_call(const std::string& op_id, const std::string& version,
-               std::shared_ptr<Device> device, nb::handle method, nb::handle args, nb::dict kwargs,
-               const std::string& key, nb::handle batch_axes, const std::string& data) {
+Call make_call(const std::string& op_id, const std::string& version, std::shared_ptr<Device> device,
+               nb::handle method, nb::handle args, nb::dict kwargs, const std::string& key,
+               nb::handle batch_axes, const std::string& data) {
   Call call;
   call.inv.op_id = op_id, call.inv.version = version;
   call.device = std::move(device);
@@ -69,6 +70,10 @@ struct Interruption {
     const Gil held;
     if (thrown) std::rethrow_exception(thrown);
     try {
+      if (Gil::closing()) {
+        PyErr_SetString(PyExc_SystemExit, "the interpreter is about to end");
+        throw nb::python_error();
+      }
       return f();
     } catch (nb::python_error& e) {
       if (!e.matches(PyExc_Exception)) {
@@ -110,20 +115,22 @@ class PythonTrial final : public Trial {
       for (nb::handle item : self().attr("outputs")()) {
         const nb::bytes bytes = nb::cast<nb::bytes>(item[1]);
         const auto* data = reinterpret_cast<const std::byte*>(bytes.c_str());
-        out.push_back({dtype_from_name(nb::cast<std::string>(item[0])), {data, data + bytes.size()}});
+        out.push_back(
+            {dtype_from_name(nb::cast<std::string>(item[0])), {data, data + bytes.size()}});
       }
       return out;
     });
   }
   std::optional<Tolerance> tolerance(DType dtype) const override {
-    return interruption_.guarded([&] {
-      return tolerance_of(self().attr("tolerance")(std::string(dtype_name(dtype))));
-    });
+    return interruption_.guarded(
+        [&] { return tolerance_of(self().attr("tolerance")(std::string(dtype_name(dtype)))); });
   }
   nb::handle self() const { return trial_; }
   bool interrupted() const { return interruption_.thrown != nullptr; }
   // In a handler of what was thrown.
-  void interrupt() { interruption_.thrown = std::current_exception(), interruption_.stop->store(true); }
+  void interrupt() {
+    interruption_.thrown = std::current_exception(), interruption_.stop->store(true);
+  }
 
  private:
   PyObject* trial_;
@@ -219,7 +226,8 @@ class PythonTuner final : public Tuner {
   }
 };
 
-// ---- scopes --------------------------------------------------------------------------------------
+// ---- scopes
+// --------------------------------------------------------------------------------------
 
 Fallback fallback_of(const std::string& name) {
   if (name == "autotune") return Fallback::autotune;
@@ -240,8 +248,7 @@ PolicyUpdates updates_of(nb::dict given) {
     else if (name == "validate_backward") updates.validate_backward = nb::cast<bool>(value);
     else if (name == "budget_seconds") updates.budget_seconds = nb::cast<double>(value);
     else if (name == "budget_evaluations") updates.budget_evaluations = nb::cast<int>(value);
-    else
-      throw Error(ErrorKind::invalid_argument, "a policy has no field \"" + name + "\"");
+    else throw Error(ErrorKind::invalid_argument, "a policy has no field \"" + name + "\"");
   }
   return updates;
 }
@@ -275,7 +282,8 @@ void inside(const std::vector<ScopeSpec>& specs, size_t next, F&& f) {
   inside(specs, next + 1, f);
 }
 
-// ---- the chain -----------------------------------------------------------------------------------
+// ---- the chain
+// -----------------------------------------------------------------------------------
 
 // Who hears of events: the kernel's side of the selection that this thread is in.
 thread_local nb::handle listener;
@@ -300,6 +308,8 @@ void tell(const Event& event) {
 
 void warn(const std::string& message) {
   if (!nb::is_alive() || !Py_IsInitialized()) return;
+  if (Gil::closing() && PyGILState_GetThisThreadState() != nullptr) return;  // of a call that ends
+  if (Gil::closed()) return stderr_warnings()(message);
   const Gil held;
   try {
     nb::module_::import_("ejk._log").attr("warn")(message);
@@ -413,7 +423,8 @@ nb::object policy(Selector& s, nb::handle scopes) {
   return out;
 }
 
-// ---- races of plain functions --------------------------------------------------------------------
+// ---- races of plain functions
+// --------------------------------------------------------------------
 
 double seconds_of(nb::handle function, int warmup, int iters) {
   return without_gil([&] {
@@ -424,7 +435,8 @@ double seconds_of(nb::handle function, int warmup, int iters) {
   });
 }
 
-// ---- recorded calls ------------------------------------------------------------------------------
+// ---- recorded calls
+// ------------------------------------------------------------------------------
 
 // The last recording that a call went to, kept so that its counts go on. Under the GIL.
 std::shared_ptr<Recording>& kept_recording() {
@@ -432,8 +444,8 @@ std::shared_ptr<Recording>& kept_recording() {
   return *kept;
 }
 
-// In the recording that $EJKERNEL_OPS_RECORD asks for. The number that the call is counted under, 0 if
-// it is not recorded.
+// In the recording that $EJKERNEL_OPS_RECORD asks for. The number that the call is counted under, 0
+// if it is not recorded.
 uint32_t record(const Call& call, nb::handle kernel_side) {
   std::atomic<bool> stop{false};
   const PythonKernel kernel(kernel_side, &stop);
@@ -470,8 +482,8 @@ nb::object recorded_calls(const std::string& folder, const std::string& device) 
   return out;
 }
 
-// Candidates side by side, as a tuning measures them: the winner's place (None: nobody is left), and
-// (status, seconds, why) of each.
+// Candidates side by side, as a tuning measures them: the winner's place (None: nobody is left),
+// and (status, seconds, why) of each.
 nb::object race(nb::handle trial_side, nb::handle configs, int warmup, int iters, double budget) {
   std::atomic<bool> stop{false};
   Interruption interruption{nullptr, &stop};
@@ -508,7 +520,7 @@ void bind_chain(nb::module_& m) {
            }),
            nb::arg("op_id"), nb::arg("version"), nb::arg("device"), nb::arg("method").none(),
            nb::arg("args"), nb::arg("kwargs"), nb::arg("key") = "",
-           nb::arg("batch_axes") = nb::none(), nb::arg("data") = "")
+           nb::arg("batch_axes") = nb::none(), nb::arg("data") = "", in_core())
       .def_prop_ro("op", [](const Call& c) { return c.inv.op(); })
       .def_prop_ro("spec", [](const Call& c) { return c.inv.spec(); })
       .def_prop_ro("key", [](const Call& c) { return c.inv.call_key(); })
@@ -516,34 +528,33 @@ void bind_chain(nb::module_& m) {
 
   nb::class_<Selector>(m, "Selector", "The chain that finds configs.")
       .def("__init__", &make_selector, nb::arg("cache"), nb::arg("policy"), nb::arg("warmup") = 1,
-           nb::arg("iters") = 3, nb::arg("own_tuner") = false, nb::arg("persistent").none() = nb::none(),
-           nb::arg("persist_autotune") = true, nb::arg("forbid_reautotune") = true,
-           nb::arg("strict_environment") = false)
+           nb::arg("iters") = 3, nb::arg("own_tuner") = false,
+           nb::arg("persistent").none() = nb::none(), nb::arg("persist_autotune") = true,
+           nb::arg("forbid_reautotune") = true, nb::arg("strict_environment") = false, in_core())
       .def("choose", &choose, nb::arg("call"), nb::arg("kernel"), nb::arg("given").none(),
-           nb::arg("scopes"), nb::arg("listens"))
+           nb::arg("scopes"), nb::arg("listens"), in_core())
       .def("tune", &tune, nb::arg("call"), nb::arg("kernel"), nb::arg("candidates").none(),
-           nb::arg("scopes"), nb::arg("listens"))
+           nb::arg("scopes"), nb::arg("listens"), in_core())
       .def("explain", &explain, nb::arg("call"), nb::arg("kernel"), nb::arg("given").none(),
-           nb::arg("scopes"))
-      .def("policy", &policy, nb::arg("scopes"))
+           nb::arg("scopes"), in_core())
+      .def("policy", &policy, nb::arg("scopes"), in_core())
       .def(
           "stop", [](Selector& s) { s.stop.store(true); },
           "Tunings end with what they have, from now on.");
 
   m.def("seconds_of", &seconds_of, nb::arg("function"), nb::arg("warmup"), nb::arg("iters"),
-        "Median seconds of function(), measured as a race measures.");
-  m.def("record", &record, nb::arg("call"), nb::arg("kernel"));
+        in_core(), "Median seconds of function(), measured as a race measures.");
+  m.def("record", &record, nb::arg("call"), nb::arg("kernel"), in_core());
   m.def(
-      "count_call",
-      [](uint32_t number) { return detail::count_call(detail::call_count(number)); },
+      "count_call", [](uint32_t number) { return detail::count_call(detail::call_count(number)); },
       "Counts a call of a record. True if it should be timed.");
   m.def("add_call_seconds", [](uint32_t number, double seconds) {
     detail::call_count(number).add_time(static_cast<uint64_t>(1e9 * seconds));
   });
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&end_recording));
-  m.def("recorded_calls", &recorded_calls, nb::arg("folder"), nb::arg("device"));
+  m.def("recorded_calls", &recorded_calls, nb::arg("folder"), nb::arg("device"), in_core());
   m.def("race", &race, nb::arg("trial"), nb::arg("configs"), nb::arg("warmup"), nb::arg("iters"),
-        nb::arg("budget"));
+        nb::arg("budget"), in_core());
   m.def("policy_from_environment", [] {
     const AutotunePolicy policy = policy_from_environment();
     return nb::make_tuple(policy.allow_autotune, policy.allow_heuristics,

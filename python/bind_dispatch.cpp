@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Warm calls: from the arguments to the compiled function, without a step in Python.
 //
-// An argument counts by its type and shape if it is an array of JAX (its `aval`, which JAX makes once
-// per type and shape), else by its value. Everything here is under the GIL.
+// An argument counts by its type and shape if it is an array of JAX (its `aval`, which JAX makes
+// once per type and shape), else by its value. Everything here is under the GIL.
 #include "bind.h"
 
 #include <array>
@@ -19,7 +19,7 @@ namespace {
 // Entries of an earlier epoch are void: a kernel or a policy was changed.
 std::atomic<uint64_t> epoch{1};
 
-enum Kind : uint64_t { array = 1, integer, floating, text, singleton, name };
+enum Kind : uint64_t { array = 1, integer, floating, text, singleton, name, tuple, parts };
 
 constexpr size_t most_arguments = 24;
 
@@ -42,6 +42,10 @@ struct Key {
   void add_identity(Kind kind, PyObject* new_reference) {
     add(kind, reinterpret_cast<uintptr_t>(new_reference));
     hold(new_reference);
+  }
+  bool is_full() const {
+    return word_count + 4 > words.size() || held_count + 2 > held.size() ||
+           array_count == arrays.size();
   }
   uint64_t hash() const { return detail::hash_words(words.data(), word_count); }
 };
@@ -71,10 +75,15 @@ class Dispatcher {
     if (entries_.empty() || in_scope()) return nullptr;
     Key key;
     if (!make_key(args, count, kwargs, key)) return nullptr;
-    const Entry* entry = find(key);
-    if (entry == nullptr) return nullptr;
-    const nb::object target = entry->target;  // the table may change during the call
-    return PyObject_Vectorcall(target.ptr(), key.arrays.data(), key.array_count, nullptr);
+    return call(key);
+  }
+
+  // The same for arguments that were published as being those of another call.
+  PyObject* call(nb::handle kernel, nb::tuple arrays, nb::tuple rest) {
+    if (entries_.empty() || in_scope()) return nullptr;
+    Key key;
+    if (!make_key(kernel, arrays, rest, key)) return nullptr;
+    return call(key);
   }
 
   // From now on these arguments go to target(arrays...), which was chosen when cache and epoch were
@@ -84,16 +93,20 @@ class Dispatcher {
     if (!cache_) return false;
     Key key;
     if (!make_key(&PyTuple_GET_ITEM(args.ptr(), 0), args.size(), kwargs.ptr(), key)) return false;
-    if (entries_.size() >= most_entries) clear();
-    auto entry = std::make_unique<Entry>();
-    entry->words.assign(key.words.data(), key.words.data() + key.word_count);
-    for (size_t i = 0; i < key.held_count; ++i) entry->held.push_back(nb::borrow(key.held[i]));
-    entry->target = std::move(target);
-    entry->hash = key.hash();
-    entry->generation = generation;
-    entry->epoch = chosen_in;
-    insert(std::move(entry));
+    keep(key, std::move(target), generation, chosen_in);
     return true;
+  }
+
+  // From now on (kernel, arrays, rest) is the call with args and kwargs, if that one is warm. Both
+  // have the same arrays.
+  void publish_as(nb::handle kernel, nb::tuple arrays, nb::tuple rest, nb::tuple args,
+                  nb::dict kwargs) {
+    if (entries_.empty()) return;
+    Key known, key;
+    if (!make_key(&PyTuple_GET_ITEM(args.ptr(), 0), args.size(), kwargs.ptr(), known)) return;
+    const Entry* entry = find(known);
+    if (entry == nullptr || !make_key(kernel, arrays, rest, key)) return;
+    keep(key, entry->target, entry->generation, entry->epoch);
   }
 
   int traverse(visitproc visit, void* arg) const {
@@ -115,13 +128,33 @@ class Dispatcher {
  private:
   static constexpr size_t most_entries = 8192;  // then it begins again
 
+  PyObject* call(const Key& key) const {
+    const Entry* entry = find(key);
+    if (entry == nullptr) return nullptr;
+    const nb::object target = entry->target;  // the table may change during the call
+    return PyObject_Vectorcall(target.ptr(), key.arrays.data(), key.array_count, nullptr);
+  }
+
+  void keep(const Key& key, nb::object target, uint64_t generation, uint64_t chosen_in) {
+    if (entries_.size() >= most_entries) clear();
+    auto entry = std::make_unique<Entry>();
+    entry->words.assign(key.words.data(), key.words.data() + key.word_count);
+    for (size_t i = 0; i < key.held_count; ++i) entry->held.push_back(nb::borrow(key.held[i]));
+    entry->target = std::move(target);
+    entry->hash = key.hash();
+    entry->generation = generation;
+    entry->epoch = chosen_in;
+    insert(std::move(entry));
+  }
+
   bool in_scope() const {
     PyObject* scopes = nullptr;
     if (PyContextVar_Get(scopes_.ptr(), nullptr, &scopes) < 0) {
       PyErr_Clear();
       return true;
     }
-    const bool any = scopes != nullptr && PyTuple_CheckExact(scopes) && PyTuple_GET_SIZE(scopes) > 0;
+    const bool any =
+        scopes != nullptr && PyTuple_CheckExact(scopes) && PyTuple_GET_SIZE(scopes) > 0;
     Py_XDECREF(scopes);
     return any;
   }
@@ -134,6 +167,7 @@ class Dispatcher {
 
   bool add_argument(PyObject* arg, Key& key) const {
     PyTypeObject* type = Py_TYPE(arg);
+    if (key.is_full()) return false;
     if (is_array(type)) {
       static PyObject* const aval = PyUnicode_InternFromString("aval");
       PyObject* abstract = PyObject_GetAttr(arg, aval);
@@ -165,25 +199,54 @@ class Dispatcher {
       key.hold(Py_NewRef(arg));
       return true;
     }
+    if (type == &PyTuple_Type) return add_parts(arg, key);
     return false;
+  }
+
+  bool add_parts(PyObject* tuple, Key& key) const {
+    const auto count = static_cast<size_t>(PyTuple_GET_SIZE(tuple));
+    key.add(Kind::tuple, count);
+    for (size_t i = 0; i < count; ++i)
+      if (!add_argument(PyTuple_GET_ITEM(tuple, i), key)) return false;
+    return true;
   }
 
   // args: the kernel first.
   bool make_key(PyObject* const* args, size_t count, PyObject* kwargs, Key& key) const {
     const size_t named = kwargs == nullptr ? 0 : static_cast<size_t>(PyDict_GET_SIZE(kwargs));
-    if (count == 0 || count - 1 + named > most_arguments) return false;
+    if (count == 0) return false;
     key.add_identity(Kind::singleton, Py_NewRef(args[0]));
     for (size_t i = 1; i < count; ++i)
       if (!add_argument(args[i], key)) return false;
     if (named == 0) return true;
+    const size_t first_named = key.array_count;
+    std::array<PyObject*, most_arguments> names;
     PyObject *label, *value;
     Py_ssize_t at = 0;
     while (PyDict_Next(kwargs, &at, &label, &value)) {
+      if (key.is_full()) return false;
       key.add(Kind::name, static_cast<uint64_t>(PyObject_Hash(label)));
       key.hold(Py_NewRef(label));
+      const size_t before = key.array_count;
       if (!add_argument(value, key)) return false;
+      for (size_t i = before; i < key.array_count; ++i) names[i] = label;
     }
+    sort_by_name(key, first_named, names);
     return true;
+  }
+
+  // The function takes arrays in the order in which JAX flattens a dict: that of the names.
+  static void sort_by_name(Key& key, size_t first, std::array<PyObject*, most_arguments>& names) {
+    for (size_t i = first + 1; i < key.array_count; ++i)
+      for (size_t j = i; j > first && PyUnicode_Compare(names[j], names[j - 1]) < 0; --j) {
+        std::swap(names[j], names[j - 1]);
+        std::swap(key.arrays[j], key.arrays[j - 1]);
+      }
+  }
+
+  bool make_key(nb::handle kernel, nb::tuple arrays, nb::tuple rest, Key& key) const {
+    key.add_identity(Kind::parts, Py_NewRef(kernel.ptr()));
+    return add_parts(arrays.ptr(), key) && add_parts(rest.ptr(), key);
   }
 
   // Texts are compared as texts, everything else is in the words.
@@ -230,8 +293,8 @@ class Dispatcher {
     if (a.held.size() != b.held.size()) return false;
     for (size_t i = 0; i < a.held.size(); ++i) {
       PyObject *x = a.held[i].ptr(), *y = b.held[i].ptr();
-      if (x != y && !(PyUnicode_CheckExact(x) && PyUnicode_CheckExact(y) &&
-                      PyUnicode_Compare(x, y) == 0))
+      if (x != y &&
+          !(PyUnicode_CheckExact(x) && PyUnicode_CheckExact(y) && PyUnicode_Compare(x, y) == 0))
         return false;
     }
     return true;
@@ -258,6 +321,15 @@ nb::object call(nb::handle self, nb::args args, nb::kwargs kwargs) {
   return self.attr("_call")(*args, **kwargs);
 }
 
+nb::object warm_call(nb::handle executor, nb::handle kernel, nb::tuple arrays, nb::tuple rest) {
+  PyObject* result = nullptr;
+  if (nb::isinstance<Dispatcher>(executor))
+    result = nb::inst_ptr<Dispatcher>(executor)->call(kernel, arrays, rest);
+  if (result != nullptr) return nb::steal(result);
+  if (PyErr_Occurred()) throw nb::python_error();
+  return nb::borrow(Py_NotImplemented);
+}
+
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
@@ -276,20 +348,24 @@ PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
 }  // namespace
 
 void bind_dispatch(nb::module_& m) {
-  nb::class_<Dispatcher>(m, "Dispatcher", nb::type_slots(slots),
-                         nb::is_weak_referenceable(),
+  nb::class_<Dispatcher>(m, "Dispatcher", nb::type_slots(slots), nb::is_weak_referenceable(),
                          "Calls what was published for such arguments, else self._call.")
       .def(nb::init<nb::object>(), nb::arg("scopes"))
-      .def("__call__", &call)
+      .def("__call__", &call, in_core())
       .def("_watch", &Dispatcher::watch, nb::arg("cache").none())
       .def("_add_array_type", [](Dispatcher& d, nb::type_object t) { d.add_array_type(t); })
-      .def("_publish",
-           &Dispatcher::publish, nb::arg("args"), nb::arg("kwargs"), nb::arg("target"),
-           nb::arg("generation"), nb::arg("epoch"))
+      .def("_publish", &Dispatcher::publish, nb::arg("args"), nb::arg("kwargs"), nb::arg("target"),
+           nb::arg("generation"), nb::arg("epoch"), in_core())
+      .def("_publish_as", &Dispatcher::publish_as, nb::arg("kernel"), nb::arg("arrays"),
+           nb::arg("rest"), nb::arg("args"), nb::arg("kwargs"), in_core())
       .def("_forget", &Dispatcher::clear)
       .def_prop_ro("_warm_entries", &Dispatcher::size);
+  m.def(
+      "warm_call", &warm_call, in_core(),
+      "(executor, kernel, arrays, rest): what was published so, NotImplemented if it is not warm.");
   m.def("epoch", [] { return epoch.load(); });
-  m.def("new_epoch", [] { epoch.fetch_add(1); }, "What is warm anywhere is asked for again.");
+  m.def(
+      "new_epoch", [] { epoch.fetch_add(1); }, "What is warm anywhere is asked for again.");
 }
 
 }  // namespace ejk::python

@@ -80,18 +80,23 @@ void bind_ops(nb::module_& m) {
       [](const std::string& op, const Described& arrays, nb::handle options) {
         return object_of(named_op(op).heuristic(described(arrays, options)));
       },
+      in_core(),
       "The heuristic's config of a built-in operation, for (dtype, shape) of its arrays.");
-  m.def("op_candidates",
-        [](const std::string& op, const Described& arrays, nb::handle options, bool backward) {
-          nb::list out;
-          for (const Value& config : named_op(op).candidates(described(arrays, options), backward))
-            out.append(object_of(config));
-          return out;
-        });
-  m.def("op_is_valid",
-        [](const std::string& op, nb::handle config, const Described& arrays, nb::handle options) {
-          return named_op(op).is_valid(value_of(config), described(arrays, options));
-        });
+  m.def(
+      "op_candidates",
+      [](const std::string& op, const Described& arrays, nb::handle options, bool backward) {
+        nb::list out;
+        for (const Value& config : named_op(op).candidates(described(arrays, options), backward))
+          out.append(object_of(config));
+        return out;
+      },
+      in_core());
+  m.def(
+      "op_is_valid",
+      [](const std::string& op, nb::handle config, const Described& arrays, nb::handle options) {
+        return named_op(op).is_valid(value_of(config), described(arrays, options));
+      },
+      in_core());
   m.def(
       "op_call",
       [](const std::string& op, const std::vector<Array>& arrays, nb::handle options,
@@ -101,7 +106,7 @@ void bind_ops(nb::module_& m) {
         return array_of(without_gil([&] { return named_op(op).call(call); }), numpy);
       },
       nb::arg("op"), nb::arg("arrays"), nb::arg("options"), nb::arg("bits_of_bfloat16") = false,
-      nb::arg("numpy") = true,
+      nb::arg("numpy") = true, in_core(),
       "Runs a built-in operation on arrays in memory, through the C++ library's default executor.");
   m.def("ffi_handler", &ffi_handler, "The handler for XLA; None where it was built without JAX.");
   m.def("ffi_version", &ffi_version, "(major, minor) of the FFI it was built with, or None.");

@@ -53,23 +53,33 @@ void bind_registered(nb::module_& m) {
         for (const Arg& arg : call->invocation().args) roles.append(role_name(arg));
         return roles;
       },
-      "Of each argument: 'input', 'output', 'in_out' or 'value'.");
-  m.def("registered_heuristic", [](const std::string& op, nb::list arguments) -> nb::object {
-    const auto call = described(op, arguments);
-    const std::optional<AnyConfig> config = call->kernel().heuristic_cfg(call->invocation());
-    return config ? object_of(config->to_value()) : nb::none();
-  });
-  m.def("registered_candidates", [](const std::string& op, nb::list arguments) {
-    const auto call = described(op, arguments);
-    nb::list out;
-    if (const auto set = call->kernel().candidate_cfgs(call->invocation()))
-      for (uint64_t i = 0; i < set->size(); ++i) out.append(object_of(set->config(i).to_value()));
-    return out;
-  });
-  m.def("registered_is_valid", [](const std::string& op, nb::handle config, nb::list arguments) {
-    const auto call = described(op, arguments);
-    return call->kernel().is_valid(read_config(*call, value_of(config)), call->invocation());
-  });
+      in_core(), "Of each argument: 'input', 'output', 'in_out' or 'value'.");
+  m.def(
+      "registered_heuristic",
+      [](const std::string& op, nb::list arguments) -> nb::object {
+        const auto call = described(op, arguments);
+        const std::optional<AnyConfig> config = call->kernel().heuristic_cfg(call->invocation());
+        return config ? object_of(config->to_value()) : nb::none();
+      },
+      in_core());
+  m.def(
+      "registered_candidates",
+      [](const std::string& op, nb::list arguments) {
+        const auto call = described(op, arguments);
+        nb::list out;
+        if (const auto set = call->kernel().candidate_cfgs(call->invocation()))
+          for (uint64_t i = 0; i < set->size(); ++i)
+            out.append(object_of(set->config(i).to_value()));
+        return out;
+      },
+      in_core());
+  m.def(
+      "registered_is_valid",
+      [](const std::string& op, nb::handle config, nb::list arguments) {
+        const auto call = described(op, arguments);
+        return call->kernel().is_valid(read_config(*call, value_of(config)), call->invocation());
+      },
+      in_core());
 }
 
 }  // namespace ejk::python

@@ -69,13 +69,14 @@ void bind_devices(nb::module_& m) {
   m.def(
       "cpu_device",
       [](nb::handle environment) { return make_device({}, nb::none(), environment, true); },
-      nb::arg("environment") = nb::none(), "This CPU; what is given is added to its environment.");
+      nb::arg("environment") = nb::none(), in_core(),
+      "This CPU; what is given is added to its environment.");
   m.def(
       "make_device",
       [](const std::string& name, nb::handle identity, nb::handle environment) {
         return make_device(name, identity, environment, false);
       },
-      nb::arg("name"), nb::arg("identity"), nb::arg("environment") = nb::none(),
+      nb::arg("name"), nb::arg("identity"), nb::arg("environment") = nb::none(), in_core(),
       "A device that this library does not look at itself.");
 }
 
@@ -89,7 +90,7 @@ void bind_cache(nb::module_& m) {
             AnyConfig made = config_of(config);
             without_gil([&] { cache.put_any(entry_id(device, op, key), std::move(made)); });
           },
-          nb::arg("device"), nb::arg("op"), nb::arg("key"), nb::arg("config").none())
+          nb::arg("device"), nb::arg("op"), nb::arg("key"), nb::arg("config").none(), in_core())
       .def(
           "get",
           [](const ConfigCache& cache, const std::string& device, const std::string& op,
@@ -97,14 +98,15 @@ void bind_cache(nb::module_& m) {
             const auto found = without_gil([&] { return cache.get(device, op, key); });
             return found ? nb::object(nb::make_tuple(object_of(*found))) : nb::none();
           },
-          "A tuple of the config, None if there is none.")
+          in_core(), "A tuple of the config, None if there is none.")
       .def("erase",
            [](ConfigCache& cache, const std::string& device, const std::string& op,
               const std::string& key) {
              without_gil([&] { cache.erase(entry_id(device, op, key)); });
            })
       .def("clear", [](ConfigCache& cache) { without_gil([&] { cache.clear(); }); })
-      .def("size", [](const ConfigCache& cache) { return without_gil([&] { return cache.size(); }); })
+      .def("size",
+           [](const ConfigCache& cache) { return without_gil([&] { return cache.size(); }); })
       .def("keys",
            [](const ConfigCache& cache) {
              const auto ids = without_gil([&] { return cache.keys(); });
@@ -139,8 +141,7 @@ std::shared_ptr<PersistentCache> open_store(const std::string& path, bool read_o
   options.read_only = read_only;
   layers.push_back(std::make_shared<DirectoryStore>(path, std::move(options)));
   if (!file.empty())
-    layers.push_back(
-        std::make_shared<ImportedFile>(file, std::move(configs), std::move(devices)));
+    layers.push_back(std::make_shared<ImportedFile>(file, std::move(configs), std::move(devices)));
   return std::make_shared<PersistentCache>(std::move(layers));
 }
 
@@ -148,7 +149,7 @@ void bind_store(nb::module_& m) {
   nb::class_<PersistentCache>(m, "PersistentCache")
       .def(nb::new_(&open_store), nb::arg("path") = "", nb::arg("read_only") = false,
            nb::arg("file") = "", nb::arg("imported") = nb::dict(),
-           nb::arg("devices") = std::vector<std::string>{})
+           nb::arg("devices") = std::vector<std::string>{}, in_core())
       .def(
           "put",
           [](PersistentCache& store, const std::string& device, const std::string& op,
@@ -157,17 +158,17 @@ void bind_store(nb::module_& m) {
             return without_gil(
                 [&] { return store.put(entry_to_put(entry_id(device, op, key), made), true); });
           },
-          nb::arg("device"), nb::arg("op"), nb::arg("key"), nb::arg("config").none())
+          nb::arg("device"), nb::arg("op"), nb::arg("key"), nb::arg("config").none(), in_core())
       .def(
           "get",
           [](PersistentCache& store, const std::string& device, const std::string& op,
              const std::string& key) -> nb::object {
             const auto found = without_gil([&] { return store.get(entry_id(device, op, key)); });
             if (!found || found->entry.outcome == Outcome::failed) return nb::none();
-            return nb::make_tuple(
-                nb::module_::import_("ejk._configs").attr("decode")(object_of(found->entry.config)));
+            return nb::make_tuple(nb::module_::import_("ejk._configs")
+                                      .attr("decode")(object_of(found->entry.config)));
           },
-          "A tuple of the config, None if there is none.")
+          in_core(), "A tuple of the config, None if there is none.")
       .def(
           "entry",
           [](PersistentCache& store, const std::string& device, const std::string& op,
@@ -175,7 +176,7 @@ void bind_store(nb::module_& m) {
             const auto found = without_gil([&] { return store.get(entry_id(device, op, key)); });
             return found ? object_of(found->entry) : nb::none();
           },
-          "The whole entry with its evidence as a dict, None if there is none.")
+          in_core(), "The whole entry with its evidence as a dict, None if there is none.")
       .def("erase",
            [](PersistentCache& store, const std::string& device, const std::string& op,
               const std::string& key) {
@@ -202,8 +203,8 @@ void bind_store(nb::module_& m) {
   m.def("default_store_path", [] { return default_store_path(); });
 }
 
-// Recorded calls, or those that a lowered computation is labelled with, each tuned by a worker process.
-// `on_call(op, key, message)` hears which is next. Ctrl-C ends it with what it has.
+// Recorded calls, or those that a lowered computation is labelled with, each tuned by a worker
+// process. `on_call(op, key, message)` hears which is next. Ctrl-C ends it with what it has.
 nb::object tune_in_workers(std::vector<std::string> command, const std::string& store,
                            const std::string& recorded, const std::string& lowered,
                            std::vector<std::string> ops, double budget, double budget_per_call,
@@ -279,7 +280,7 @@ void bind_stores(nb::module_& m) {
   m.def("tune_in_workers", &tune_in_workers, nb::arg("command"), nb::arg("store"),
         nb::arg("recorded"), nb::arg("lowered"), nb::arg("ops"), nb::arg("budget"),
         nb::arg("budget_per_call"), nb::arg("patience"), nb::arg("retune"), nb::arg("on_call"),
-        "A text and a document of what came out of it.");
+        in_core(), "A text and a document of what came out of it.");
 }
 
 }  // namespace ejk::python

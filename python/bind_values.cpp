@@ -20,8 +20,7 @@ std::string text_of(nb::handle text) {
     return {utf8, static_cast<size_t>(size)};
   PyErr_Clear();  // lone surrogates: file names that are not UTF-8, or half a character
   for (const char* way : {"surrogateescape", "surrogatepass"}) {
-    const nb::object bytes =
-        nb::steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", way));
+    const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", way));
     if (bytes.is_valid())
       return {PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
     PyErr_Clear();
@@ -102,11 +101,32 @@ Value array_value(nb::handle object) {
                         {"shape", std::move(dimensions)}});
 }
 
+// The objects that are being made simpler, outermost first: what an object holds may lead back to
+// it.
+class Described {
+ public:
+  explicit Described(nb::handle object) { path().push_back(object.ptr()); }
+  ~Described() { path().pop_back(); }
+  Described(const Described&) = delete;
+
+  // How many objects further out the same one is; 0: it is not.
+  static int64_t above(nb::handle object) {
+    const auto found = std::find(path().rbegin(), path().rend(), object.ptr());
+    return found == path().rend() ? 0 : found - path().rbegin() + 1;
+  }
+
+ private:
+  static std::vector<PyObject*>& path() {
+    thread_local std::vector<PyObject*> objects;
+    return objects;
+  }
+};
+
 Value value_at(nb::handle object, int depth) {
   if (depth > max_depth)
-    throw Error(ErrorKind::invalid_argument,
-                "an argument or config is nested deeper than " + std::to_string(max_depth) +
-                    " levels, or contains itself");
+    throw Error(ErrorKind::invalid_argument, "an argument or config is nested deeper than " +
+                                                 std::to_string(max_depth) +
+                                                 " levels, or contains itself");
   PyObject* p = object.ptr();
   if (p == Py_None) return {};
   if (PyBool_Check(p)) return p == Py_True;
@@ -127,6 +147,9 @@ Value value_at(nb::handle object, int depth) {
   const nb::module_ describe = nb::module_::import_("ejk._describe");
   if (!nb::cast<bool>(describe.attr("is_scalar")(object)))
     if (Value array = array_value(object); !array.is_null()) return array;
+  if (const int64_t levels = Described::above(object))
+    return Value::object({{"__again__", levels}});
+  const Described described(object);
   return value_at(describe.attr("simpler")(object), depth + 1);
 }
 
@@ -136,8 +159,8 @@ struct Held {
   Value value;
 };
 
-// All of them, under the GIL. The core keeps configs where the garbage collector cannot see them, and
-// a config's class often leads back to the cache that holds it: at exit they are let go.
+// All of them, under the GIL. The core keeps configs where the garbage collector cannot see them,
+// and a config's class often leads back to the cache that holds it: at exit they are let go.
 std::unordered_set<Held*>& all_held() {
   static auto* const held = new std::unordered_set<Held*>;
   return *held;
@@ -146,7 +169,7 @@ std::unordered_set<Held*>& all_held() {
 void release(const void* pointer) {
   auto* held = static_cast<Held*>(const_cast<void*>(pointer));
   const bool reachable = nb::is_alive() && Py_IsInitialized();
-  if (reachable && (PyGILState_Check() || !Gil::closing())) {
+  if (reachable && (PyGILState_Check() || !Gil::closed())) {
     const Gil lock;
     all_held().erase(held);
     Py_XDECREF(held->object);
@@ -180,10 +203,9 @@ std::shared_ptr<const void> read_config(const Value& value, std::string& why) {
 
 }  // namespace
 
-const ConfigType python_config = {
-    "a Python object",
-    [](const void* c) { return static_cast<const Held*>(c)->value; },
-    read_config};
+const ConfigType python_config = {"a Python object",
+                                  [](const void* c) { return static_cast<const Held*>(c)->value; },
+                                  read_config};
 
 Value value_of(nb::handle object) { return value_at(object, 0); }
 
@@ -234,7 +256,8 @@ AnyConfig config_of(nb::handle object) {
 
 nb::object object_of(const AnyConfig& config) {
   if (config.type() == &python_config)
-    if (PyObject* object = static_cast<const Held*>(config.get())->object) return nb::borrow(object);
+    if (PyObject* object = static_cast<const Held*>(config.get())->object)
+      return nb::borrow(object);
   return nb::module_::import_("ejk._configs").attr("decode")(object_of(config.to_value()));
 }
 
@@ -245,13 +268,14 @@ EntryId entry_id(const std::string& device, const std::string& op, const std::st
 void bind_values(nb::module_& m) {
   m.def(
       "stable_json", [](nb::handle object) { return stable_json(value_of(object)); },
-      nb::arg("object").none(), "The canonical text of plain data, arrays and what describes itself.");
+      nb::arg("object").none(), in_core(),
+      "The canonical text of plain data, arrays and what describes itself.");
   m.def(
       "short_hash", [](nb::handle object) { return short_hash(value_of(object)); },
-      nb::arg("object").none(), "The first 16 hex digits of SHA-256 over stable_json.");
+      nb::arg("object").none(), in_core(), "The first 16 hex digits of SHA-256 over stable_json.");
   m.def(
       "plain", [](nb::handle object) { return object_of(value_of(object)); },
-      nb::arg("object").none(), "The same as lists and dicts of plain data.");
+      nb::arg("object").none(), in_core(), "The same as lists and dicts of plain data.");
   m.def("parse_json", [](const std::string& text) { return object_of(parse_json(text)); });
   m.def("make_label", [](const std::string& op, const std::string& key, const std::string& prefix) {
     return make_label(op, key, prefix);
@@ -277,10 +301,11 @@ void bind_values(nb::module_& m) {
             without_gil([&] { return find_labels(text, {.prefixes = std::move(prefixes)}); });
         nb::list out;
         for (const Label& label : found.labels)
-          if (!label.truncated) out.append(nb::make_tuple(label.text, label.op, label.key, label.count));
+          if (!label.truncated)
+            out.append(nb::make_tuple(label.text, label.op, label.key, label.count));
         return out;
       },
-      nb::arg("lowered"), nb::arg("prefixes") = std::vector<std::string>{},
+      nb::arg("lowered"), nb::arg("prefixes") = std::vector<std::string>{}, in_core(),
       "(label, op, key, count) of every label in a lowered computation, text or bytes.");
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&let_go));
   m.attr("__version__") = std::string(library_version());

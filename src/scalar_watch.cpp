@@ -9,8 +9,11 @@ namespace {
 constexpr int many_keys = 16;
 constexpr size_t most_watched = 4096;  // bounds the memory; what is beyond is not watched
 
-bool counts_by_value(const Arg& arg) {
-  return arg.kind == Arg::Kind::value && !arg.unkeyed && !arg.value.is_null();
+// What is described by an object or an array may be the shape of something.
+bool is_scalar(const Arg& arg) {
+  const Value& value = arg.value;
+  return arg.kind == Arg::Kind::value && !arg.unkeyed && !value.is_null() && !value.is_object() &&
+         !value.is_array();
 }
 
 }  // namespace
@@ -20,7 +23,7 @@ std::optional<std::string> ScalarWatch::saw(const Invocation& inv) {
   std::optional<std::string> complaint;
   Invocation blanked = inv;
   auto watch = [&](Arg& arg, const std::string& name) {
-    if (!counts_by_value(arg)) return;
+    if (!is_scalar(arg)) return;
     const Value value = std::exchange(arg.value, Value());
     const std::string scalar = inv.op() + " " + name;
     const std::string rest = scalar + " " + blanked.spec();
@@ -30,8 +33,8 @@ std::optional<std::string> ScalarWatch::saw(const Invocation& inv) {
     if (++keys_[rest] != many_keys || !said_.insert(scalar).second) return;
     complaint = "[" + inv.op() + "] " + name + " has made " + std::to_string(many_keys) +
                 " keys that differ in nothing else, and each is tuned on its own; if its value "
-                "does not change which "
-                "config is best, take it as ejk::Unkeyed<...> or round it in a `key` hook";
+                "does not change which config is best, keep it out of the key (C++: "
+                "ejk::Unkeyed<...>, a `key` hook; Python: an array, a key_builder)";
   };
   for (size_t i = 0; i < blanked.args.size(); ++i)
     watch(blanked.args[i], "argument " + std::to_string(i));

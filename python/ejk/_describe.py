@@ -40,6 +40,9 @@ def simpler(obj):
         return {"__method__": obj.__func__, "self": _state(obj.__self__)}
     if isinstance(obj, types.FunctionType):
         return _function(obj)
+    if callable(obj) and callable(getattr(obj, "__wrapped__", None)):
+        # jitted functions and their like, in place of what JAX keeps in them
+        return {"__wrapper__": f"{type(obj).__module__}.{type(obj).__qualname__}", "function": obj.__wrapped__}
     if isinstance(obj, (types.BuiltinFunctionType, types.ModuleType)):
         return {"__callable__": True, "module": getattr(obj, "__module__", None), "name": obj.__name__}
     if _is_pydantic(obj):

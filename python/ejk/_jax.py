@@ -54,6 +54,20 @@ def several_processes() -> bool:
     return jax is not None and jax.process_count() > 1
 
 
+def any_is_inside(threads) -> bool:
+    """Whether one of these threads (of threading.get_ident) is in Python code of JAX."""
+    jax = loaded()
+    if jax is None:
+        return False
+    place, frames = jax.__path__[0], sys._current_frames()
+    for frame in map(frames.get, threads):
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(place):
+                return True
+            frame = frame.f_back
+    return False
+
+
 @contextlib.contextmanager
 def outside_of_any_trace():
     """Inside, functions of JAX compute at once, even while another function is being traced."""

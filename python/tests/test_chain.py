@@ -181,6 +181,23 @@ def test_candidates_that_raise_are_passed_over_and_all_of_them_is_said(caplog):
     assert "fast is broken" in caplog.text
 
 
+def test_a_number_that_makes_a_key_with_every_value_is_said_and_many_shapes_are_not(caplog):
+    class Quick(Sleeper):
+        candidates = (Config(0.0, "fast"),)
+
+        def __init__(self, op_id):
+            super().__init__()
+            self.op_id = op_id
+
+    executor = Executor(ConfigSelectorChain())
+    for n in range(1, 20):
+        executor(Quick("of_many_shapes"), np.ones(n))
+    assert "of_many_shapes" not in caplog.text
+    for n in range(1, 20):
+        executor(Quick("of_many_numbers"), X, scale=n / 7)
+    assert 'of_many_numbers@v1] argument "scale" has made 16 keys' in caplog.text and "key_builder" in caplog.text
+
+
 def test_in_place_arguments_are_restored_for_every_candidate_and_the_call_runs_once():
     class InPlace(Sleeper):
         op_id = "in_place"

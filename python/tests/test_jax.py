@@ -147,6 +147,10 @@ class Forms:
         def vjp(self, residuals, dy, a, b, *, cfg):
             return dy @ b.T, a.T @ dy
 
+    class WithDefaults(Gradient):
+        def vjp(self, residuals, y, dy, a, b, bias=None, *, cfg):
+            return dy @ b.T, a.T @ dy, None
+
     class OneFunction(MatMul):
         def custom_vjp(self, primals, cfg, kwargs, cotangents):
             (a, b), ct = primals, cotangents[0]
@@ -255,6 +259,15 @@ def test_overlays_make_jitted_functions_retrace_and_revert(executor):
     with policy_override(autotune=False):
         f(x)
     assert f._cache_size() == traces
+    with overlay_cache({}) as cache:
+        for config in (7, 8):
+            cache.put(place(kernel, x), config)
+            assert f(x)[0] == config
+        cache.erase(place(kernel, x))
+        assert f(x)[0] == 1
+        cache.put(place(kernel, x), 9)
+        cache.clear()
+        assert f(x)[0] == 1
 
 
 def test_a_changed_cache_a_changed_kernel_and_a_changed_policy_count_at_once(executor):
@@ -347,6 +360,27 @@ def test_the_most_specific_method_runs(executor, suffix):
     assert executor(kernel, A, B, method=method).sum() == 0
 
 
+def test_warm_calls_take_named_arrays_in_any_order_and_tuples_of_arrays():
+    class Minus(Kernel):
+        def run(self, pair=(0, 0), *, cfg, a=0, b=0, rest=()):
+            return a - 2 * b + 4 * pair[0] - 8 * pair[1] + 16 * sum(rest, 0)
+
+        def heuristic_cfg(self, inv):
+            return 1
+
+    one, two, three = jnp.ones(2), jnp.full(2, 2.0), jnp.full(2, 3.0)
+    kernel, executor = Minus(), Executor()
+    for _ in range(4):
+        assert executor(kernel, b=one, a=three)[0] == 1
+        assert executor(kernel, a=three, b=one)[0] == 1
+        assert executor(kernel, (one, two), b=three)[0] == -18
+        assert executor(kernel, rest=(one, 2, two), b=three, a=one)[0] == 75
+        assert executor(kernel, rest=(one, two, 2), b=three, a=one)[0] == 75
+        assert executor(kernel, rest=(one, two), b=2, a=one)[0] == 45
+        assert executor(kernel, rest=((one, two)), b=3, a=one)[0] == 43
+    assert executor._warm_entries == 7
+
+
 def test_backward_is_measured_with_the_kernels_own_vjp():
     class Both(Kernel):
         ran = []
@@ -390,6 +424,13 @@ def test_batches_share_one_config(executor):
     np.testing.assert_allclose(vmap_with_config(kernel, in_axes=(0, None))(batch, B), want, rtol=1e-5)
     got = pmap_with_config(executor, kernel, in_axes=(0, None))(batch, B)
     np.testing.assert_allclose(got, want, rtol=1e-5)
+    class OfTree(MatMul):
+        def run(self, tree, x, *, cfg):
+            return tree["w"]["in"] @ x + tree["b"]
+
+    tree, x = {"w": {"in": B.T}, "b": jnp.ones((2, 4))}, jnp.ones((2, 4))
+    got = vmap_with_config(executor, OfTree("of_tree"), in_axes=({"w": None, "b": 0}, 0))(tree, x)
+    np.testing.assert_allclose(got[1], B.sum(0) + 1, rtol=1e-5)
     with pytest.raises(ValueError, match="in_axes has 3 entries for 2"):
         vmap_with_config(executor, kernel, in_axes=(0, None, 0))(batch, B)
 

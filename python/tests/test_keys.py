@@ -2,10 +2,12 @@
 """Keys equal the original's vectors, and differ where the original's collide."""
 
 import collections
+import copy
 import dataclasses
 import functools
 import json
 import pathlib
+import pickle
 import struct
 
 import jax
@@ -177,6 +179,7 @@ DISTINCT = {
     "dtype classes": [jnp.float32, jnp.bfloat16, np.float32, np.int8, float, int],
     "functions": [jnp.tanh, jnp.sin, len, lambda x: x, lambda x: x + 1, lambda x: x + 2],
     "partials": [functools.partial(max, 1), functools.partial(max, 2), functools.partial(min, 1)],
+    "functions of JAX": [jax.nn.relu, jax.nn.gelu, jax.jit(lambda x: x), jax.jit(lambda x: 2 * x), jax.custom_vjp(len)],
     "objects": [Opaque(1), Opaque(2), Opaque((1, 2)), object()],
     "closures": [(lambda n: lambda x: x + n)(n) for n in (1, 2)],
     "numbers": [1, 1.5, "1", True, None, 1 + 2j, b"1"],
@@ -199,6 +202,23 @@ def test_objects_do_not_count_by_their_address():
 def test_functions_do_not_count_by_path_or_line():
     text = stable_json(lambda x: x)
     assert __file__ not in text and ".py" not in text
+
+
+def test_jitted_functions_do_not_count_by_what_jax_keeps_in_them():
+    f = jax.jit(lambda x: 2 * x)
+    before = stable_json([f, jax.nn.relu])
+    f(1.0), jax.nn.relu(jnp.ones(2))
+    assert stable_json([f, jax.nn.relu]) == before and "cache" not in before
+
+
+def test_objects_that_lead_back_to_themselves_have_keys():
+    def linked(value):
+        one, other = Opaque(value), Opaque(None)
+        one.next, other.next = other, one
+        return one
+
+    assert key(linked(1)) == key(linked(1)) != key(linked(2))
+    assert key(linked(1)) != key(linked(1).next)
 
 
 def test_unusual_dict_keys_are_no_error():
@@ -237,3 +257,24 @@ def test_sharding_counts_with_the_builder_that_says_so():
         pass
 
     assert default_key_builder_with_sharding(K("op"), (x,), {}).startswith("op@v0:")
+
+    from ejk.ops.core.kernel import describe
+
+    def rows(inv):
+        return f"rows{inv.args[0].shape[0]}"
+
+    class WithSharding(Kernel):
+        key_builder = default_key_builder_with_sharding
+
+    class ByRows(Kernel):
+        key_builder = rows
+
+    of = [describe(inv, WithSharding("op")).key for inv in (plain, sharded)]
+    assert of == [default_key_builder_with_sharding(inv) for inv in (plain, sharded)]
+    assert describe(plain, ByRows("op")).key == "rows4"
+
+
+def test_invocations_can_be_copied():
+    inv = Invocation(kernel=Kernel("op"), args=(np.ones(3), 2), kwargs={"scale": 2.0}, metadata={"why": "so"})
+    for other in (copy.copy(inv), pickle.loads(pickle.dumps(inv))):
+        assert other.call_key == inv.call_key and other.metadata == inv.metadata and other.op_id == "op"

@@ -318,6 +318,10 @@ def test_wrong_shapes_and_types_say_what_is_needed():
         modules.flash_attention(q, k, v.astype("bfloat16"))
     with pytest.raises(ValueError, match="one floating type"):
         modules.softmax(jnp.arange(4))
+    with pytest.raises(TypeError, match=r"\[softmax\] list was given: arrays are needed"):
+        modules.softmax([1.0, 2.0])
+    with pytest.raises(RuntimeError, match=r"\[rms_norm\] weight was given by name: .*options are eps"):
+        modules.RmsNorm()(x, weight=w)
     with pytest.raises(ValueError, match="lengths"):
         modules.decode_attention(normal(3, 4, 16), normal(9, 8, 2, 16), normal(9, 8, 2, 16), block_table=table)
 

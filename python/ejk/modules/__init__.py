@@ -35,13 +35,15 @@ from ejk.modules._kernels import (
     Softmax,
 )
 from ejk.modules._libraries import CppKernel, load_kernels
-from ejk.ops.execution.executor import default_executor
+from ejk.ops.execution import executor as _executors
+from ejk.ops.execution.executor import Executor, default_executor
 
 _softmax, _rms_norm, _layer_norm, _matmul = Softmax(), RmsNorm(), LayerNorm(), Matmul()
 _grouped_matmul, _flash_attention = GroupedMatmul(), FlashAttention()
 _decode_attention, _paged_decode_attention = DecodeAttention(), PagedDecodeAttention()
 
 _TYPES = ("float32", "bfloat16")
+_warm_call = _core.warm_call
 
 
 def softmax(x: Any, *, scale: float = 1.0, cfg: Any = None, executor: Any = None) -> Any:
@@ -145,34 +147,33 @@ def decode_attention(
 
 # ---- where a call goes ---------------------------------------------------------------------------
 
-_known: dict[Any, dict[str, Any]] = {}  # options of calls of C++ kernels that were checked, by what counts in them
-_MOST_KNOWN = 4096
-
 
 def _run(kernel: NativeKernel, arrays: tuple[Any, ...], given: tuple[Any, ...], cfg: Any, executor: Any) -> Any:
-    try:
-        key = (kernel, given, *[None if a is None else a.aval for a in arrays])
-        options = _known.get(key)
-    except (AttributeError, TypeError):  # an array that is not of JAX, an option without a hash
-        key = options = None
-    if options is None:
-        checked, options = kernel.checked(arrays, given)
-        if not any(map(_jax.is_array, checked)):
-            return _in_memory(kernel, checked, options, cfg, executor)
-        checked = _of_one_type(kernel, checked)
-        if not (checked[0].dtype.name in _TYPES and _jax.required().default_backend() == "cpu" and _ffi.is_ready()):
-            return kernel.plain(*checked, **options)
-        checked = _ffi.varying_alike(checked)
-        if key is not None and all(a is b for a, b in zip(arrays, checked)):
-            if len(_known) >= _MOST_KNOWN:
-                _known.clear()
-            _known[key] = options
-        arrays = checked
-    if executor is None:
-        executor = default_executor()
+    if cfg is None:
+        out = _warm_call(executor or _executors._default or kernel, kernel, arrays, given)
+        if out is not NotImplemented:
+            return out
+    return _checked_run(kernel, arrays, given, cfg, executor)
+
+
+def _checked_run(kernel, arrays, given, cfg, executor):
+    for a in arrays:
+        if a is not None and not (hasattr(a, "shape") and hasattr(a, "dtype")):
+            raise TypeError(f"[{kernel.op_id}] {type(a).__name__} was given: arrays are needed (numpy.asarray, jnp.asarray)")
+    checked, options = kernel.checked(arrays, given)
+    if not any(map(_jax.is_array, checked)):
+        return _in_memory(kernel, checked, options, cfg, executor)
+    checked = _of_one_type(kernel, checked)
+    if not (checked[0].dtype.name in _TYPES and _jax.required().default_backend() == "cpu" and _ffi.is_ready()):
+        return kernel.plain(*checked, **options)
+    checked = _ffi.varying_alike(checked)
+    executor = default_executor() if executor is None else executor
     if cfg is not None:
-        options = {**options, "cfg": cfg}
-    return executor(kernel, *arrays, **options)
+        return executor(kernel, *checked, cfg=cfg, **options)
+    out = executor(kernel, *checked, **options)
+    if isinstance(executor, Executor) and all(a is b for a, b in zip(arrays, checked)):
+        executor._publish_as(kernel, arrays, given, (kernel, *checked), options)
+    return out
 
 
 def _of_one_type(kernel, arrays):

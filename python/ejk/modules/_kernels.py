@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 from ejk import _core
@@ -20,13 +21,39 @@ class NativeKernel(Kernel):
 
     plain = None  # the same in plain JAX, with the arrays and options of `run`
 
+    def __init_subclass__(cls, **kwargs) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.plain is None:
+            return
+        _, *parameters = inspect.signature(cls.plain).parameters.values()
+        arrays = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        cls._may_miss = [(place, p.name) for place, p in enumerate(arrays) if p.default is None]
+        cls._options = [(p.name, _READ[p.annotation], p.default) for p in parameters[len(arrays) :]]
+
     def checked(self, arrays, given):
         """What a function of ejk.modules was given, in order, as (arrays, options) of `run`. Raises ValueError."""
         raise NotImplementedError
 
+    def options_of(self, *values):
+        """The options of `run`, all of them, in order."""
+        return {name: read(value) for (name, read, _), value in zip(self._options, values, strict=True)}
+
     def native(self, *args, **kwargs):
-        """(shapes, options): the shapes in which C++ takes the arrays that are there, and the options."""
-        raise NotImplementedError
+        """(shapes, options): the shapes in which C++ takes the arrays that are there, and the options, among them
+        whether arrays that may be missing are there."""
+        options = self.options_of(*(kwargs.pop(name, default) for name, _, default in self._options))
+        if kwargs:
+            raise TypeError(
+                f"[{self.op_id}] {', '.join(kwargs)} was given by name: arrays go by place, and options are "
+                + ", ".join(options)
+            )
+        if options.get("result", "") is None:
+            options["result"] = _dtype_name(args[0])
+        there = {name: place < len(args) and args[place] is not None for place, name in self._may_miss}
+        return self.shapes(args_there(args), options), options | there
+
+    def shapes(self, arrays, options):
+        return [a.shape for a in arrays]
 
     def run(self, *args, cfg, **kwargs):
         return self.forward(args, kwargs, cfg)[0]
@@ -49,7 +76,7 @@ class NativeKernel(Kernel):
     def check(self, fits: bool, arrays, needed: str) -> None:
         if not fits:
             given = ", ".join(
-                "None" if a is None else f"{str(a.dtype).removeprefix('torch.')}{list(a.shape)}" for a in arrays
+                "None" if a is None else f"{_dtype_name(a)}{list(a.shape)}" for a in arrays
             )
             raise ValueError(f"[{self.op_id}] {given} was given: {needed} is needed")
 
@@ -83,6 +110,10 @@ def args_there(args):
     return [a for a in args if a is not None]
 
 
+def _dtype_name(array) -> str:
+    return str(array.dtype).removeprefix("torch.")
+
+
 def _rows(x):
     return math.prod(x.shape[:-1]), x.shape[-1]
 
@@ -113,7 +144,17 @@ def _real(value):
     return None if value is None else float(value)
 
 
-class Softmax(NativeKernel):
+_READ = {"bool": bool, "float": float, "int | None": _whole, "float | None": _real, "str | None": _named}
+
+
+class _OverRows(NativeKernel):
+    """Over the last axis of the first array."""
+
+    def shapes(self, arrays, options):
+        return [_rows(arrays[0]), *(a.shape for a in arrays[1:])]
+
+
+class Softmax(_OverRows):
     """softmax(scale x) over the last axis."""
 
     op_id = "softmax"
@@ -121,10 +162,7 @@ class Softmax(NativeKernel):
 
     def checked(self, arrays, given):
         self.check(arrays[0].ndim >= 1, arrays, "x with at least one axis")
-        return arrays, {"scale": float(given[0])}
-
-    def native(self, x, scale=1.0):
-        return [_rows(x)], {"scale": float(scale)}
+        return arrays, self.options_of(*given)
 
     def results(self, args, kwargs, shapes, residuals):
         return [(shapes[0], args[0].dtype)]
@@ -139,7 +177,7 @@ class Softmax(NativeKernel):
         return (dx.reshape(y.shape),)
 
 
-class RmsNorm(NativeKernel):
+class RmsNorm(_OverRows):
     """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
 
     op_id = "rms_norm"
@@ -148,11 +186,7 @@ class RmsNorm(NativeKernel):
     def checked(self, arrays, given):
         x, weight = arrays
         self.check(x.ndim >= 1 and _is_line(weight, x), arrays, "x[..., n] and weight[n]")
-        return arrays, {"eps": float(given[0])}
-
-    def native(self, x, weight=None, eps=1e-6):
-        shapes = [_rows(x)] + ([weight.shape] if weight is not None else [])
-        return shapes, {"eps": float(eps), "weight": weight is not None}
+        return arrays, self.options_of(*given)
 
     def results(self, args, kwargs, shapes, residuals):
         return [(shapes[0], args[0].dtype)] + ([((shapes[0][0],), "float32")] if residuals else [])
@@ -165,7 +199,7 @@ class RmsNorm(NativeKernel):
         return self.backward(args, kwargs, cfg, 2, [residuals, dy.reshape(_rows(y))])
 
 
-class LayerNorm(NativeKernel):
+class LayerNorm(_OverRows):
     """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last axis."""
 
     op_id = "layer_norm"
@@ -175,11 +209,7 @@ class LayerNorm(NativeKernel):
         x, weight, bias = arrays
         fits = x.ndim >= 1 and _is_line(weight, x) and _is_line(bias, x)
         self.check(fits, arrays, "x[..., n], weight[n] and bias[n]")
-        return arrays, {"eps": float(given[0])}
-
-    def native(self, x, weight=None, bias=None, eps=1e-5):
-        shapes = [_rows(x)] + [a.shape for a in args_there((weight, bias))]
-        return shapes, {"eps": float(eps), "weight": weight is not None, "bias": bias is not None}
+        return arrays, self.options_of(*given)
 
     def results(self, args, kwargs, shapes, residuals):
         return [(shapes[0], args[0].dtype)] + ([((shapes[0][0], 3), "float32")] if residuals else [])
@@ -200,28 +230,22 @@ class Matmul(NativeKernel):
 
     def checked(self, arrays, given):
         a, b, bias = arrays
-        transpose_a, transpose_b, result = given
+        transpose_a, transpose_b, _ = given
         fits = a.ndim >= 2 and b.ndim >= 2 and (b.ndim == 2 or a.shape[:-2] == b.shape[:-2])
         fits = fits and a.shape[-2 if transpose_a else -1] == b.shape[-1 if transpose_b else -2]
         fits = fits and (bias is None or tuple(bias.shape) == (b.shape[-2 if transpose_b else -1],))
         needed = "a[..., m, k], b[k, n] or b[..., k, n] with the leading axes of a, and bias[n]"
         self.check(fits, arrays, needed)
-        return arrays, {"transpose_a": bool(transpose_a), "transpose_b": bool(transpose_b), "result": _named(result)}
+        return arrays, self.options_of(*given)
 
-    def native(self, a, b, bias=None, transpose_a=False, transpose_b=False, result=None):
+    def shapes(self, arrays, options):
+        a, b, *bias = arrays
         lead = math.prod(a.shape[:-2])
-        if b.ndim == 2 and not transpose_a:  # one product with more rows
+        if b.ndim == 2 and not options["transpose_a"]:  # one product with more rows
             shape_a = (1, lead * a.shape[-2], a.shape[-1])
         else:
             shape_a = (lead, *a.shape[-2:])
-        shapes = [shape_a, (math.prod(b.shape[:-2]), *b.shape[-2:])] + ([bias.shape] if bias is not None else [])
-        options = {
-            "transpose_a": bool(transpose_a),
-            "transpose_b": bool(transpose_b),
-            "bias": bias is not None,
-            "result": result or a.dtype.name,
-        }
-        return shapes, options
+        return [shape_a, (math.prod(b.shape[:-2]), *b.shape[-2:]), *(c.shape for c in bias)]
 
     def results(self, args, kwargs, shapes, residuals):
         options = self.native(*args, **kwargs)[1]
@@ -256,10 +280,7 @@ class GroupedMatmul(NativeKernel):
         fits = a.ndim == 2 and b.ndim == 3 and group_sizes.ndim == 1
         fits = fits and a.shape[1] == b.shape[1] and group_sizes.shape[0] == b.shape[0]
         self.check(fits, arrays, "a[rows, k], b[groups, k, n] and group_sizes[groups]")
-        return (a, b, _int32(group_sizes)), {"result": _named(given[0])}
-
-    def native(self, a, b, group_sizes, result=None):
-        return [a.shape, b.shape, group_sizes.shape], {"result": result or a.dtype.name}
+        return (a, b, _int32(group_sizes)), self.options_of(*given)
 
     def results(self, args, kwargs, shapes, residuals):
         return [((shapes[0][0], shapes[1][2]), kwargs.get("result") or args[0].dtype)]
@@ -290,37 +311,7 @@ class FlashAttention(NativeKernel):
         fits = all(a is None or tuple(a.shape) == (query.shape[0],) for a in lengths)
         self.check(fits, lengths, f"a length for each of the {query.shape[0]} batch elements")
         left, right = window if isinstance(window, (tuple, list)) else (window, window)
-        return (query, key, value, *map(_int32, lengths)), {
-            "causal": bool(causal),
-            "window_left": _whole(left),
-            "window_right": _whole(right),
-            "softcap": _real(softcap),
-            "scale": _real(scale),
-        }
-
-    def native(
-        self,
-        q,
-        k,
-        v,
-        query_seq_lengths=None,
-        key_value_seq_lengths=None,
-        causal=False,
-        window_left=None,
-        window_right=None,
-        softcap=None,
-        scale=None,
-    ):
-        given = args_there((q, k, v, query_seq_lengths, key_value_seq_lengths))
-        return [a.shape for a in given], {
-            "causal": bool(causal),
-            "window_left": window_left,
-            "window_right": window_right,
-            "softcap": softcap,
-            "scale": scale,
-            "query_seq_lengths": query_seq_lengths is not None,
-            "key_value_seq_lengths": key_value_seq_lengths is not None,
-        }
+        return (query, key, value, *map(_int32, lengths)), self.options_of(causal, left, right, softcap, scale)
 
     def results(self, args, kwargs, shapes, residuals):
         batch, queries, heads, _ = shapes[0]
@@ -343,7 +334,7 @@ class DecodeAttention(NativeKernel):
     def checked(self, arrays, given):
         query, key, value, lengths = arrays
         self.check_cache(query, key, value, lengths, query.ndim == 3 and query.shape[:1] == key.shape[:1])
-        return (query, key, value, _int32(lengths)), self.options_of(given)
+        return (query, key, value, _int32(lengths)), self.options_of(*given)
 
     def check_cache(self, query, key, value, lengths, fits):
         fits = fits and query.ndim == 3 and key.ndim == 4 and tuple(key.shape) == tuple(value.shape)
@@ -353,18 +344,6 @@ class DecodeAttention(NativeKernel):
         self.check(fits, (query, key, value), needed)
         fits = lengths is None or tuple(lengths.shape) == (query.shape[0],)
         self.check(fits, (lengths,), f"a length for each of the {query.shape[0]} sequences")
-
-    def options_of(self, given):
-        window, softcap, scale = given
-        return {"window_left": _whole(window), "softcap": _real(softcap), "scale": _real(scale)}
-
-    def native(self, q, k, v, lengths=None, window_left=None, softcap=None, scale=None):
-        return [a.shape for a in args_there((q, k, v, lengths))], {
-            "window_left": window_left,
-            "softcap": softcap,
-            "scale": scale,
-            "lengths": lengths is not None,
-        }
 
     def results(self, args, kwargs, shapes, residuals):
         return [(shapes[0], args[0].dtype)]
@@ -387,8 +366,4 @@ class PagedDecodeAttention(DecodeAttention):
         self.check_cache(query, key, value, lengths, True)
         fits = lengths is not None and table.ndim == 2 and table.shape[0] == query.shape[0]
         self.check(fits, (table, lengths), "block_table[batch, pages] and lengths[batch]")
-        return (query, key, value, _int32(table), _int32(lengths)), self.options_of(given)
-
-    def native(self, q, k_pages, v_pages, block_table, lengths, window_left=None, softcap=None, scale=None):
-        shapes, options = super().native(q, k_pages, v_pages, lengths, window_left, softcap, scale)
-        return [*shapes[:3], block_table.shape, shapes[3]], options
+        return (query, key, value, _int32(table), _int32(lengths)), self.options_of(*given)

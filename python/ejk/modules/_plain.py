@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same operations in plain JAX: for other devices and for types that the C++ library does not take."""
+"""The same operations in plain JAX: for other devices and for types that the C++ library does not take.
+
+Their signatures say which arrays and options an operation has; `_kernels.py` reads them there."""
 
 from __future__ import annotations
 
@@ -35,19 +37,19 @@ def _wide(jax, x):
 
 
 @jitted
-def softmax(jax, x, scale=1.0):
+def softmax(jax, x, *, scale: float = 1.0):
     return jax.nn.softmax(_wide(jax, x) * scale, axis=-1).astype(x.dtype)
 
 
 @jitted
-def rms_norm(jax, x, weight=None, eps=1e-6):
+def rms_norm(jax, x, weight=None, *, eps: float = 1e-6):
     wide = _wide(jax, x)
     out = wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + eps)
     return (out if weight is None else out * _wide(jax, weight)).astype(x.dtype)
 
 
 @jitted
-def layer_norm(jax, x, weight=None, bias=None, eps=1e-5):
+def layer_norm(jax, x, weight=None, bias=None, *, eps: float = 1e-5):
     wide = _wide(jax, x)
     apart = wide - wide.mean(-1, keepdims=True)
     out = apart * jax.lax.rsqrt((apart * apart).mean(-1, keepdims=True) + eps)
@@ -56,7 +58,9 @@ def layer_norm(jax, x, weight=None, bias=None, eps=1e-5):
 
 
 @jitted
-def matmul(jax, a, b, bias=None, transpose_a=False, transpose_b=False, result=None):
+def matmul(
+    jax, a, b, bias=None, *, transpose_a: bool = False, transpose_b: bool = False, result: str | None = None
+):
     jnp = jax.numpy
     a = jnp.swapaxes(a, -1, -2) if transpose_a else a
     b = jnp.swapaxes(b, -1, -2) if transpose_b else b
@@ -65,7 +69,7 @@ def matmul(jax, a, b, bias=None, transpose_a=False, transpose_b=False, result=No
 
 
 @jitted
-def grouped_matmul(jax, a, b, group_sizes, result=None):
+def grouped_matmul(jax, a, b, group_sizes, *, result: str | None = None):
     jnp = jax.numpy
     wide = jnp.promote_types(a.dtype, "float32")
     out = jax.lax.ragged_dot(a, b, group_sizes, preferred_element_type=wide, precision="highest")
@@ -81,11 +85,12 @@ def flash_attention(
     v,
     query_seq_lengths=None,
     key_value_seq_lengths=None,
-    causal=False,
-    window_left=None,
-    window_right=None,
-    softcap=None,
-    scale=None,
+    *,
+    causal: bool = False,
+    window_left: int | None = None,
+    window_right: int | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
 ):
     jnp = jax.numpy
     queries, keys = jnp.arange(q.shape[1]), jnp.arange(k.shape[1])
@@ -125,13 +130,24 @@ def _attention(jax, q, k, v, sees, softcap, scale):
 
 
 @jitted
-def decode_attention(jax, q, k, v, lengths=None, window_left=None, softcap=None, scale=None):
+def decode_attention(
+    jax, q, k, v, lengths=None, *, window_left: int | None = None, softcap: float | None = None, scale: float | None = None
+):
     return _decode(jax, q, k, v, lengths, window_left, softcap, scale)
 
 
 @jitted
 def paged_decode_attention(
-    jax, q, k_pages, v_pages, block_table, lengths, window_left=None, softcap=None, scale=None
+    jax,
+    q,
+    k_pages,
+    v_pages,
+    block_table,
+    lengths=None,
+    *,
+    window_left: int | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
 ):
     # Entries beyond a length may be anything.
     table = jax.numpy.clip(block_table, 0, max(k_pages.shape[0] - 1, 0))

@@ -52,6 +52,20 @@ class ConfigCache(_core.ConfigCache, Generic[Cfg]):
     def put(self, *where_and_config) -> None:
         """put(device, op_id, call_key, config) or put(key, config)."""
         super().put(*put_arguments(where_and_config, "ConfigCache"))
+        self._changed()
+
+    def erase(self, *where) -> None:
+        """erase(device, op_id, call_key) or erase(key)."""
+        super().erase(*get_arguments(where, "ConfigCache"))
+        self._changed()
+
+    def clear(self) -> None:
+        super().clear()
+        self._changed()
+
+    def _changed(self) -> None:
+        if any(scope.what is self for scope in _scopes.current.get()):
+            _sync_traces()
 
     def get(self, *where) -> Cfg | None:
         """get(device, op_id, call_key) or get(key); None if there is none."""

@@ -174,11 +174,14 @@ def _takes_output(positional, any_number, count) -> bool:
 
 def _call_vjp(kernel, vjp, residuals, y, dy, args, kwargs):
     parameters = list(inspect.signature(vjp).parameters.values())
-    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    positional = [name for name in positional if name not in kwargs]
+    by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in kwargs]
+    optional = sum(p.default is not p.empty for p in by_place)
+    positional = [p.name for p in by_place]
     any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     first = (residuals, y, dy) if _takes_output(positional, any_number, len(args)) else (residuals, dy)
     room = len(args) if any_number else len(positional) - len(first)
+    if room > len(args) >= room - optional:  # the call leaves out what has a default
+        room = len(args)
     if room not in (0, len(args)):
         raise TypeError(
             f"[{op_of(kernel)}] vjp takes {len(positional)} positional arguments: "
@@ -195,6 +198,8 @@ def _gradients(kernel, given, args, kwargs, arguments):
     given, named = list(given), {}
     if len(given) == len(args) + 1 and isinstance(given[-1], dict) and set(given[-1]) <= set(kwargs):
         named = given.pop()
+    while len(given) > len(args) and given[-1] is None:  # of what the call leaves out
+        given.pop()
     if len(given) != len(args):
         holds = [bool(_arrays_in(arg)) for arg in args]
         if len(given) != sum(holds):

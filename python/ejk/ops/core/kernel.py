@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 import typing
 from typing import Any, Generic
 
@@ -72,42 +74,44 @@ class Kernel(Generic[Cfg, Out]):
     def __getstate__(self):
         return {name: value for name, value in self.__dict__.items() if name != "_ejk_compiled"}
 
-    def __call__(self, *args, **kwargs) -> Out:
+    def __call__(self, *args: Any, **kwargs: Any) -> Out:
         """Runs with the config that fits, through the default executor."""
         from ejk.ops.execution.executor import default_executor
 
         return default_executor()(self, *args, **kwargs)
 
-    def prepare(self, *args, **kwargs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def prepare(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The caller's arguments as `run` takes them."""
         return args, kwargs
 
-    def run(self, *args, cfg: Cfg, **kwargs) -> Out:
-        """The operation itself."""
+    # Any: a type checker takes whatever arguments a subclass has.
+    def run(self, *args: Any, **kwargs: Any) -> Out:
+        """The operation itself, `run(self, *args, cfg, **kwargs)`."""
         raise NotImplementedError(f"[{op_of(self)}] {type(self).__qualname__} has no run method")
 
     def heuristic_cfg(self, inv: Invocation[Cfg, Out]) -> Cfg:
         """A good guess for this call."""
         raise NotImplementedError(f"[{op_of(self)}] {type(self).__qualname__} has no heuristic_cfg")
 
-    def candidate_cfgs(self, inv: Invocation[Cfg, Out]):
+    def candidate_cfgs(self, inv: Invocation[Cfg, Out]) -> typing.Iterable[Cfg]:
         """The configs to choose from by measuring; by default the heuristic's alone."""
         if _overrides(self, "config_space"):
             return self.config_space(inv)
         return [self.heuristic_cfg(inv)]
 
-    def config_space(self, inv: Invocation[Cfg, Out] | None = None):
+    def config_space(self, inv: Any = None) -> typing.Iterable[Cfg]:
         """Another name for `candidate_cfgs`."""
         if _overrides(self, "candidate_cfgs"):
             return self.candidate_cfgs(inv)
         return [self.heuristic_cfg(inv)]
 
-    def fwd_with_residuals(self, *args, cfg: Cfg, **kwargs) -> tuple[Out, Any]:
-        """What `run` gives, and what `vjp` will need."""
+    def fwd_with_residuals(self, *args: Any, **kwargs: Any) -> tuple[Out, Any]:
+        """What `run` gives, and what `vjp` will need, `fwd_with_residuals(self, *args, cfg, **kwargs)`."""
         raise NotImplementedError(f"[{op_of(self)}] {type(self).__qualname__} has no fwd_with_residuals")
 
-    def vjp(self, residuals: Any, y: Out, dy: Out, *args, cfg: Cfg, **kwargs):
-        """The gradient of each argument, None where there is none. `y` may be left out."""
+    def vjp(self, *args: Any, **kwargs: Any) -> Any:
+        """The gradient of each argument, None where there is none, `vjp(self, residuals, y, dy, *args, cfg, **kwargs)`.
+        `y` may be left out."""
         raise NotImplementedError(f"[{op_of(self)}] {type(self).__qualname__} has no vjp")
 
     def custom_vjp(self, primals, cfg: Cfg, kwargs, cotangents):
@@ -153,6 +157,20 @@ class Invocation(Generic[Cfg, Out]):
         "_described",
         "_arguments",
     )
+    if typing.TYPE_CHECKING:
+        op_id: str
+        args: tuple[Any, ...]
+        kwargs: dict[str, Any]
+        batch_axes: typing.Mapping[str, int] | None
+        override_cfg: Cfg | None
+        stamp: bool
+        method: str | None
+        mesh: Any
+        in_specs: Any
+        out_specs: Any
+        check_vma: bool
+        kernel: Kernel[Cfg, Out] | None
+        metadata: Any
 
     def __init__(
         self,
@@ -194,6 +212,10 @@ class Invocation(Generic[Cfg, Out]):
         )
         for name, value in zip(self.__slots__, values):
             object.__setattr__(self, name, value)
+
+    def __reduce__(self):  # of a copy and a pickle
+        first = [getattr(self, name) for name in self.__slots__[:11]]
+        return functools.partial(Invocation, kernel=self.kernel, metadata=self.metadata), tuple(first)
 
     def __setattr__(self, name, value):
         raise AttributeError(f"[Invocation] {name} cannot be set: an invocation does not change")
@@ -250,7 +272,7 @@ def describe(inv: Invocation, kernel, data: str = ""):
     known = getattr(inv, "_described", None)
     if known is not None and known[0] is kernel and (not data or known[1] == data):
         return known[2]
-    key_builder = getattr(kernel, "key_builder", None)
+    key_builder = _key_builder(kernel)
     call = _core.Call(
         op_id=inv.op_id,
         version=str(getattr(kernel, "version", "0")),
@@ -265,6 +287,15 @@ def describe(inv: Invocation, kernel, data: str = ""):
     if isinstance(inv, Invocation):
         object.__setattr__(inv, "_described", (kernel, data, call))
     return call
+
+
+def _key_builder(kernel):
+    """A kernel's own, a method or a function of the invocation alone; None if it has none."""
+    found = getattr(kernel, "key_builder", None)
+    code = getattr(found, "__code__", None)
+    if isinstance(found, types.MethodType) and code is not None and (code.co_argcount, code.co_flags & 4) == (1, 0):
+        return found.__func__
+    return found
 
 
 def declared_config(kernel):

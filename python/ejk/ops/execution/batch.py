@@ -110,7 +110,11 @@ def _first(jax, args, axes):
             return arg
         if isinstance(axis, int):
             return jax.tree_util.tree_map(functools.partial(element, axis), arg)
-        return jax.tree_util.tree_map(lambda a, leaf: leaf if a is None else element(a, leaf), axis, arg)
+
+        def of_part(a, part):  # in_axes may end earlier than the argument does
+            return part if a is None else jax.tree_util.tree_map(functools.partial(element, a), part)
+
+        return jax.tree_util.tree_map(of_part, axis, arg, is_leaf=lambda a: a is None)
 
     return tuple(of_one(arg, axis) for arg, axis in zip(args, axes))
 

@@ -7,14 +7,14 @@ import contextlib
 import os
 import threading
 import time
-from typing import Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from ejk import _configs, _core, _jax, _scopes
 from ejk.ops.config.selection import ConfigSelectorChain
 from ejk.ops.core.call import untraceable
 from ejk.ops.core.function import Arguments, arguments_of, function_of, name_for_profilers
 from ejk.ops.core.kernel import Invocation, Kernel, describe, op_of
-from ejk.ops.core.types import Cfg, Out
+from ejk.ops.core.types import AnyCfg, AnyOut, Cfg, Out
 from ejk.ops.utils.fingerprint import get_device_platform
 
 
@@ -23,6 +23,18 @@ class ConfigChooser(Protocol[Cfg, Out]):
 
     def choose(self, inv: Invocation[Cfg, Out], kernel: Kernel[Cfg, Out]) -> Cfg:
         """The config that this call shall run with."""
+        ...
+
+
+class Compiled(Protocol[Cfg, Out]):
+    """What Executor.compile gives: a function with its config."""
+
+    config: Cfg
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Out: ...
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """`lower` of the jitted function."""
         ...
 
 
@@ -44,12 +56,18 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         self._is_chain = isinstance(self.chooser, ConfigSelectorChain)
         self._watch(self.chooser.cache if self._is_chain else None)
 
-    def choose_config(self, kernel: Kernel[Cfg, Out], *args, cfg: Cfg | None = None, **kwargs) -> Cfg:
+    if TYPE_CHECKING:
+
+        def __call__(self, kernel: Kernel[Any, AnyOut], *args: Any, **kwargs: Any) -> AnyOut: ...
+
+    def choose_config(self, kernel: Kernel[AnyCfg, Any], *args: Any, cfg: AnyCfg | None = None, **kwargs: Any) -> AnyCfg:
         """The config that a call would run with, without running it."""
         inv = self._invocation(kernel, args, kwargs, cfg=cfg)
         return self.chooser.choose(inv, kernel)
 
-    def compile(self, kernel: Kernel[Cfg, Out], *example_args, cfg: Cfg | None = None, **example_kwargs):
+    def compile(
+        self, kernel: Kernel[AnyCfg, AnyOut], *example_args: Any, cfg: AnyCfg | None = None, **example_kwargs: Any
+    ) -> Compiled[AnyCfg, AnyOut]:
         """A jitted function with the config that fits the example arguments, whatever it is called with.
 
         What is no array may be left out or changed when it is called; a named argument of the example is
@@ -73,11 +91,11 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         compiled.config, compiled.lower = config, lower
         return compiled
 
-    def explain(self, kernel: Kernel[Cfg, Out], *args, cfg: Cfg | None = None, **kwargs) -> str:
+    def explain(self, kernel: Kernel[AnyCfg, Any], *args: Any, cfg: AnyCfg | None = None, **kwargs: Any) -> str:
         """Why a call gets the config it gets: every tier, and what it held."""
         return self.chooser.explain(self._invocation(kernel, args, kwargs, cfg=cfg), kernel)
 
-    def label(self, kernel: Kernel[Cfg, Out], *args, **kwargs) -> str:
+    def label(self, kernel: Kernel[Any, Any], *args: Any, **kwargs: Any) -> str:
         """What a call is labelled with in a lowered computation."""
         inv = self._invocation(kernel, args, kwargs)
         call = describe(inv, kernel)

@@ -48,6 +48,8 @@ def default_key_builder_with_sharding(inv, args=None, kwargs=None) -> str:
     Of an invocation: 16 hex digits; `key_builder = default_key_builder_with_sharding` in a kernel makes
     it that kernel's key. Of (kernel, args, kwargs): "OP:KEY", to put and get configs by.
     """
+    if hasattr(args, "batch_axes"):  # as a method of a kernel
+        inv, args = args, None
     if args is not None or kwargs is not None or not hasattr(inv, "batch_axes"):
         from ejk.ops.core.kernel import Invocation, versioned_op
 

@@ -7,13 +7,20 @@ import contextlib
 import functools
 import os
 import re
+import typing
 
 from ejk import _core, _jax
+
+_F = typing.TypeVar("_F", bound=typing.Callable[..., typing.Any])
 
 LABEL_RE = re.compile(r"ejkernel_ops#(?P<op>.+?@v[0-9A-Za-z_.-]+):(?P<key>[0-9a-f]{16})")
 
 
-def label(op_id: str, call_hash: str | None = None, prefix: str | None = None):
+@typing.overload
+def label(op_id: str, call_hash: None = None, prefix: str | None = None) -> typing.Callable[[_F], _F]: ...
+@typing.overload
+def label(op_id: str, call_hash: str, prefix: str | None = None) -> str: ...
+def label(op_id: str, call_hash: str | None = None, prefix: str | None = None) -> typing.Any:
     """The label of a call, "PREFIX#OP:KEY"; with a name alone a decorator.
 
     `@label("attention")` marks what a function computes: its label, with a key made of the arguments,
