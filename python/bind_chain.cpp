@@ -10,8 +10,7 @@ namespace ejk::python {
 
 namespace {
 
-// ---- a call
-// --------------------------------------------------------------------------------------
+// ---- a call ------------------------------------------------------------------------------------
 
 // One call without its data. Keeps its device.
 struct Call {
@@ -226,8 +225,7 @@ class PythonTuner final : public Tuner {
   }
 };
 
-// ---- scopes
-// --------------------------------------------------------------------------------------
+// ---- scopes ------------------------------------------------------------------------------------
 
 Fallback fallback_of(const std::string& name) {
   if (name == "autotune") return Fallback::autotune;
@@ -282,8 +280,7 @@ void inside(const std::vector<ScopeSpec>& specs, size_t next, F&& f) {
   inside(specs, next + 1, f);
 }
 
-// ---- the chain
-// -----------------------------------------------------------------------------------
+// ---- the chain ---------------------------------------------------------------------------------
 
 // Who hears of events: the kernel's side of the selection that this thread is in.
 thread_local nb::handle listener;
@@ -423,8 +420,7 @@ nb::object policy(Selector& s, nb::handle scopes) {
   return out;
 }
 
-// ---- races of plain functions
-// --------------------------------------------------------------------
+// ---- races of plain functions ------------------------------------------------------------------
 
 double seconds_of(nb::handle function, int warmup, int iters) {
   return without_gil([&] {
@@ -435,8 +431,7 @@ double seconds_of(nb::handle function, int warmup, int iters) {
   });
 }
 
-// ---- recorded calls
-// ------------------------------------------------------------------------------
+// ---- recorded calls ----------------------------------------------------------------------------
 
 // The last recording that a call went to, kept so that its counts go on. Under the GIL.
 std::shared_ptr<Recording>& kept_recording() {

@@ -311,8 +311,7 @@ void ConfigSelectorChain::fail(Call& call) {
   throw Error(ErrorKind::no_configuration, message);
 }
 
-// ---- keeping and reusing
-// --------------------------------------------------------------------------
+// ---- keeping and reusing -----------------------------------------------------------------------
 
 void ConfigSelectorChain::keep(Call& call, const AnyConfig& config, Origin origin) {
   const auto present = options_.cache->find(call.id);
@@ -368,8 +367,7 @@ std::optional<Choice> ConfigSelectorChain::reuse(const detail::WarmEntry& entry)
   return Choice{entry.owner, Origin::memory};
 }
 
-// ---- telling
-// --------------------------------------------------------------------------------------
+// ---- telling -----------------------------------------------------------------------------------
 
 void ConfigSelectorChain::emit(const Event& event) {
   try {

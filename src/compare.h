@@ -41,8 +41,7 @@ struct Slowdown {
 Slowdown slowdown(std::span<const double> over, std::span<const double> under,
                   const Window& window = {}, int swaps = 200);
 
-// ---- when a difference is clear
-// ------------------------------------------------------------------
+// ---- when a difference is clear ----------------------------------------------------------------
 
 // Differences are judged after so many rounds and whenever there is a fifth more: looking after
 // every round would find a "clear" difference between equals sooner or later.
