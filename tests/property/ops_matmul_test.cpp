@@ -28,12 +28,12 @@ using ops_test::on_every_target;
 MatmulBlocking any_blocking(std::mt19937& random) {
   const std::array packs{MatmulBlocking::Pack::none, MatmulBlocking::Pack::b,
                          MatmulBlocking::Pack::a_and_b};
-  const std::array vectors{1, 2, 3, 4};
+  const std::array vectors{1, 2, 3, 4, 8};
   return {.pack = packs[static_cast<size_t>(up_to(random, 2))],
           .kc = static_cast<int>(1 + up_to(random, 40)),
           .mc = static_cast<int>(1 + up_to(random, 40)),
-          .nc = static_cast<int>(1 + up_to(random, 150)),
-          .vectors = vectors[static_cast<size_t>(up_to(random, 3))],
+          .nc = static_cast<int>(1 + up_to(random, 400)),
+          .vectors = vectors[static_cast<size_t>(up_to(random, 4))],
           .threads = static_cast<int>(1 + up_to(random, 2))};
 }
 
@@ -65,7 +65,7 @@ struct Problem {
   explicit Problem(std::mt19937& random)
       : batch(up_to(random, 3) == 0 ? any_size(random, 4) : 1),
         m(any_size(random, 40)),
-        n(any_size(random, 150)),
+        n(up_to(random, 7) == 0 ? 256 + up_to(random, 60) : any_size(random, 150)),  // walks
         k(any_size(random, 90)),
         a(random, {up_to(random, 3) == 0 ? 1 : batch, m, k}, up_to(random, 1) == 0),
         b(random, {up_to(random, 3) == 0 ? 1 : batch, k, n}, up_to(random, 1) == 0),
@@ -165,8 +165,7 @@ TEST(OpsMatmulProperty, TheNumberOfThreadsChangesNoBit) {
         return same(x.any().data, y.any().data, x.any().bytes());
       };
       for (size_t i = 1; i < results.size(); ++i) {
-        ASSERT_TRUE(
-            same(results[0].data(), results[i].data(), results[0].size() * sizeof(float)));
+        ASSERT_TRUE(same(results[0].data(), results[i].data(), results[0].size() * sizeof(float)));
         ASSERT_TRUE(equal(std::get<0>(gradients[0]), std::get<0>(gradients[i])));
         ASSERT_TRUE(equal(std::get<1>(gradients[0]), std::get<1>(gradients[i])));
       }
