@@ -81,6 +81,9 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
     return {
         .pack = Pack::b, .kc = 512, .mc = static_cast<int>(rows), .nc = 1024, .vectors = vectors};
   }
+  // All rows are one block: less of b and c at a time is what stays in the second level.
+  if (m <= 192 && k > 512)
+    return {.pack = Pack::a_and_b, .kc = 384, .mc = 192, .nc = 1024, .vectors = 2};
   return {.pack = Pack::a_and_b, .kc = 512, .mc = 192, .nc = 2048, .vectors = 2};
 }
 
