@@ -2,6 +2,8 @@
 // Notices a scalar that makes a new key with every value.
 #include "scalar_watch.h"
 
+#include <fmt/format.h>
+
 namespace ejk {
 
 namespace {
@@ -31,10 +33,11 @@ std::optional<std::string> ScalarWatch::saw(const Invocation& inv) {
     std::lock_guard lock(mutex_);
     if (keys_.size() >= most_watched && !keys_.contains(rest)) return;
     if (++keys_[rest] != many_keys || !said_.insert(scalar).second) return;
-    complaint = "[" + inv.op() + "] " + name + " has made " + std::to_string(many_keys) +
-                " keys that differ in nothing else, and each is tuned on its own; if its value "
-                "does not change which config is best, keep it out of the key (C++: "
-                "ejk::Unkeyed<...>, a `key` hook; Python: an array, a key_builder)";
+    complaint = fmt::format(
+        "[{}] {} has made {} keys that differ in nothing else, and each is tuned on its own; if "
+        "its value does not change which config is best, keep it out of the key (C++: "
+        "ejk::Unkeyed<...>, a `key` hook; Python: an array, a key_builder)",
+        inv.op(), name, many_keys);
   };
   for (size_t i = 0; i < blanked.args.size(); ++i)
     watch(blanked.args[i], "argument " + std::to_string(i));

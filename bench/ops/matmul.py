@@ -4,6 +4,9 @@
 Grouped products: against the same libraries, one product after the other, and JAX's ragged_dot.
 """
 
+import math
+import random
+
 from race import Case, geomean
 
 LIBRARIES = ["openblas", "blis", "onednn"]
@@ -17,6 +20,20 @@ SHAPES = [
     (97, 777, 1111), (333, 517, 65), (1000, 100, 2000), (24, 3000, 700), (3, 2500, 1700),
     (700, 50, 900), (1, 900, 5000),
 ]  # fmt: skip
+
+
+def random_shapes(count):
+    """Sizes from 1 to 4096, small ones as likely as large ones: nobody chose them."""
+    choose = random.Random(5)
+    shapes = []
+    while len(shapes) < count:
+        shape = tuple(round(math.exp(choose.uniform(0, math.log(4096)))) for _ in range(3))
+        if math.prod(shape) <= 5e8:
+            shapes.append(shape)
+    return shapes
+
+
+RANDOM = random_shapes(12)
 QUICK = [(64, 64, 64), (512, 512, 512), (1, 4096, 4096), (32, 4096, 1024), (4096, 64, 1024), (97, 777, 1111)]
 BFLOAT16 = [(1, 4096, 4096), (16, 1024, 4096), (128, 4096, 1024), (512, 512, 512)]
 # groups, rows, N, K; the groups differ in size
@@ -82,7 +99,7 @@ def cases(options):
     if options.quick:
         return [float_case(shape) for shape in QUICK] + [bfloat_case(BFLOAT16[0]), grouped_case(GROUPED[0])]
     return (
-        [float_case(shape) for shape in SHAPES]
+        [float_case(shape) for shape in SHAPES + RANDOM]
         + [bfloat_case(shape) for shape in BFLOAT16]
         + [grouped_case(shape) for shape in GROUPED]
         + [float_case(shape, threads=0) for shape in ALL_THREADS]

@@ -28,12 +28,12 @@ using ops_test::on_every_target;
 MatmulBlocking any_blocking(std::mt19937& random) {
   const std::array packs{MatmulBlocking::Pack::none, MatmulBlocking::Pack::b,
                          MatmulBlocking::Pack::a_and_b};
-  const std::array vectors{1, 2, 3, 4};
+  const std::array vectors{1, 2, 3, 4, 8};
   return {.pack = packs[static_cast<size_t>(up_to(random, 2))],
           .kc = static_cast<int>(1 + up_to(random, 40)),
           .mc = static_cast<int>(1 + up_to(random, 40)),
-          .nc = static_cast<int>(1 + up_to(random, 150)),
-          .vectors = vectors[static_cast<size_t>(up_to(random, 3))],
+          .nc = static_cast<int>(1 + up_to(random, 400)),
+          .vectors = vectors[static_cast<size_t>(up_to(random, 4))],
           .threads = static_cast<int>(1 + up_to(random, 2))};
 }
 
@@ -65,7 +65,7 @@ struct Problem {
   explicit Problem(std::mt19937& random)
       : batch(up_to(random, 3) == 0 ? any_size(random, 4) : 1),
         m(any_size(random, 40)),
-        n(any_size(random, 150)),
+        n(up_to(random, 7) == 0 ? 256 + up_to(random, 60) : any_size(random, 150)),  // walks
         k(any_size(random, 90)),
         a(random, {up_to(random, 3) == 0 ? 1 : batch, m, k}, up_to(random, 1) == 0),
         b(random, {up_to(random, 3) == 0 ? 1 : batch, k, n}, up_to(random, 1) == 0),
@@ -125,6 +125,52 @@ TEST(OpsMatmulProperty, AnyShapeLayoutAndConfigGivesTheProduct) {
   });
 }
 
+// Memory that ends with the last element, so that a sanitizer sees what is read or written behind
+// it.
+void check_exactly(int64_t m, int64_t n, int64_t k, const MatmulBlocking& blocking) {
+  SCOPED_TRACE(ejk::shape_text(std::array{m, n, k}) + ejk::to_json(blocking));
+  const auto numbers = [](int64_t count) {
+    std::vector<float> out(static_cast<size_t>(count));
+    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(i * 7 % 13) - 6;
+    return out;
+  };
+  const std::vector<float> a = numbers(m * k), b = numbers(k * n);
+  std::vector<float> c(static_cast<size_t>(m * n));
+  using In = StridedView<const float, 3>;
+  Matmul<float>{}.run({blocking, {}, {}}, In(a.data(), {1, m, k}, {m * k, k, 1}),
+                      In(b.data(), {1, k, n}, {k * n, n, 1}), {},
+                      StridedView<float, 3>(c.data(), {1, m, n}, {m * n, n, 1}));
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      float sum = 0;  // of small whole numbers: exact
+      for (int64_t l = 0; l < k; ++l)
+        sum += a[static_cast<size_t>(i * k + l)] * b[static_cast<size_t>(l * n + j)];
+      ASSERT_EQ(c[static_cast<size_t>(i * n + j)], sum) << i << ' ' << j;
+    }
+}
+
+TEST(OpsMatmulProperty, WalksOfEverySizeStayWithinTheirMatrices) {
+  on_every_target([] {
+    for (int64_t m = 1; m <= 5; ++m)
+      for (int64_t k = 1; k <= 17; ++k)
+        for (const int64_t n : {256, 263, 281})
+          check_exactly(
+              m, n, k,
+              {.pack = MatmulBlocking::Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2});
+  });
+}
+
+TEST(OpsMatmulProperty, TilesOfEverySizeStayWithinTheirMatrices) {
+  on_every_target([] {
+    for (const auto pack :
+         {MatmulBlocking::Pack::none, MatmulBlocking::Pack::b, MatmulBlocking::Pack::a_and_b})
+      for (const int vectors : {1, 2, 3, 4, 8})
+        for (int64_t m = 1; m <= 9; ++m)
+          for (int64_t n = 1; n <= 70; n += n < 36 ? 1 : 7)
+            check_exactly(m, n, 11, {.pack = pack, .kc = 6, .vectors = vectors});
+  });
+}
+
 TEST(OpsMatmulProperty, TheReferenceGivesTheProduct) {
   std::mt19937 random(2);
   for (int round = 0; round < 50; ++round) {
@@ -165,8 +211,7 @@ TEST(OpsMatmulProperty, TheNumberOfThreadsChangesNoBit) {
         return same(x.any().data, y.any().data, x.any().bytes());
       };
       for (size_t i = 1; i < results.size(); ++i) {
-        ASSERT_TRUE(
-            same(results[0].data(), results[i].data(), results[0].size() * sizeof(float)));
+        ASSERT_TRUE(same(results[0].data(), results[i].data(), results[0].size() * sizeof(float)));
         ASSERT_TRUE(equal(std::get<0>(gradients[0]), std::get<0>(gradients[i])));
         ASSERT_TRUE(equal(std::get<1>(gradients[0]), std::get<1>(gradients[i])));
       }

@@ -19,7 +19,7 @@ namespace ejk::ops {
 
 // How one product is cut into pieces. Sums over k are made in stretches of about kc, each from its
 // first element to its last, and added in order: kc can change the last bits of a result; the other
-// fields cannot, except for `pack` where a and b both lie along k.
+// fields cannot, except for `pack` where a and b lie along k or c is narrower than a SIMD vector.
 struct MatmulBlocking {
   enum class Pack {
     none,  // both are read as they lie; few rows, or b in the cache
@@ -30,7 +30,7 @@ struct MatmulBlocking {
   int kc = 256;     // depth of a block: rows of b, columns of a
   int mc = 168;     // rows of a and c
   int nc = 1024;    // columns of b and c
-  int vectors = 2;  // SIMD vectors of columns in a register tile: 1 to 4
+  int vectors = 2;  // SIMD vectors of columns in a register tile: 1 to 4, or 8 (of a single row)
   int threads = 1;
   bool operator==(const MatmulBlocking&) const = default;
 };

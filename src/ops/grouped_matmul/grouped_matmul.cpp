@@ -103,6 +103,13 @@ Shape shape_of(const Invocation& inv) {
   return {groups, (a[0] + groups - 1) / groups, b[2], a[1]};
 }
 
+// The last two axes, for their strides.
+Matrix matrix_of(const Arg& arg) {
+  const size_t rank = arg.shape.size();
+  if (arg.strides.empty()) return {nullptr, arg.dtype, arg.shape[rank - 1], 1};
+  return {nullptr, arg.dtype, arg.strides[rank - 2], arg.strides[rank - 1]};
+}
+
 }  // namespace
 
 template <Element In, Element Result>
@@ -135,11 +142,11 @@ void GroupedMatmul<In, Result>::reference(const Rows& a, const Matrices& b, Size
 template <Element In, Element Result>
 auto GroupedMatmul<In, Result>::heuristic_cfg(const Invocation& inv) const -> Config {
   const Shape s = shape_of(inv);
-  const Matrix by_rows{nullptr, inv.args[0].dtype, 2, 1},
-      by_columns{nullptr, inv.args[0].dtype, 1, 2};
-  return {gemm_heuristic(s.groups, s.rows, s.n, s.k, by_rows, by_rows),
-          gemm_heuristic(s.groups, s.rows, s.k, s.n, by_rows, by_columns),
-          gemm_heuristic(s.groups, s.k, s.n, s.rows, by_columns, by_rows)};
+  const Matrix a = matrix_of(inv.args[0]), b = matrix_of(inv.args[1]);
+  const Matrix c{nullptr, DType::float32, s.n, 1};
+  return {gemm_heuristic(s.groups, s.rows, s.n, s.k, a, b),
+          gemm_heuristic(s.groups, s.rows, s.k, s.n, c, b.transposed()),
+          gemm_heuristic(s.groups, s.k, s.n, s.rows, a.transposed(), c)};
 }
 
 template <Element In, Element Result>

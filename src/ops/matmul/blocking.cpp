@@ -12,42 +12,78 @@ using Pack = MatmulBlocking::Pack;
 
 namespace {
 
-// Registers are twice as wide and twice as many with AVX-512, which moves most limits.
-bool wide_registers() { return simd_floats() >= 16; }
+// Either tiles of which most lanes are idle, or dots along a packed b: what takes less time, in
+// cycles. A sum costs a few of them at its end.
+MatmulBlocking few_columns(int64_t m, int64_t n, int64_t k, const Matrix& a) {
+  const int64_t by_tiles = std::max<int64_t>(m, 8) * k / 2;
+  const int64_t by_dots = n * k + m * n * (k / 14 + 4);
+  const bool dots = a.column_stride == 1 && by_dots < by_tiles;
+  return {.pack = dots ? Pack::b : Pack::none, .kc = 2048, .mc = 672, .nc = 256, .vectors = 1};
+}
 
-MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, const Matrix& b) {
+// Twice as wide and twice as many registers move most limits.
+MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_collide,
+                                   bool b_lies_along_k) {
   const int64_t floats = simd_floats();
-  const bool wide = wide_registers();
-  const bool b_lies_along_k = b.column_stride != 1 && b.row_stride == 1;
-  // Dot products of what lies along k.
-  if ((m <= 4 || n == 1) && b_lies_along_k && a.column_stride == 1) return {.pack = Pack::none};
-  // So little is done with each element of b that it is best read in the order in which it lies.
-  const bool rows_collide = b.row_stride * 4 % 2048 == 0;  // they share few places in the caches
-  if (!b_lies_along_k && (m <= 4 ? n >= 256 : m <= 8 && rows_collide))
-    return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
-  // To copy b would take longer than to use it, unless its rows get into the way of each other.
   if (!rows_collide && !b_lies_along_k && (m <= 48 || (m <= 128 && n * k <= 1 << 19)))
-    return {.pack = Pack::none,
-            .kc = m <= 12 ? 2048 : 512,
-            .mc = 96,
-            .nc = 1024,
-            .vectors = wide ? 3 : 2};
+    return {.pack = Pack::none, .kc = m <= 12 ? 2048 : 512, .mc = 96, .nc = 1024, .vectors = 3};
   if (m <= 48 && !b_lies_along_k)
     return {.pack = Pack::b, .kc = 512, .mc = 24, .nc = 1024, .vectors = 2};
-  const int vectors = static_cast<int>(std::min<int64_t>(wide ? 4 : 2, (n + floats - 1) / floats));
+  const int vectors = static_cast<int>(std::min<int64_t>(4, (n + floats - 1) / floats));
   // A tile as wide as b: a is read once and b stays in the cache.
-  if (wide && n <= 64 && n * k <= (1 << 18) && !b_lies_along_k)
+  if (n <= 64 && n * k <= (1 << 18) && !b_lies_along_k)
     return {.pack = Pack::none, .kc = 4096, .mc = 672, .nc = 256, .vectors = vectors};
   // The whole of b stays in the first level as it lies.
   if (n * k <= 96 * 96 && !b_lies_along_k)
     return {.pack = Pack::none, .kc = 256, .mc = 672, .nc = 1024, .vectors = vectors};
   if (n <= 128 || n * k <= 256 * 256)
-    return {.pack = wide && n > 64 && !b_lies_along_k ? Pack::none : Pack::b,
+    return {.pack = n > 64 && !b_lies_along_k ? Pack::none : Pack::b,
             .kc = 512,
             .mc = 96,
             .nc = 512,
             .vectors = vectors};
-  if (wide) return {.pack = Pack::a_and_b, .kc = 512, .mc = 168, .nc = 1024, .vectors = 2};
+  return {.pack = Pack::a_and_b, .kc = 512, .mc = 168, .nc = 1024, .vectors = 2};
+}
+
+MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, const Matrix& b) {
+  const int64_t floats = simd_floats();
+  const bool wide = floats >= 16;  // AVX-512
+  const bool b_lies_along_k = b.column_stride != 1 && b.row_stride == 1;
+  // Dot products of what lies along k.
+  if ((m <= 4 || n == 1) && b_lies_along_k && a.column_stride == 1) return {.pack = Pack::none};
+  if (n < floats) return few_columns(m, n, k, a);
+  // So little is done with each element of b that it is best read in the order in which it lies.
+  const int64_t beside = b.row_stride * 4 % 2048;
+  const bool rows_collide = std::min(beside, 2048 - beside) < 64;  // few places in the caches
+  if (!b_lies_along_k && (m <= 4 ? n >= 256 : m <= 8 && rows_collide))
+    return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
+  if (wide) return with_wide_registers(m, n, k, rows_collide, b_lies_along_k);
+  const int64_t needed = (n + floats - 1) / floats;
+  // As many sums at once as hide the time that one takes.
+  if (m <= 4 && !b_lies_along_k) {
+    const int64_t most = m == 1 ? 8 : m == 2 ? 4 : 3;
+    return {.pack = Pack::none,
+            .kc = 2048,
+            .mc = 96,
+            .nc = 1024,
+            .vectors = static_cast<int>(needed > 4 ? most : std::min(needed, most))};
+  }
+  const int vectors = static_cast<int>(std::min<int64_t>(2, needed));
+  // To copy b would take longer than to use it, unless its rows get into the way of each other.
+  if (!b_lies_along_k && !rows_collide && (m <= 24 || n * k <= 96 * 96))
+    return {
+        .pack = Pack::none, .kc = m <= 12 ? 2048 : 512, .mc = 672, .nc = 1024, .vectors = vectors};
+  if (m <= 48 && !b_lies_along_k)
+    return {.pack = Pack::b, .kc = rows_collide ? 256 : 512, .mc = 96, .nc = 1024, .vectors = 2};
+  if (n <= 128 || n * k <= 256 * 256) {
+    // Rows of a that stay in the second level.
+    const int64_t rows = std::clamp<int64_t>(49152 / std::clamp<int64_t>(k, 1, 512), 96, 672);
+    return {
+        .pack = Pack::b, .kc = 512, .mc = static_cast<int>(rows), .nc = 1024, .vectors = vectors};
+  }
+  // All rows are one block: less of b and c at a time is what stays in the second level.
+  if (m <= 192 && k > 512)
+    return {.pack = Pack::a_and_b, .kc = 384, .mc = 192, .nc = 1024, .vectors = 2};
   return {.pack = Pack::a_and_b, .kc = 512, .mc = 192, .nc = 2048, .vectors = 2};
 }
 
@@ -56,7 +92,7 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
 void check_blocking(std::string_view op, std::string_view field, const MatmulBlocking& blocking) {
   if (!gemm_can_run(blocking))
     refuse(op, fmt::format("config.{} = {}", field, to_json(blocking)),
-           "positive numbers, vectors from 1 to 4, and kc (mc + nc) of at most 2^24");
+           "positive numbers, vectors from 1 to 4 or 8, and kc (mc + nc) of at most 2^24");
 }
 
 MatmulBlocking gemm_heuristic(int64_t batch, int64_t m, int64_t n, int64_t k, const Matrix& a,

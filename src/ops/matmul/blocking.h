@@ -45,7 +45,8 @@ Space<Config> blocking_space(MatmulBlocking Config::*field, int64_t m, int64_t n
       .param(field, &B::pack,
              m <= 4 ? std::vector<Pack>{Pack::none, Pack::b}
                     : std::vector<Pack>{Pack::none, Pack::b, Pack::a_and_b})
-      .param(field, &B::vectors, {1, 2, 3, 4})
+      .param(field, &B::vectors,
+             m == 1 ? std::vector<int>{1, 2, 3, 4, 8} : std::vector<int>{1, 2, 3, 4})
       .where([=](const Config& c) {
         const B& b = c.*field;
         const bool wasteful = (b.vectors - 1) * floats >= n && b.vectors > 1;

@@ -21,14 +21,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace ejk::ops::HWY_NAMESPACE {
 
-// The last elements of a row, which do not fill a vector, and zeros behind them.
-template <class T>
-HWY_INLINE V load_first(F d, const T* from, int64_t count) {
-  HWY_ALIGN float buffer[hn::MaxLanes(d)] = {};
-  for (int64_t i = 0; i < count; ++i) buffer[i] = to_float(from[i]);
-  return hn::Load(d, buffer);
-}
-
 // Every element has one sum of its own, so that it does not matter which others it is computed
 // with.
 template <size_t rows, size_t columns, class A, class B, size_t... at, size_t... row,
@@ -46,8 +38,8 @@ HWY_INLINE void dot_tile(int64_t depth, const A* a, int64_t a_row, const B* b, i
     ((sum[at] = hn::MulAdd(as[at / columns], bs[at % columns], sum[at])), ...);
   }
   if (k < depth) {
-    const V as[rows] = {load_first(d, a + int64_t{row} * a_row + k, depth - k)...};
-    const V bs[columns] = {load_first(d, b + int64_t{column} * b_column + k, depth - k)...};
+    const V as[rows] = {load_some(d, a + int64_t{row} * a_row + k, depth - k)...};
+    const V bs[columns] = {load_some(d, b + int64_t{column} * b_column + k, depth - k)...};
     ((sum[at] = hn::MulAdd(as[at / columns], bs[at % columns], sum[at])), ...);
   }
   ((out[at] = hn::GetLane(hn::SumOfLanes(d, sum[at]))), ...);
@@ -59,6 +51,15 @@ HWY_NOINLINE void dot_tile(int64_t depth, const A* a, int64_t a_row, const B* b,
   dot_tile<rows, columns>(depth, a, a_row, b, b_column, out,
                           std::make_index_sequence<rows * columns>(),
                           std::make_index_sequence<rows>(), std::make_index_sequence<columns>());
+}
+
+// As many sums as hide the time that one takes, and as the registers hold.
+constexpr size_t most_dot_rows(size_t columns) {
+#if EJK_OPS_FEW_TILES
+  return columns == 1 ? 2 : 1;
+#else
+  return columns == 1 ? 8 : columns <= 3 ? 4 : columns == 4 ? 2 : 1;
+#endif
 }
 
 // c must be float32; its strides may be anything.
@@ -79,15 +80,25 @@ void dot_products(const Gemm& p) {
     }
   };
   const auto columns_at = [&]<size_t columns>(int64_t j) {
+    constexpr size_t most = most_dot_rows(columns);
     int64_t i = 0;
-    for (; i + 2 <= p.m; i += 2) block.template operator()<2, columns>(i, j);
-    if (i < p.m) block.template operator()<1, columns>(i, j);
+    const auto rows_at = [&]<size_t rows>() {
+      if constexpr (rows <= most)
+        for (; i + int64_t{rows} <= p.m; i += int64_t{rows})
+          block.template operator()<rows, columns>(i, j);
+    };
+    rows_at.template operator()<8>();
+    rows_at.template operator()<4>();
+    rows_at.template operator()<2>();
+    rows_at.template operator()<1>();
   };
   int64_t j = 0;
   if (p.m == 1)
-    for (; j + 8 <= p.n; j += 8) block.template operator()<1, 8>(0, j);
+    for (; j + 8 <= p.n; j += 8) columns_at.template operator()<8>(j);
   for (; j + 4 <= p.n; j += 4) columns_at.template operator()<4>(j);
-  for (; j < p.n; ++j) columns_at.template operator()<1>(j);
+  if (p.n - j == 3) columns_at.template operator()<3>(j);
+  if (p.n - j == 2) columns_at.template operator()<2>(j);
+  if (p.n - j == 1) columns_at.template operator()<1>(j);
 }
 
 }  // namespace ejk::ops::HWY_NAMESPACE

@@ -51,6 +51,7 @@ class Blocks {
         pack_a_(packs_a(problem, blocking)),
         copied_row_(copies_rows(problem, blocking) ? step_of_copies(problem, blocking) : 0),
         pack_b_(packs_b(problem, blocking)),
+        copy_b_(copies_b(problem, blocking)),
         depths_(evenly(p_.k, blocking.kc)),
         row_blocks_(evenly(p_.m, blocking.mc)),
         strips_per_block_(std::max<int64_t>(1, blocking.nc / strip_)),
@@ -59,6 +60,7 @@ class Blocks {
 
   // Elements of a that are not packed are read one by one, as float32.
   static constexpr bool both_are_floats = std::is_same_v<A, float> && std::is_same_v<B, float>;
+  static constexpr bool fetches_strips = both_are_floats && HWY_TARGET == HWY_AVX2;
   static bool packs_a(const Gemm&, const MatmulBlocking& blocking) {
     return blocking.pack == MatmulBlocking::Pack::a_and_b || !both_are_floats;
   }
@@ -79,12 +81,20 @@ class Blocks {
     return blocking.pack != MatmulBlocking::Pack::none || problem.b.column_stride != 1 ||
            too_many_short_rows;
   }
+  // Strips of b are packed as the first tile reads them, which costs next to nothing: on AVX2,
+  // where it was measured.
+  static bool copies_b(const Gemm& problem, const MatmulBlocking& blocking) {
+    const bool a_is_side_by_side = packs_a(problem, blocking) && !copies_rows(problem, blocking);
+    return fetches_strips && packs_b(problem, blocking) && !a_is_side_by_side &&
+           problem.b.column_stride == 1;
+  }
   static int64_t floats_for_b(const Gemm& problem, const MatmulBlocking& blocking) {
     const int64_t strip = blocking.vectors * static_cast<int64_t>(hn::Lanes(F()));
-    const int64_t columns = packs_b(problem, blocking)
-                                ? std::min<int64_t>(std::max<int64_t>(blocking.nc, strip),
-                                                    (problem.n + strip - 1) / strip * strip)
-                                : strip;  // the last columns only
+    if (!packs_b(problem, blocking)) return 0;
+    const bool one_strip = copies_b(problem, blocking) && problem.m <= blocking.mc;
+    const int64_t columns = one_strip ? strip + static_cast<int64_t>(hn::Lanes(F()))
+                                      : std::min<int64_t>(std::max<int64_t>(blocking.nc, strip),
+                                                          (problem.n + strip - 1) / strip * strip);
     return (std::min<int64_t>(blocking.kc, problem.k) * columns + 15) / 16 * 16;
   }
   static int64_t floats_for_a(const Gemm& problem, const MatmulBlocking& blocking) {
@@ -116,33 +126,44 @@ class Blocks {
     return b_ + first_k_ * p_.b.row_stride + column * p_.b.column_stride;
   }
 
-  // Vectors of the strip that begins there: at the right edge of c no more than it takes, as long
-  // as such tiles have as many rows.
-  size_t vectors_at(int64_t column) const {
+  // Columns that one tile is as wide as.
+  struct Strip {
+    int64_t column, width;
+    size_t vectors;
+  };
+
+  // No strip has less than a vector of columns if there are as many: its neighbour on the left
+  // gives it one.
+  Strip strip_at(int64_t column) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
-    size_t vectors = vectors_;
-    while (vectors > 1 && static_cast<int64_t>(vectors - 1) * lanes >= last_column_ - column &&
-           most_rows(vectors - 1) >= most_rows(vectors))
-      --vectors;
-    return vectors;
+    const int64_t left = last_column_ - column, behind = left - strip_;
+    if (behind >= lanes || behind == 0) return {column, strip_, vectors_};
+    if (behind > 0 && vectors_ > 1) return {column, strip_ - lanes, vectors_ - 1};
+    return {column, left, static_cast<size_t>((left + lanes - 1) / lanes)};
   }
 
   void pack_b() {
-    const int64_t whole = last_column_ - last_column_ % strip_;
-    if (pack_b_ && first_column_ < whole)
-      pack_columns(b_at(first_column_), p_.b.row_stride, p_.b.column_stride, whole - first_column_,
+    if (!pack_b_ || copy_b_) return;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
+    int64_t edge = first_column_;  // of the whole strips
+    while (edge < last_column_ && strip_at(edge).width == strip_) edge += strip_;
+    if (first_column_ < edge)
+      pack_columns(b_at(first_column_), p_.b.row_stride, p_.b.column_stride, edge - first_column_,
                    vectors_, depth_, packed_b_);
-    // Columns that do not fill a vector are always copied.
-    if (whole < last_column_ && (pack_b_ || !fills(whole)))
-      pack_columns(b_at(whole), p_.b.row_stride, p_.b.column_stride, last_column_ - whole,
-                   vectors_at(whole), depth_, packed_b(whole));
+    while (edge < last_column_) {
+      const Strip s = strip_at(edge);
+      const int64_t step = static_cast<int64_t>(s.vectors) * lanes;
+      for (int64_t v = 0; v < static_cast<int64_t>(s.vectors); ++v) {
+        const int64_t at = std::max<int64_t>(0, std::min(v * lanes, s.width - lanes));
+        pack_strip(b_at(edge + at), p_.b.column_stride, p_.b.row_stride, std::min(lanes, s.width),
+                   lanes, step, depth_, packed_b(edge) + v * lanes);
+      }
+      edge += s.width;
+    }
   }
-  bool fills(int64_t column) const { return column + width_at(column) <= last_column_; }
-  int64_t width_at(int64_t column) const {
-    return static_cast<int64_t>(vectors_at(column) * hn::Lanes(F()));
-  }
+  // A copy that the rows of one block make and use is made at one place that stays in the cache.
   float* packed_b(int64_t column) const {
-    return packed_b_ + (pack_b_ ? column - first_column_ : 0) * depth_;
+    return packed_b_ + (copy_b_ && row_blocks_.parts == 1 ? 0 : column - first_column_) * depth_;
   }
 
   void rows(int64_t first, int64_t last) {
@@ -155,15 +176,17 @@ class Blocks {
       for (int64_t s = 0; s < strips.parts; ++s) {
         const int64_t row = strips.begin(s), count = strips.begin(s + 1) - row;
         pack_strip(a_ + (first + row) * p_.a.row_stride + first_k_ * p_.a.column_stride,
-                   p_.a.row_stride, p_.a.column_stride, count, count, depth_,
+                   p_.a.row_stride, p_.a.column_stride, count, count, count, depth_,
                    packed_a_ + row * depth_);
       }
-    int64_t column = first_column_;
-    if (walks(strips)) column = walk_along(first, strips);
-    for (; column < last_column_; column += strip_) {
-      if (pack_b_ || !fills(column))
-        strip<float>(packed_b(column), width_at(column), first, strips, column);
-      else strip<B>(b_at(column), p_.b.row_stride, first, strips, column);
+    if (walks(strips)) return walk_along(first, strips);
+    for (int64_t column = first_column_; column < last_column_;) {
+      const Strip s = strip_at(column);
+      column += s.width;
+      if (!pack_b_ || (copy_b_ && is_narrow(s))) strip_in_place(first, strips, s);
+      else if (!copy_b_ || first > 0)
+        strip<float>(packed_b(s.column), packed_width(s), packed_width(s), first, strips, s);
+      else if constexpr (fetches_strips) strip_copied(first, strips.count, s);
     }
   }
 
@@ -171,25 +194,22 @@ class Blocks {
 
   bool walks(const Even& packed) const {
     const int64_t most = (packed.count + packed.parts - 1) / packed.parts;
-    return !pack_b_ && depth_ <= static_cast<int64_t>(most_walked_depth) &&
+    return !pack_b_ && last_column_ - first_column_ >= least_walked_columns &&
+           depth_ <= static_cast<int64_t>(most_walked_depth) &&
            (!side_by_side() || most <= static_cast<int64_t>(most_walked_rows));
   }
 
-  // Where the columns begin that are left.
-  int64_t walk_along(int64_t first, const Even& packed) {
-    const int64_t end = last_column_ - last_column_ % strip_;
+  void walk_along(int64_t first, const Even& packed) {
     const Even strips =
         side_by_side() ? packed : evenly(packed.count, static_cast<int64_t>(most_walked_rows));
-    if (first_column_ < end)
-      for (int64_t s = 0; s < strips.parts; ++s) {
-        const int64_t row = strips.begin(s), count = strips.begin(s + 1) - row;
-        TileWork<B> work = work_for(b_at(first_column_), p_.b.row_stride, first_column_);
-        work.a = a_at(first, row);
-        work.c = c_ + (first + row) * p_.c.row_stride + first_column_;
-        if (side_by_side()) work.a_row = 1, work.a_step = count;
-        walk(static_cast<size_t>(count), work, end - first_column_);
-      }
-    return end;
+    TileWork<B> work = work_for(b_at(first_column_), p_.b.row_stride, 0, {first_column_, 0, 1});
+    for (int64_t s = 0; s < strips.parts; ++s) {
+      const int64_t row = strips.begin(s), count = strips.begin(s + 1) - row;
+      work.a = a_at(first, row);
+      work.c = c_ + (first + row) * p_.c.row_stride + first_column_;
+      if (side_by_side()) work.a_row = 1, work.a_step = count;
+      walk(static_cast<size_t>(count), work, last_column_ - first_column_);
+    }
   }
 
   const float* a_at(int64_t first, int64_t row) const {
@@ -200,58 +220,101 @@ class Blocks {
     return nullptr;
   }
 
+  // `b_width`: of the strip as it lies in b, from the first column to behind the last.
   template <class FromB>
-  TileWork<FromB> work_for(const FromB* b, int64_t b_step, int64_t column) const {
-    return {.depth = depth_,
-            .a = nullptr,
-            .a_row = copied_row_ != 0 ? copied_row_ : p_.a.row_stride,
-            .a_step = copied_row_ != 0 ? 1 : p_.a.column_stride,
-            .b = b,
-            .b_step = b_step,
-            .c = nullptr,
-            .c_row = p_.c.row_stride,
-            .bias = bias_ != nullptr ? bias_ + column : nullptr,
-            .add = add_};
+  TileWork<FromB> work_for(const FromB* b, int64_t b_step, int64_t b_width, const Strip& s) const {
+    const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
+    return {
+        .depth = depth_,
+        .a = nullptr,
+        .a_row = copied_row_ != 0 ? copied_row_ : p_.a.row_stride,
+        .a_step = copied_row_ != 0 ? 1 : p_.a.column_stride,
+        .b = b,
+        .b_step = b_step,
+        .b_last = b_width - lanes,
+        .c = nullptr,
+        .c_row = p_.c.row_stride,
+        .c_last = s.width - lanes,
+        .bias = bias_ != nullptr ? bias_ + s.column : nullptr,
+        .add = add_,
+        .copy = nullptr,
+        .soon = s.column + s.width < last_column_ ? s.width + 64 / int64_t{sizeof(FromB)} - 1 : 0,
+        .columns = s.width};
+  }
+
+  // Runs tiles one below the other, from `row` of the block on.
+  template <class FromB>
+  void run_tiles(const Tile<FromB>* tiles, TileWork<FromB>& work, const Even& parts, int64_t first,
+                 int64_t row, const Strip& s) {
+    const float* const a = work.a;
+    for (int64_t i = 0; i < parts.parts; ++i) {
+      const int64_t begin = parts.begin(i);
+      work.a = a + begin * work.a_row;
+      work.c = c_ + (first + row + begin) * p_.c.row_stride + s.column;
+      tiles[parts.begin(i + 1) - begin - 1](work);
+    }
+  }
+
+  bool is_narrow(const Strip& s) const { return s.width < static_cast<int64_t>(hn::Lanes(F())); }
+
+  template <class FromB>
+  const Tile<FromB>* tiles_for(const Strip& s) const {
+    return is_narrow(s) ? tiles_of<false, Columns::few, FromB>(1)
+                        : tiles_of<false, Columns::whole, FromB>(s.vectors);
+  }
+
+  // b as it lies: the first tile fetches it.
+  void strip_in_place(int64_t first, const Even& packed, const Strip& s) {
+    if constexpr (fetches_strips)
+      if (!side_by_side() && !is_narrow(s)) return strip_fetched(first, packed.count, s);
+    strip<B>(b_at(s.column), p_.b.row_stride, s.width, first, packed, s);
+  }
+  void strip_fetched(int64_t first, int64_t count, const Strip& s) requires both_are_floats {
+    const auto most = static_cast<int64_t>(most_rows(s.vectors));
+    const int64_t above = evenly(count, most).begin(1), below = count - above;
+    TileWork<float> work = work_for(b_at(s.column), p_.b.row_stride, s.width, s);
+    work.a = a_at(first, 0);
+    run_tiles(tiles_of<false, Columns::first, float>(s.vectors), work, {above, 1}, first, 0, s);
+    work.a = a_at(first, above);
+    if (below > 0) run_tiles(tiles_for<float>(s), work, evenly(below, most), first, above, s);
+  }
+
+  // The first tile fetches b and packs it for those below.
+  void strip_copied(int64_t first, int64_t count, const Strip& s) requires both_are_floats {
+    const auto most = static_cast<int64_t>(most_rows(s.vectors));
+    const int64_t above = evenly(count, most).begin(1), below = count - above;
+    TileWork<float> work = work_for(b_at(s.column), p_.b.row_stride, s.width, s);
+    work.a = a_at(first, 0);
+    work.copy = packed_b(s.column);
+    run_tiles(tiles_of<false, Columns::copied, float>(s.vectors), work, {above, 1}, first, 0, s);
+    work = work_for<float>(packed_b(s.column), packed_width(s), packed_width(s), s);
+    work.a = a_at(first, above);
+    if (below > 0) run_tiles(tiles_for<float>(s), work, evenly(below, most), first, above, s);
+  }
+
+  static int64_t packed_width(const Strip& s) {
+    return static_cast<int64_t>(s.vectors * hn::Lanes(F()));
   }
 
   // `packed`: how rows of a were put side by side.
   template <class FromB>
-  void strip(const FromB* b, int64_t b_step, int64_t first, const Even& packed, int64_t column) {
-    const size_t vectors = vectors_at(column);
-    const bool whole = fills(column);
-    const Even strips =
-        side_by_side() ? packed : evenly(packed.count, static_cast<int64_t>(most_rows(vectors)));
-    TileWork<FromB> work = work_for(b, b_step, column);
-    const Tile<FromB>* tiles = tiles_of<true, FromB>(vectors);
-    if constexpr (both_are_floats)
-      if (!side_by_side()) tiles = tiles_of<false, FromB>(vectors);
-    for (int64_t s = 0; s < strips.parts; ++s) {
-      const int64_t row = strips.begin(s), count = strips.begin(s + 1) - row;
-      work.a = a_at(first, row);
-      work.c = c_ + (first + row) * p_.c.row_stride + column;
-      if (whole) tiles[count - 1](work);
-      else compute_aside(work, tiles[count - 1], count, b_step, last_column_ - column);
+  void strip(const FromB* b, int64_t b_step, int64_t b_width, int64_t first, const Even& packed,
+             const Strip& s) {
+    const auto most = static_cast<int64_t>(most_rows_with<FromB>(s.vectors));
+    TileWork<FromB> work = work_for(b, b_step, b_width, s);
+    if (!side_by_side()) {
+      work.a = a_at(first, 0);
+      return run_tiles(tiles_for<FromB>(s), work, evenly(packed.count, most), first, 0, s);
     }
-  }
-
-  // All columns of the tile go to a buffer; those that c has are taken from it.
-  template <class FromB>
-  static void compute_aside(TileWork<FromB> work, Tile<FromB> tile, int64_t rows, int64_t width,
-                            int64_t columns) {
-    HWY_ALIGN float buffer[most_rows(2) * 4 * hn::MaxLanes(F())];
-    const TileWork<FromB> wanted = work;
-    work.c = buffer;
-    work.c_row = width;
-    work.bias = nullptr;
-    work.add = false;
-    tile(work);
-    for (int64_t i = 0; i < rows; ++i) {
-      float* const c = wanted.c + i * wanted.c_row;
-      for (int64_t j = 0; j < columns; ++j) {
-        float value = buffer[i * width + j];
-        if (wanted.add) value = c[j] + value;
-        if (wanted.bias != nullptr) value += wanted.bias[j];
-        c[j] = value;
+    for (int64_t i = 0; i < packed.parts; ++i) {
+      const int64_t row = packed.begin(i), count = packed.begin(i + 1) - row;
+      work.a = a_at(first, row);
+      if (count <= most && !is_narrow(s)) {
+        work.c = c_ + (first + row) * p_.c.row_stride + s.column;
+        tiles_of<true, Columns::whole, FromB>(s.vectors)[count - 1](work);
+      } else {  // a narrower tile has fewer rows
+        work.a_row = 1, work.a_step = count;
+        run_tiles(tiles_for<FromB>(s), work, evenly(count, most), first, row, s);
       }
     }
   }
@@ -264,7 +327,7 @@ class Blocks {
   const int64_t strip_, most_rows_;  // columns and rows of a tile
   const bool pack_a_;
   const int64_t copied_row_;  // from one copied row of a to the next; 0: they are not copied so
-  const bool pack_b_;
+  const bool pack_b_, copy_b_;
   const Even depths_, row_blocks_;
   const int64_t strips_per_block_;
   float* const packed_b_;
@@ -297,6 +360,14 @@ void multiply_by_dots(const Gemm& problem) {
   with_types(problem, [&]<class A, class B>() { dot_products<A, B>(problem); });
 }
 
+// b with its columns one behind the other.
+void pack_transposed(const Gemm& p, float* to) {
+  with_types(p, [&]<class A, class B>() {
+    pack_strip(static_cast<const B*>(p.b.data), p.b.row_stride, p.b.column_stride, p.k, p.k, p.k,
+               p.n, to);
+  });
+}
+
 int64_t floats_for_packing(const Gemm& problem, const MatmulBlocking& blocking) {
   return with_types(problem, [&]<class A, class B>() {
     return Blocks<A, B>::floats_for_a(problem, blocking) +
@@ -315,6 +386,7 @@ namespace {
 
 HWY_EXPORT(multiply_blocks);
 HWY_EXPORT(multiply_by_dots);
+HWY_EXPORT(pack_transposed);
 HWY_EXPORT(floats_for_packing);
 HWY_EXPORT(floats_in_a_vector);
 
@@ -340,6 +412,11 @@ bool by_dots(const Gemm& p, const MatmulBlocking& blocking) {
          p.b.column_stride != 1;
 }
 
+// Fewer columns than a vector has: b is packed along k, as it has to be for dots.
+bool by_dots_of_packed(const Gemm& p, const MatmulBlocking& blocking) {
+  return blocking.pack == Pack::b && p.a.column_stride == 1 && p.n < simd_floats();
+}
+
 // Where c cannot be written by tiles, blocks of it are computed aside and copied.
 constexpr int64_t aside_rows = 256, aside_columns = 1024;
 
@@ -348,16 +425,24 @@ bool needs_aside(const Matrix& c) { return c.dtype != DType::float32 || c.column
 int64_t floats_for(const Gemm& p, const MatmulBlocking& blocking) {
   const int64_t aside =
       needs_aside(p.c) ? std::min(aside_rows, p.m) * std::min(aside_columns, p.n) : 0;
-  const int64_t packing = HWY_DYNAMIC_DISPATCH(floats_for_packing)(p, blocking);
+  const int64_t packing = by_dots_of_packed(p, blocking)
+                              ? p.n * p.k
+                              : HWY_DYNAMIC_DISPATCH(floats_for_packing)(p, blocking);
   return (aside + packing + 31) / 16 * 16;
 }
 
-void multiply(const Gemm& p, const MatmulBlocking& blocking, float* scratch) {
-  if (by_dots(p, blocking)) HWY_DYNAMIC_DISPATCH(multiply_by_dots)(p);
-  else HWY_DYNAMIC_DISPATCH(multiply_blocks)(p, blocking, scratch);
+// `packed_dots`: by_dots_of_packed of the whole problem, of which this may be a part.
+void multiply(const Gemm& p, const MatmulBlocking& blocking, bool packed_dots, float* scratch) {
+  if (by_dots(p, blocking)) return HWY_DYNAMIC_DISPATCH(multiply_by_dots)(p);
+  if (!packed_dots) return HWY_DYNAMIC_DISPATCH(multiply_blocks)(p, blocking, scratch);
+  HWY_DYNAMIC_DISPATCH(pack_transposed)(p, scratch);
+  Gemm along_k = p;
+  along_k.b = {scratch, DType::float32, 1, p.k};
+  HWY_DYNAMIC_DISPATCH(multiply_by_dots)(along_k);
 }
 
-void multiply_aside(const Gemm& p, const MatmulBlocking& blocking, float* scratch) {
+void multiply_aside(const Gemm& p, const MatmulBlocking& blocking, bool packed_dots,
+                    float* scratch) {
   float* const packing = scratch + std::min(aside_rows, p.m) * std::min(aside_columns, p.n);
   for (int64_t i = 0; i < p.m; i += aside_rows)
     for (int64_t j = 0; j < p.n; j += aside_columns) {
@@ -365,21 +450,21 @@ void multiply_aside(const Gemm& p, const MatmulBlocking& blocking, float* scratc
                     columns = std::min(aside_columns, p.n - j);
       Gemm part = p.part(i, rows, j, columns);
       part.c = {scratch, DType::float32, columns, 1};
-      multiply(part, blocking, packing);
+      multiply(part, blocking, packed_dots, packing);
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = 0; c < columns; ++c) store(scratch[r * columns + c], p.c, i + r, j + c);
     }
 }
 
-void multiply_any(const Gemm& p, const MatmulBlocking& blocking, float* scratch) {
+void multiply_any(const Gemm& p, const MatmulBlocking& blocking, bool packed_dots, float* scratch) {
   if (p.m == 0 || p.n == 0) return;
   if (p.k == 0) {
     for (int64_t i = 0; i < p.m; ++i)
       for (int64_t j = 0; j < p.n; ++j) store(p.bias != nullptr ? p.bias[j] : 0.f, p.c, i, j);
   } else if (needs_aside(p.c)) {
-    multiply_aside(p, blocking, scratch);
+    multiply_aside(p, blocking, packed_dots, scratch);
   } else {
-    multiply(p, blocking, scratch);
+    multiply(p, blocking, packed_dots, scratch);
   }
 }
 
@@ -430,7 +515,7 @@ int row_parts_for(int threads, int64_t rows, int64_t columns) {
 int64_t simd_floats() { return HWY_DYNAMIC_DISPATCH(floats_in_a_vector)(); }
 
 bool gemm_can_run(const MatmulBlocking& b) {
-  const bool known_tile = b.vectors >= 1 && b.vectors <= 4;
+  const bool known_tile = (b.vectors >= 1 && b.vectors <= 4) || b.vectors == 8;
   const bool known_pack = b.pack == Pack::none || b.pack == Pack::b || b.pack == Pack::a_and_b;
   constexpr int64_t most = int64_t{1} << 24;  // floats that a thread packs
   return known_tile && known_pack && b.kc > 0 && b.mc > 0 && b.nc > 0 && b.threads > 0 &&
@@ -457,6 +542,13 @@ void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking) {
   float* const scratch =
       (threads * scratch_floats <= most_kept ? kept : own).floats(threads * scratch_floats);
 
+  if (threads == 1) {
+    for (const Gemm& p : problems) {
+      const Gemm whole = without_idle_strides(p);
+      multiply_any(whole, blocking, by_dots_of_packed(whole, blocking), scratch);
+    }
+    return;
+  }
   in_parts(threads, threads, [&](int64_t first, int64_t last) {
     for (int64_t part = first; part < last; ++part) {
       const int64_t row_part = part / column_parts, column_part = part % column_parts;
@@ -470,9 +562,10 @@ void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking) {
         const int64_t from = std::max(top, begin) - begin;
         const int64_t to = std::min(bottom, begin + p.m) - begin;
         begin += p.m;
-        if (from < to && left < right)
-          multiply_any(without_idle_strides(p).part(from, to - from, left, right - left), blocking,
-                       scratch + part * scratch_floats);
+        if (from >= to || left >= right) continue;
+        const Gemm whole = without_idle_strides(p);
+        multiply_any(whole.part(from, to - from, left, right - left), blocking,
+                     by_dots_of_packed(whole, blocking), scratch + part * scratch_floats);
       }
     }
   });

@@ -63,17 +63,20 @@ void check_memory(const A& a, const B& b, const Bias& bias, const C& c) {
 // One product per element of the batch, or a single one where a shared b lets rows follow each
 // other.
 template <class A, class B, class C>
-std::vector<Gemm> problems_of(const A& a, const B& b, const float* bias, const C& c) {
+void multiply_batch(const MatmulBlocking& blocking, const A& a, const B& b, const float* bias,
+                    const C& c) {
   const int64_t batch = c.shape[0], m = c.shape[1], n = c.shape[2], k = a.shape[2];
   const auto rows_follow = [&](const auto& x) {
     return x.shape[0] == batch && x.strides[0] == m * x.strides[1];
   };
-  if (batch > 1 && b.shape[0] == 1 && rows_follow(a) && rows_follow(c))
-    return {{batch * m, n, k, matrix(a, 0), matrix(b, 0), matrix(c, 0), bias}};
+  if (batch == 1 || (batch > 1 && b.shape[0] == 1 && rows_follow(a) && rows_follow(c))) {
+    const Gemm one{batch * m, n, k, matrix(a, 0), matrix(b, 0), matrix(c, 0), bias};
+    return gemm({&one, 1}, blocking);
+  }
   std::vector<Gemm> problems;
   for (int64_t i = 0; i < batch; ++i)
     problems.push_back({m, n, k, matrix(a, i), matrix(b, i), matrix(c, i), bias});
-  return problems;
+  gemm(problems, blocking);
 }
 
 // A c whose columns are contiguous is the row-major c of the transposed product.
@@ -81,8 +84,8 @@ template <class A, class B, class C>
 void multiply(const MatmulBlocking& blocking, const A& a, const B& b, const float* bias,
               const C& c) {
   if (c.shape[2] != 1 && c.strides[2] != 1 && c.strides[1] == 1 && bias == nullptr)
-    gemm(problems_of(transposed(b), transposed(a), nullptr, transposed(c)), blocking);
-  else gemm(problems_of(a, b, bias, c), blocking);
+    multiply_batch(blocking, transposed(b), transposed(a), nullptr, transposed(c));
+  else multiply_batch(blocking, a, b, bias, c);
 }
 
 template <class Bias>

@@ -55,36 +55,36 @@ HWY_INLINE void transpose_four(const T* from, int64_t row, float* to, int64_t to
 #if HWY_TARGET != HWY_SCALAR
 // Four neighbours of `across`, all along k.
 template <class T>
-HWY_INLINE void pack_four(const T* from, int64_t across, int64_t padded, int64_t depth, float* to) {
+HWY_INLINE void pack_four(const T* from, int64_t across, int64_t step, int64_t depth, float* to) {
   int64_t k = 0;
-  for (; k + 4 <= depth; k += 4) transpose_four(from + k, across, to + k * padded, padded);
+  for (; k + 4 <= depth; k += 4) transpose_four(from + k, across, to + k * step, step);
   for (; k < depth; ++k)
-    for (int64_t i = 0; i < 4; ++i) to[k * padded + i] = to_float(from[i * across + k]);
+    for (int64_t i = 0; i < 4; ++i) to[k * step + i] = to_float(from[i * across + k]);
 }
 #endif
 
-// to[k][i] = from[i * across + k * along] for i < width; zeros up to padded.
+// to[k * step + i] = from[i * across + k * along] for i < width; zeros up to padded.
 template <class T>
 void pack_strip(const T* from, int64_t across, int64_t along, int64_t width, int64_t padded,
-                int64_t depth, float* to) {
+                int64_t step, int64_t depth, float* to) {
   int64_t i = 0;
   if (across == 1) {
-    for (int64_t k = 0; k < depth; ++k) copy_floats(from + k * along, width, to + k * padded);
+    for (int64_t k = 0; k < depth; ++k) copy_floats(from + k * along, width, to + k * step);
     i = width;
   }
 #if HWY_TARGET != HWY_SCALAR
   if (along == 1 && width >= 4) {
-    for (; i + 4 <= width; i += 4) pack_four(from + i * across, across, padded, depth, to + i);
+    for (; i + 4 <= width; i += 4) pack_four(from + i * across, across, step, depth, to + i);
     // The last ones again, together with some that are done.
-    if (i < width) pack_four(from + (width - 4) * across, across, padded, depth, to + width - 4);
+    if (i < width) pack_four(from + (width - 4) * across, across, step, depth, to + width - 4);
     i = width;
   }
 #endif
   for (; i < width; ++i)
-    for (int64_t k = 0; k < depth; ++k) to[k * padded + i] = to_float(from[i * across + k * along]);
+    for (int64_t k = 0; k < depth; ++k) to[k * step + i] = to_float(from[i * across + k * along]);
   if (width < padded)
     for (int64_t k = 0; k < depth; ++k)
-      std::fill(to + k * padded + width, to + (k + 1) * padded, 0.f);
+      std::fill(to + k * step + width, to + k * step + padded, 0.f);
 }
 
 // A strip of whole vectors whose columns lie side by side. Asks for the rows behind them.
@@ -106,11 +106,13 @@ HWY_INLINE void copy_strip(size_t vectors, const T* from, int64_t row_stride, in
   if (vectors == 1) return copy_strip<1>(from, row_stride, rows, to);
   if (vectors == 2) return copy_strip<2>(from, row_stride, rows, to);
   if (vectors == 3) return copy_strip<3>(from, row_stride, rows, to);
+  if (vectors == 8) return copy_strip<8>(from, row_stride, rows, to);
   return copy_strip<4>(from, row_stride, rows, to);
 }
 
-// Strips of some vectors of columns, one behind the other. Rows of b that lie one behind the other
-// are read a few at a time over all strips: read strip by strip, every row would be another page.
+// Whole strips of some vectors of columns, one behind the other. Rows of b that lie one behind the
+// other are read a few at a time over all strips: read strip by strip, every row would be another
+// page.
 template <class T>
 void pack_columns(const T* from, int64_t row_stride, int64_t column_stride, int64_t columns,
                   size_t vectors, int64_t depth, float* to) {
@@ -120,10 +122,9 @@ void pack_columns(const T* from, int64_t row_stride, int64_t column_stride, int6
     const int64_t rows = std::min(at_a_time, depth - k);
     for (int64_t j = 0; j < columns; j += strip) {
       const T* at = from + k * row_stride + j * column_stride;
-      if (column_stride == 1 && j + strip <= columns)
-        copy_strip(vectors, at, row_stride, rows, to + j * depth + k * strip);
+      if (column_stride == 1) copy_strip(vectors, at, row_stride, rows, to + j * depth + k * strip);
       else
-        pack_strip(at, column_stride, row_stride, std::min(strip, columns - j), strip, rows,
+        pack_strip(at, column_stride, row_stride, strip, strip, strip, rows,
                    to + j * depth + k * strip);
     }
   }

@@ -12,11 +12,22 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
+
+// Each size of a tile is a function of its own: instruction sets of the past get by with few, and
+// so do sanitizers, unless EJK_OPS_ALL_TILES asks for those of a release.
+#undef EJK_OPS_FEW_TILES
+#if HWY_TARGET == HWY_SCALAR || (!defined(EJK_OPS_ALL_TILES) && \
+                                 (defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)))
+#define EJK_OPS_FEW_TILES 1
+#else
+#define EJK_OPS_FEW_TILES 0
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::ops::HWY_NAMESPACE {
@@ -25,7 +36,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using F = hn::ScalableTag<float>;
 using V = hn::Vec<F>;
 
-// What a tile works on. `b` has all columns of the tile, if need be in a padded copy.
+// What a tile works on. Where the columns do not fill its vectors, the last vector overlaps the one
+// before it: both have the same sums, and c is read before it is written.
 template <class B>
 struct TileWork {
   int64_t depth;
@@ -33,15 +45,61 @@ struct TileWork {
   int64_t a_row, a_step;  // of a that is not packed; packed, the tile's rows lie side by side
   const B* b;
   int64_t b_step;  // from one k to the next
+  int64_t b_last;  // from the first vector to the last
   float* c;
   int64_t c_row;
+  int64_t c_last;
   const float* bias;  // added to the sum; null: none
   bool add;           // to what is in c
+  float* copy;        // of b, for tiles that make one: its vectors side by side
+  int64_t soon;       // from b to the end of the first line that the strip to its right needs
+  int64_t columns;    // of tiles with less than a vector
+};
+
+// Where a tile's vectors come from and what else becomes of them.
+enum class Columns {
+  whole,
+  first,   // read for the first time: asks for the columns to the right as well
+  copied,  // the same, and b is packed
+  few,     // less than a vector: memory behind them is not touched
 };
 
 HWY_INLINE V load_floats(F d, const float* from) { return hn::LoadU(d, from); }
 HWY_INLINE V load_floats(F d, const hwy::bfloat16_t* from) {
   return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::bfloat16_t, F>(), from));
+}
+
+// The first lanes only, zeros in the others; memory behind them is not touched.
+HWY_INLINE V load_some(F d, const float* from, int64_t count) {
+#if HWY_TARGET > HWY_AVX2  // there, masked loads read all lanes
+  HWY_ALIGN float buffer[hn::MaxLanes(d)] = {};
+  std::memcpy(buffer, from, static_cast<size_t>(count) * sizeof(*from));
+  return hn::Load(d, buffer);
+#else
+  return hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(count)), d, from);
+#endif
+}
+HWY_INLINE V load_some(F d, const hwy::bfloat16_t* from, int64_t count) {
+  HWY_ALIGN hwy::bfloat16_t buffer[hn::MaxLanes(d)] = {};
+  std::memcpy(buffer, from, static_cast<size_t>(count) * sizeof(*from));
+  return load_floats(d, buffer);
+}
+
+// The first lanes only. Masked stores are slow on many CPUs.
+HWY_INLINE void store_some(V v, F d, float* to, int64_t count) {
+  HWY_ALIGN float buffer[hn::MaxLanes(d)];
+  hn::Store(v, d, buffer);
+  const float* from = buffer;
+  const auto put = [&]<int64_t part>() HWY_ATTR {
+    if ((count & part) == 0) return;
+    std::memcpy(to, from, part * sizeof(float));
+    to += part;
+    from += part;
+  };
+  if constexpr (hn::MaxLanes(F()) > 8) put.template operator()<8>();
+  if constexpr (hn::MaxLanes(F()) > 4) put.template operator()<4>();
+  if constexpr (hn::MaxLanes(F()) > 2) put.template operator()<2>();
+  put.template operator()<1>();
 }
 
 // Steps of k between asking for elements and using them.
@@ -54,93 +112,135 @@ HWY_INLINE void prefetch_line(const B* at) {
   if constexpr (vector % vectors_in_a_line == 0) hwy::Prefetch(at);
 }
 
+// Into the second level: it is not used before a whole strip is done.
+template <size_t vector, class B>
+HWY_INLINE void prefetch_line_soon(const B* at) {
+  constexpr size_t vectors_in_a_line = HWY_MAX(1, 64 / (sizeof(B) * hn::MaxLanes(F())));
+  if constexpr (vector % vectors_in_a_line == 0) __builtin_prefetch(at, 0, 2);
+}
+
 // Accumulators are named by constants so that they become registers: the compiler keeps an array
 // that is walked by a loop in memory.
-template <size_t rows, size_t vectors, bool packed_a, class B, size_t... at, size_t... column>
+template <size_t rows, size_t vectors, bool packed_a, Columns kind, class B, size_t... at,
+          size_t... column>
 HWY_INLINE void multiply(const TileWork<B>& work, std::index_sequence<at...>,
                          std::index_sequence<column...>) {
   const F d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr bool few = kind == Columns::few;
+  const auto place = [lanes](size_t vector, int64_t last) HWY_ATTR {
+    return vector == 0 ? 0 : vector + 1 == vectors ? last : static_cast<int64_t>(vector) * lanes;
+  };
+  const auto load = [&](const auto* from) HWY_ATTR {
+    if constexpr (few) return load_some(d, from, work.columns);
+    else return load_floats(d, from);
+  };
   V sum[rows * vectors] = {(static_cast<void>(at), hn::Zero(d))...};
   const float* HWY_RESTRICT a = work.a;
   const B* HWY_RESTRICT b = work.b;
   const int64_t a_row = packed_a ? 1 : work.a_row;
   const int64_t a_step = packed_a ? int64_t{rows} : work.a_step;
-  const int64_t b_step = work.b_step;
+  const int64_t b_step = work.b_step, b_last = work.b_last;
+  float* HWY_RESTRICT copy = work.copy;
+  const int64_t soon = work.soon;
   float* const c = work.c;
-  const int64_t c_row = work.c_row;
+  const int64_t c_row = work.c_row, c_last = work.c_last;
   // Rows of c are wanted when the sums are done, all at once and mostly from far away.
-  (hwy::Prefetch(c + int64_t{at / vectors} * c_row + int64_t{at % vectors} * lanes), ...);
+  (hwy::Prefetch(c + int64_t{at / vectors} * c_row + place(at % vectors, c_last)), ...);
   for (int64_t k = work.depth; k > 0; --k) {
     if (packed_a) hwy::Prefetch(a + prefetch_ahead * a_step);
     (prefetch_line<column, B>(b + prefetch_ahead * b_step + int64_t{column} * lanes), ...);
-    const V columns[vectors] = {load_floats(d, b + int64_t{column} * lanes)...};
+    const V columns[vectors] = {load(b + place(column, b_last))...};
+    if constexpr (kind == Columns::copied || kind == Columns::first) {
+      (prefetch_line_soon<column, B>(b + soon + int64_t{column} * lanes), ...);
+    }
+    if constexpr (kind == Columns::copied) {
+      (hn::StoreU(columns[column], d, copy + int64_t{column} * lanes), ...);
+      copy += int64_t{vectors} * lanes;
+    }
     ((sum[at] =
           hn::MulAdd(hn::Set(d, a[int64_t{at / vectors} * a_row]), columns[at % vectors], sum[at])),
      ...);
     a += a_step;
     b += b_step;
   }
+  if constexpr (few) {
+    const auto put = [&]<size_t row>() HWY_ATTR {
+      float* const to = c + int64_t{row} * c_row;
+      V out = sum[row];
+      if (work.add) out = hn::Add(load(to), out);
+      if (work.bias != nullptr) out = hn::Add(out, load(work.bias));
+      store_some(out, d, to, work.columns);
+    };
+    (put.template operator()<at>(), ...);
+    return;
+  }
   if (work.add)
-    ((sum[at] =
-          hn::Add(hn::LoadU(d, c + int64_t{at / vectors} * c_row + int64_t{at % vectors} * lanes),
-                  sum[at])),
+    ((sum[at] = hn::Add(
+          hn::LoadU(d, c + int64_t{at / vectors} * c_row + place(at % vectors, c_last)), sum[at])),
      ...);
   if (work.bias != nullptr)
-    ((sum[at] = hn::Add(sum[at], hn::LoadU(d, work.bias + int64_t{at % vectors} * lanes))), ...);
-  (hn::StoreU(sum[at], d, c + int64_t{at / vectors} * c_row + int64_t{at % vectors} * lanes), ...);
+    ((sum[at] = hn::Add(sum[at], hn::LoadU(d, work.bias + place(at % vectors, c_last)))), ...);
+  (hn::StoreU(sum[at], d, c + int64_t{at / vectors} * c_row + place(at % vectors, c_last)), ...);
 }
 
-template <size_t rows, size_t vectors, bool packed_a, class B>
+template <size_t rows, size_t vectors, bool packed_a, Columns kind, class B>
 HWY_NOINLINE void tile(const TileWork<B>& work) {
-  multiply<rows, vectors, packed_a>(work, std::make_index_sequence<rows * vectors>(),
-                                    std::make_index_sequence<vectors>());
+  multiply<rows, vectors, packed_a, kind>(work, std::make_index_sequence<rows * vectors>(),
+                                          std::make_index_sequence<vectors>());
 }
 
-// As many rows as the registers hold beside a row of b and a broadcast element of a. Each number of
-// rows is a function of its own: instruction sets of the past and sanitizers get by with few.
+// As many rows as the registers hold beside a row of b and a broadcast element of a.
 constexpr size_t most_rows(size_t vectors) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || HWY_TARGET == HWY_SCALAR
-  return vectors == 1 ? 3 : 2;
+#if EJK_OPS_FEW_TILES
+  return vectors == 1 ? 3 : vectors <= 4 ? 2 : 1;
 #elif HWY_TARGET <= HWY_AVX3
-  return vectors == 1 ? 8 : vectors == 2 ? 14 : vectors == 3 ? 8 : 6;
+  return vectors == 1 ? 8 : vectors == 2 ? 14 : vectors == 3 ? 8 : vectors == 4 ? 6 : 1;
 #elif HWY_TARGET <= HWY_AVX2
-  return vectors == 1 ? 8 : vectors == 2 ? 6 : vectors == 3 ? 4 : 3;
+  return vectors == 1 ? 8 : vectors == 2 ? 6 : vectors == 3 ? 4 : vectors == 4 ? 3 : 1;
 #else
-  return vectors == 1 ? 4 : vectors == 2 ? 4 : vectors == 3 ? 4 : 2;
+  return vectors <= 3 ? 4 : vectors == 4 ? 2 : 1;
 #endif
 }
 // Tiles that read b as bfloat16, which is worth it for few rows only.
 constexpr size_t most_short_rows = 8;
 
 template <class B>
+constexpr size_t most_rows_with(size_t vectors) {
+  return std::is_same_v<B, float> ? most_rows(vectors)
+                                  : std::min(most_short_rows, most_rows(vectors));
+}
+
+template <class B>
 using Tile = void (*)(const TileWork<B>&);
 
-template <size_t vectors, bool packed_a, class B, size_t... row>
+template <size_t vectors, bool packed_a, Columns kind, class B, size_t... row>
 const Tile<B>* tiles_of(std::index_sequence<row...>) {
-  static constexpr Tile<B> tiles[] = {tile<row + 1, vectors, packed_a, B>...};
+  static constexpr Tile<B> tiles[] = {tile<row + 1, vectors, packed_a, kind, B>...};
   return tiles;
-}
-template <size_t vectors, bool packed_a, class B>
-const Tile<B>* tiles_of() {
-  constexpr size_t most =
-      std::is_same_v<B, float> ? most_rows(vectors) : std::min(most_short_rows, most_rows(vectors));
-  return tiles_of<vectors, packed_a, B>(std::make_index_sequence<most>());
 }
 
 // The tile of `n` rows is at n - 1.
-template <bool packed_a, class B>
+template <bool packed_a, Columns kind, class B>
 const Tile<B>* tiles_of(size_t vectors) {
-  if (vectors == 1) return tiles_of<1, packed_a, B>();
-  if (vectors == 2) return tiles_of<2, packed_a, B>();
-  if (vectors == 3) return tiles_of<3, packed_a, B>();
-  return tiles_of<4, packed_a, B>();
+  const auto of = []<size_t count>() {
+    return tiles_of<count, packed_a, kind, B>(std::make_index_sequence<most_rows_with<B>(count)>());
+  };
+  if (vectors == 1) return of.template operator()<1>();
+  if constexpr (kind != Columns::few) {
+    if (vectors == 2) return of.template operator()<2>();
+    if (vectors == 3) return of.template operator()<3>();
+    if (vectors == 4) return of.template operator()<4>();
+    if (vectors == 5) return of.template operator()<5>();
+    if (vectors == 6) return of.template operator()<6>();
+    if (vectors == 7) return of.template operator()<7>();
+  }
+  return of.template operator()<8>();
 }
 
 // A few rows of b times few rows of a, walked along the columns of b: so little is done with each
 // element that what counts is to read b in the order in which it lies. Sums are those of a tile.
-// As with tiles, few functions where speed does not count.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || HWY_TARGET == HWY_SCALAR
+#if EJK_OPS_FEW_TILES
 constexpr size_t most_walked_rows = 2, most_walked_depth = 2;
 #elif HWY_TARGET <= HWY_AVX2
 constexpr size_t most_walked_rows = 4, most_walked_depth = 8;
@@ -148,15 +248,24 @@ constexpr size_t most_walked_rows = 4, most_walked_depth = 8;
 constexpr size_t most_walked_rows = 2, most_walked_depth = 4;
 #endif
 
-template <size_t rows, size_t depth, size_t vectors, class B, size_t... row, size_t... column>
-HWY_INLINE void walk_step(const V* factors, const TileWork<B>& work, int64_t at,
+// For fewer columns it takes longer to begin than to walk.
+constexpr int64_t least_walked_columns = 256;
+
+// `few`: less than a vector of columns.
+template <size_t rows, size_t depth, size_t vectors, bool few, class B, size_t... row,
+          size_t... column>
+HWY_INLINE void walk_step(const V* factors, const TileWork<B>& work, int64_t at, int64_t left,
                           std::index_sequence<row...>, std::index_sequence<column...>) {
   const F d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto load = [&](const auto* from) HWY_ATTR {
+    if constexpr (few) return load_some(d, from, left);
+    else return load_floats(d, from);
+  };
   V sum[rows * vectors];
   const auto add_product = [&]<size_t k>() HWY_ATTR {
     const B* b = work.b + int64_t{k} * work.b_step + at;
-    const V columns[vectors] = {load_floats(d, b + int64_t{column} * lanes)...};
+    const V columns[vectors] = {load(b + int64_t{column} * lanes)...};
     const auto one_row = [&]<size_t r>() HWY_ATTR {
       ((sum[r * vectors + column] = hn::MulAdd(factors[r * depth + k], columns[column],
                                                k == 0 ? hn::Zero(d) : sum[r * vectors + column])),
@@ -172,18 +281,19 @@ HWY_INLINE void walk_step(const V* factors, const TileWork<B>& work, int64_t at,
     float* const c = work.c + int64_t{r} * work.c_row + at;
     if (work.add)
       ((sum[r * vectors + column] =
-            hn::Add(hn::LoadU(d, c + int64_t{column} * lanes), sum[r * vectors + column])),
+            hn::Add(load(c + int64_t{column} * lanes), sum[r * vectors + column])),
        ...);
     if (work.bias != nullptr)
-      ((sum[r * vectors + column] = hn::Add(
-            sum[r * vectors + column], hn::LoadU(d, work.bias + at + int64_t{column} * lanes))),
+      ((sum[r * vectors + column] =
+            hn::Add(sum[r * vectors + column], load(work.bias + at + int64_t{column} * lanes))),
        ...);
-    (hn::StoreU(sum[r * vectors + column], d, c + int64_t{column} * lanes), ...);
+    if constexpr (few) store_some(sum[r], d, c, left);
+    else (hn::StoreU(sum[r * vectors + column], d, c + int64_t{column} * lanes), ...);
   };
   (put.template operator()<row>(), ...);
 }
 
-// `columns`: whole vectors of them. work.depth is `depth`.
+// work.depth is `depth`.
 template <size_t rows, size_t depth, class B>
 HWY_NOINLINE void walk(const TileWork<B>& work, int64_t columns) {
   const F d;
@@ -197,10 +307,12 @@ HWY_NOINLINE void walk(const TileWork<B>& work, int64_t columns) {
   constexpr size_t vectors = rows == 1 ? 1 : 2;  // more of them share a load of a factor
   int64_t at = 0;
   for (; at + int64_t{vectors} * lanes <= columns; at += int64_t{vectors} * lanes)
-    walk_step<rows, depth, vectors>(factors, work, at, each_row,
-                                    std::make_index_sequence<vectors>());
-  if (at < columns)
-    walk_step<rows, depth, 1>(factors, work, at, each_row, std::make_index_sequence<1>());
+    walk_step<rows, depth, vectors, false>(factors, work, at, 0, each_row,
+                                           std::make_index_sequence<vectors>());
+  const auto one = std::make_index_sequence<1>();
+  for (; at + lanes <= columns; at += lanes)
+    walk_step<rows, depth, 1, false>(factors, work, at, 0, each_row, one);
+  if (at < columns) walk_step<rows, depth, 1, true>(factors, work, at, columns - at, each_row, one);
 }
 
 template <class B>
