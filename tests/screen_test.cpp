@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sets too large to race are searched.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include "tunings.h"
 
@@ -226,6 +230,48 @@ TEST_F(LargeSets, AControlThatFailsIsReplacedInTheSameUnit) {
   ASSERT_NE(tired, entry.candidates.end());
   EXPECT_THAT(tired->why, testing::HasSubstr("tired"));
   expect_one_unit(entry);
+}
+
+void offer_up_to(int units) {
+  Work::offered.resize(static_cast<size_t>(units));
+  std::iota(Work::offered.begin(), Work::offered.end(), 1);
+}
+
+TEST_F(LargeSets, NewCandidatesOfASearchedSetAreMeasured) {
+  offer_up_to(60);
+  Work::heuristic = 1;
+  Work::work = [](int units) { spin(units > 60 ? 10 : 100); };
+  EXPECT_LE(tuned(ejk::Executor(stored_options())), 60);
+  ASSERT_TRUE(stored().evidence.complete);
+  ASSERT_NE(stored().evidence.strategy, "race");
+  offer_up_to(64);
+  EXPECT_GT(tuned(ejk::Executor(stored_options())), 60);
+  EXPECT_TRUE(stored().evidence.complete);
+  runs.clear();
+  EXPECT_GT(tuned(ejk::Executor(stored_options())), 60);
+  EXPECT_EQ(std::accumulate(&runs[0], &runs[0] + SharedCounts::size, 0), 0);
+}
+
+// Nobody knows whether it would have come back.
+TEST_F(LargeSets, AHeuristicWhoseFirstRunWasStoppedIsNoAnswer) {
+  for (int candidates : {4, 60}) {  // few ones too
+    runs.clear();
+    offer_up_to(candidates);
+    Work::heuristic = 1;
+    Work::work = [](int units) {
+      while (units == 1) ::pause();
+    };
+    std::atomic<bool> stop = false;
+    auto o = stored_options();
+    o.stop = &stop;
+    std::jthread other([&] {
+      while (runs[1] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      stop = true;
+    });
+    EXPECT_THROW(ejk::Executor(o).tune(Work{}, x, y), ejk::Error) << candidates;
+    EXPECT_EQ(runs[1], 1) << candidates;
+    EXPECT_THROW(stored(), std::runtime_error) << candidates;
+  }
 }
 
 TEST_F(LargeSets, ASearchBeginsWhereAnotherCallOfTheOpWasFastest) {

@@ -115,6 +115,22 @@ struct Steps {
 using First = Steps<1>;
 using Second = Steps<2>;
 
+// Its guess kills processes: all that run it, or the victim only.
+struct DeadlyGuess {
+  static constexpr std::string_view op_id = "deadly_guess", version = "1";
+  using Config = Does;
+  static inline bool kills_children = true;
+  double run(const Config& c, double x) const {
+    if (c.does == "crash" && (kills_children || ::getpid() == shared().victim)) std::abort();
+    work(c.does == "fast" ? 2 : 60);
+    return 2 * x;
+  }
+  std::vector<Config> candidate_cfgs(const Invocation&) const {
+    return {{"slow"}, {"crash"}, {"fast"}};
+  }
+  Config heuristic_cfg(const Invocation&) const { return {"crash"}; }
+};
+
 // ---- processes ---------------------------------------------------------------------------------
 
 class TuningDeaths : public ::testing::Test {
@@ -313,6 +329,38 @@ TEST_F(DeadlyCandidate, IsTriedAgainAfterTheQuarantineWasCleared) {
   EXPECT_TRUE(well(tunes_anew()));
   EXPECT_THAT(names(take_runs()), Contains("crash"));
   EXPECT_EQ(kind_of_crash(only_entry()), "crashed");
+}
+
+// ---- a deadly heuristic ------------------------------------------------------------------------
+
+class DeadlyHeuristic : public TuningDeaths {
+ protected:
+  int next_process(bool guard) {
+    return process(guard, [](const Executor& e) {
+      shared().victim = ::getpid();
+      if (e(DeadlyGuess{}, 4.) != 8) std::_Exit(2);
+    });
+  }
+  void expect_left_out_after(int deaths, bool guard) {
+    for (int i = 0; i < deaths; ++i) EXPECT_TRUE(WIFSIGNALED(next_process(guard))) << i;
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(well(next_process(guard))) << i;
+    const Entry entry = only_entry();
+    EXPECT_EQ(name_of(entry.config), "fast");
+    const Measurement* crash = measured(entry, "crash");
+    ASSERT_NE(crash, nullptr);
+    EXPECT_EQ(crash->status, "untried");
+    EXPECT_THAT(crash->why, HasSubstr("processes died"));
+  }
+};
+
+TEST_F(DeadlyHeuristic, IsLeftOutAfterTwoDeathsWithoutAGuard) {
+  DeadlyGuess::kills_children = true;
+  expect_left_out_after(2, false);
+}
+
+TEST_F(DeadlyHeuristic, IsLeftOutAfterFourDeathsIfItPassesInChildren) {
+  DeadlyGuess::kills_children = false;
+  expect_left_out_after(4, true);
 }
 
 }  // namespace
