@@ -15,6 +15,7 @@ namespace {
 
 using namespace tunings;
 using ejk::Outcome;
+using std::chrono::milliseconds;
 using testing::IsEmpty;
 
 // ---- large sets --------------------------------------------------------------------------------
@@ -265,7 +266,7 @@ TEST_F(LargeSets, AHeuristicWhoseFirstRunWasStoppedIsNoAnswer) {
     auto o = stored_options();
     o.stop = &stop;
     std::jthread other([&] {
-      while (runs[1] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      while (runs[1] == 0) std::this_thread::sleep_for(milliseconds(1));
       stop = true;
     });
     EXPECT_THROW(ejk::Executor(o).tune(Work{}, x, y), ejk::Error) << candidates;
@@ -292,6 +293,40 @@ TEST_F(LargeSets, ASearchBeginsWhereAnotherCallOfTheOpWasFastest) {
   for (size_t i : {1, 2, 3}) sum += Bowl::cost(config_of(tried[i]));
   EXPECT_LT(sum / 3, 1.75);
   EXPECT_LT(Bowl::cost(result.config), 1.5 * Bowl::cost(best));
+}
+
+// Nothing but tunings of other calls, more than anybody wants to read.
+class ManyTunings : public ejk::Store {
+ public:
+  static constexpr int most = 1000;
+  int read = 0;
+
+  void for_each(std::string_view op, const std::function<bool(const ejk::Entry&)>& visit) override {
+    ejk::Entry entry;
+    entry.id.op = op;
+    entry.candidates.resize(2);
+    do entry.id.key = std::to_string(++read);
+    while (visit(entry) && read < most);
+  }
+  std::optional<ejk::Entry> get(const ejk::EntryId&) override { return std::nullopt; }
+  bool put(const ejk::Entry&, bool) override { return false; }
+  bool erase(const ejk::EntryId&) override { return false; }
+  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, milliseconds) override {
+    return nullptr;
+  }
+  std::string where() const override { return "nowhere"; }
+  bool writable() const override { return false; }
+};
+
+TEST_F(LargeSets, OtherCallsAreReadWithinTheBudget) {
+  Bowl::make(28, 3);
+  const auto many = std::make_shared<ManyTunings>();
+  auto o = options();
+  o.persistent =
+      std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{many});
+  o.policy->budget_seconds = 0;
+  ejk::Executor(o).tune(Bowl{}, x, y);
+  EXPECT_EQ(many->read, 1);
 }
 
 }  // namespace
