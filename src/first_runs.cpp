@@ -188,8 +188,10 @@ void leave_out_deadly_heuristic(Tuning& t) {
   const auto found = suspects.find(stable_json(e.config.to_value()));
   if (!e.racing() || found == suspects.end()) return;
   e.suspect = true;
-  if (found->second > (t.guard ? most_deaths : 1))
-    leave_out(e, fmt::format("{} processes died while they ran it", found->second));
+  if (found->second <= (t.guard ? most_deaths : 1)) return;
+  leave_out(e, fmt::format("{} processes died while they ran it", found->second));
+  // Where there is a guard it can be tried once more. A search would end at once.
+  if (!t.guard && t.task.candidates->size() <= most_raced) t.complete = false;
 }
 
 // Before anything else runs: the guard, the reference, the heuristic.

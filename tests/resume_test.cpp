@@ -88,6 +88,24 @@ TEST_F(Resuming, WhatWasStoppedGoesOn) {
   EXPECT_TRUE(stored().evidence.complete);
 }
 
+// The first run of all is a cold one.
+TEST_F(Resuming, WhatOneRunCalledSlowerIsMeasuredAgain) {
+  Work::offered = {20, 100, 101, 102};
+  Work::work = [](int units) {
+    if (units == 20 && runs[20] == 1) std::this_thread::sleep_for(milliseconds(200));
+    spin(units);
+  };
+  std::atomic<bool> stop = false;
+  auto o = stored_options();
+  o.stop = &stop;
+  o.on_progress = [&](const ejk::TuneProgress& p) { stop = p.tried >= 3; };
+  EXPECT_NE(tuned(ejk::Executor(o), Unguessed{}), 20);
+  EXPECT_EQ(statuses(stored(Unguessed{})).at(20), "slower");
+  EXPECT_EQ(runs[20], 1);
+  EXPECT_EQ(tuned(ejk::Executor(stored_options()), Unguessed{}), 20);
+  EXPECT_TRUE(stored(Unguessed{}).evidence.complete);
+}
+
 TEST_F(Resuming, RejectionsStandUnlessTimeOrMemoryWasTheReason) {
   Work::offered = {60, 31, 32, 33, 34, 35, 30};
   Work::heuristic = 60;
@@ -218,6 +236,43 @@ TEST_F(Resuming, ABudgetThatIsSpentAtOnceDoesNotLoseTheEarlierWinner) {
     EXPECT_EQ(stored().config, ejk::to_value(Work::Config{30})) << guard;
     EXPECT_FALSE(stored().evidence.complete);
   }
+}
+
+TEST_F(Resuming, ATuningAnewThatIsCutShortDoesNotReplaceACompleteOne) {
+  Work::offered = {60, 300, 10};
+  Work::heuristic = 60;
+  ASSERT_EQ(tuned(ejk::Executor(stored_options())), 10);
+  const ejk::Entry before = stored();
+  ASSERT_TRUE(before.evidence.complete);
+  std::atomic<bool> stop = false;
+  auto o = stored_options();
+  o.stop = &stop;
+  o.on_progress = [&](const ejk::TuneProgress& p) { stop = p.tried >= 2; };
+  EXPECT_EQ(ejk::Executor(o).tune(Work{}, x, y).config.units, 60);  // 10 had no turn
+  EXPECT_EQ(stored().config, before.config);
+  EXPECT_TRUE(stored().evidence.complete);
+  EXPECT_EQ(stored().evidence.samples, before.evidence.samples);
+}
+
+TEST_F(Resuming, ThatIsStoppedAtOnceKeepsTheEvidenceOfTheRoundsBefore) {
+  Work::offered = {60, 61};
+  Work::heuristic = 60;
+  Work::work = [](int) { spin(60); };
+  std::atomic<bool> stop = false;
+  auto o = stored_options();
+  o.tuner = std::make_shared<ejk::Tuner>(1, 20);  // so many rounds in any case
+  o.stop = &stop;
+  o.on_progress = [&](const ejk::TuneProgress& p) { stop = p.round >= 12; };
+  ASSERT_EQ(tuned(ejk::Executor(o)), 60);
+  ASSERT_FALSE(stored().evidence.complete);
+  const int rounds = stored().evidence.samples;
+  EXPECT_GE(rounds, 12);
+  stop = false;
+  o.on_progress = [&](const ejk::TuneProgress&) { stop = true; };
+  EXPECT_EQ(tuned(ejk::Executor(o)), 60);
+  EXPECT_EQ(stored().evidence.samples, rounds);
+  EXPECT_EQ(stored().evidence.strategy, "race");
+  EXPECT_FALSE(stored().evidence.complete);
 }
 
 TEST_F(Resuming, HappensOnlyWhereItIsWantedAndOfUse) {

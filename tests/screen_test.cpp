@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sets too large to race are searched.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include "tunings.h"
 
@@ -11,6 +15,7 @@ namespace {
 
 using namespace tunings;
 using ejk::Outcome;
+using std::chrono::milliseconds;
 using testing::IsEmpty;
 
 // ---- large sets --------------------------------------------------------------------------------
@@ -228,6 +233,48 @@ TEST_F(LargeSets, AControlThatFailsIsReplacedInTheSameUnit) {
   expect_one_unit(entry);
 }
 
+void offer_up_to(int units) {
+  Work::offered.resize(static_cast<size_t>(units));
+  std::iota(Work::offered.begin(), Work::offered.end(), 1);
+}
+
+TEST_F(LargeSets, NewCandidatesOfASearchedSetAreMeasured) {
+  offer_up_to(60);
+  Work::heuristic = 1;
+  Work::work = [](int units) { spin(units > 60 ? 10 : 100); };
+  EXPECT_LE(tuned(ejk::Executor(stored_options())), 60);
+  ASSERT_TRUE(stored().evidence.complete);
+  ASSERT_NE(stored().evidence.strategy, "race");
+  offer_up_to(64);
+  EXPECT_GT(tuned(ejk::Executor(stored_options())), 60);
+  EXPECT_TRUE(stored().evidence.complete);
+  runs.clear();
+  EXPECT_GT(tuned(ejk::Executor(stored_options())), 60);
+  EXPECT_EQ(std::accumulate(&runs[0], &runs[0] + SharedCounts::size, 0), 0);
+}
+
+// Nobody knows whether it would have come back.
+TEST_F(LargeSets, AHeuristicWhoseFirstRunWasStoppedIsNoAnswer) {
+  for (int candidates : {4, 60}) {  // few ones too
+    runs.clear();
+    offer_up_to(candidates);
+    Work::heuristic = 1;
+    Work::work = [host = ::getpid()](int units) {
+      while (units == 1 && ::getpid() != host) ::pause();
+    };
+    std::atomic<bool> stop = false;
+    auto o = stored_options();
+    o.stop = &stop;
+    std::jthread other([&] {
+      while (runs[1] == 0) std::this_thread::sleep_for(milliseconds(1));
+      stop = true;
+    });
+    EXPECT_THROW(ejk::Executor(o).tune(Work{}, x, y), ejk::Error) << candidates;
+    EXPECT_EQ(runs[1], 1) << candidates;
+    EXPECT_THROW(stored(), std::runtime_error) << candidates;
+  }
+}
+
 TEST_F(LargeSets, ASearchBeginsWhereAnotherCallOfTheOpWasFastest) {
   Bowl::make(28, 3);
   auto o = stored_options();
@@ -246,6 +293,40 @@ TEST_F(LargeSets, ASearchBeginsWhereAnotherCallOfTheOpWasFastest) {
   for (size_t i : {1, 2, 3}) sum += Bowl::cost(config_of(tried[i]));
   EXPECT_LT(sum / 3, 1.75);
   EXPECT_LT(Bowl::cost(result.config), 1.5 * Bowl::cost(best));
+}
+
+// Nothing but tunings of other calls, more than anybody wants to read.
+class ManyTunings : public ejk::Store {
+ public:
+  static constexpr int most = 1000;
+  int read = 0;
+
+  void for_each(std::string_view op, const std::function<bool(const ejk::Entry&)>& visit) override {
+    ejk::Entry entry;
+    entry.id.op = op;
+    entry.candidates.resize(2);
+    do entry.id.key = std::to_string(++read);
+    while (visit(entry) && read < most);
+  }
+  std::optional<ejk::Entry> get(const ejk::EntryId&) override { return std::nullopt; }
+  bool put(const ejk::Entry&, bool) override { return false; }
+  bool erase(const ejk::EntryId&) override { return false; }
+  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, milliseconds) override {
+    return nullptr;
+  }
+  std::string where() const override { return "nowhere"; }
+  bool writable() const override { return false; }
+};
+
+TEST_F(LargeSets, OtherCallsAreReadWithinTheBudget) {
+  Bowl::make(28, 3);
+  const auto many = std::make_shared<ManyTunings>();
+  auto o = options();
+  o.persistent =
+      std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{many});
+  o.policy->budget_seconds = 0;
+  ejk::Executor(o).tune(Bowl{}, x, y);
+  EXPECT_EQ(many->read, 1);
 }
 
 }  // namespace

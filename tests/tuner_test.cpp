@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Races of fake kernels with controlled work, and the comparison of their outputs.
+// Races and searches of fake kernels with controlled work, and the comparison of their outputs.
 #include <ejk/config.h>
 #include <ejk/tuner.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -357,6 +358,18 @@ TEST(Tuning, OneThatSleepsForcesTheWallClock) {
   EXPECT_EQ(result.winner, 1u);  // by thread time the sleeper would look fast
 }
 
+// A warm-up that is over after one long run does not see it.
+TEST(Tuning, OneThatSleepsAtEveryRunButTheFirstForcesTheWallClock) {
+  FakeTrial trial;
+  trial.work = [runs = 0](int c) mutable {
+    if (c == 1 && ++runs > 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    else spin(c == 1 ? 5000 : 300);
+  };
+  const TuneResult result = tune(trial, configs({1, 2}));
+  EXPECT_EQ(result.evidence.clock, "wall");
+  EXPECT_EQ(result.winner, 1u);
+}
+
 TEST(Tuning, OneThatUsesThreadsForcesTheWallClock) {
   FakeTrial trial;
   trial.work = [](int c) {
@@ -414,6 +427,215 @@ TEST(Tuning, ALongRaceIsCutByItsBudget) {
   EXPECT_FALSE(result.evidence.complete);
   EXPECT_TRUE(result.winner);
   EXPECT_LT(result.evidence.samples, 1000);
+}
+
+// ---- going on with an earlier tuning -----------------------------------------------------------
+
+Measurement known(int value, const std::string& status, double ratio) {
+  Measurement m;
+  m.config = config(value).to_value(), m.status = status;
+  m.ratio = m.ratio_low = m.ratio_high = ratio;
+  m.seconds = 1e-3 * ratio, m.samples = 20;
+  return m;
+}
+
+Measurement known_invalid(int value) {
+  Measurement m;
+  m.config = config(value).to_value(), m.status = "rejected", m.kind = "invalid";
+  return m;
+}
+
+bool was_run(const FakeTrial& trial, int value) {
+  return std::ranges::find(trial.log, std::pair{'x', value}) != trial.log.end();
+}
+
+const Measurement& of(const TuneResult& result, int value) {
+  const auto found =
+      std::ranges::find(result.candidates, config(value).to_value(), &Measurement::config);
+  if (found == result.candidates.end()) throw std::runtime_error("not listed");
+  return *found;
+}
+
+ProgressSink stop_at(std::atomic<bool>& stop, TuneProgress::Kind kind, uint64_t tried = 0) {
+  return [&stop, kind, tried](const TuneProgress& p) {
+    if (p.kind == kind && p.tried >= tried) stop = true;
+  };
+}
+
+TEST(GoingOn, IsNotCompleteIfItWasStoppedAfterOneRound) {
+  FakeTrial trial;
+  std::atomic<bool> stop = false;
+  TuneTask task = task_of(trial, configs({100, 150, 30}));
+  task.known = {known(100, "ok", 1), known(150, "slower", 1.5)};
+  task.known_winner = config(100).to_value();
+  task.stop = &stop;
+  task.on_progress = stop_at(stop, TuneProgress::Kind::round);
+  const TuneResult result = Tuner().tune(task);
+  EXPECT_EQ(result.evidence.samples, 1);
+  EXPECT_FALSE(result.evidence.complete);
+  EXPECT_FALSE(was_run(trial, 150));
+}
+
+TEST(GoingOn, AHeuristicThatWonStaysIfOneRoundIsAllThereWas) {
+  FakeTrial trial;
+  std::atomic<bool> stop = false;
+  TuneTask task = task_of(trial, configs({150, 160, 300}), config(60));
+  task.heuristic_may_win = true;
+  task.known = {known(150, "slower", 2.5), known(160, "slower", 2.7), known(60, "ok", 1)};
+  task.known_winner = config(60).to_value();
+  task.stop = &stop;
+  task.on_progress = stop_at(stop, TuneProgress::Kind::round);
+  const TuneResult result = Tuner().tune(task);
+  ASSERT_TRUE(result.winner);
+  EXPECT_EQ(result.config.as<int>(), 60);
+  EXPECT_FALSE(result.evidence.complete);
+}
+
+// ---- large sets --------------------------------------------------------------------------------
+
+// 0, 1, ...
+std::vector<AnyConfig> first_configs(int count) {
+  std::vector<AnyConfig> list;
+  for (int i = 0; i < count; ++i) list.push_back(config(i));
+  return list;
+}
+
+TEST(Searching, DoesNotRecallWhatTheCallRefuses) {
+  FakeTrial trial;
+  trial.work = [](int c) { spin(c == 7 ? 10 : 60); };
+  TuneTask task = task_of(trial, first_configs(60));
+  for (int i = 0; i < 10; ++i) task.known.push_back(known(i, i == 3 ? "ok" : "tied", 1));
+  task.known[7].ratio = 0.2;
+  task.known_winner = config(3).to_value();
+  task.known_complete = false;
+  task.is_valid = [](const AnyConfig& c) { return c.as<int>() != 7; };
+  task.budget.evaluations = 20;
+  task.guard = false;
+  const TuneResult result = Tuner().tune(task);
+  ASSERT_TRUE(result.winner);
+  EXPECT_NE(result.winner, 7u);
+  EXPECT_FALSE(was_run(trial, 7));
+  EXPECT_EQ(of(result, 7).kind, "invalid");
+}
+
+TEST(Searching, WhatWasRefusedBeforeCostsNoEvaluations) {
+  FakeTrial trial;
+  trial.work = [](int) { spin(60); };
+  TuneTask task = task_of(trial, first_configs(400));
+  task.is_valid = [](const AnyConfig& c) { return c.as<int>() % 10 == 0; };
+  for (int i = 0; i < 100; ++i)
+    task.known.push_back(i % 10 == 0 ? known(i, i == 0 ? "ok" : "tied", 1) : known_invalid(i));
+  task.known_winner = config(0).to_value();
+  task.known_complete = false;
+  task.budget.evaluations = 20;
+  std::set<int64_t> fresh;
+  task.on_progress = [&](const TuneProgress& p) {
+    if (p.kind == TuneProgress::Kind::candidate && p.config.as_int() >= 100)
+      fresh.insert(p.config.as_int());
+  };
+  Tuner().tune(task);
+  EXPECT_EQ(fresh.size(), 10u);  // ten are known
+}
+
+// What is known is in units of a winner that fails now; 20 is the best of the rest.
+TEST(Searching, GoesOnInTheSameUnitWithoutTheEarlierWinner) {
+  FakeTrial trial;
+  trial.work = [](int c) {
+    if (c == 100) throw std::runtime_error("no longer");
+    spin(c == 0 ? 400 : c == 20 ? 50 : 200);
+  };
+  TuneTask task = task_of(trial, first_configs(300), config(0));
+  task.known = {known(0, "slower", 10), known(100, "ok", 1)};
+  for (int i = 1; i <= 30; ++i) task.known.push_back(known(i, "slower", i == 20 ? 1.25 : 5));
+  task.known_winner = config(100).to_value();
+  task.known_complete = false;
+  task.budget.evaluations = 60;
+  const TuneResult result = Tuner().tune(task);
+  EXPECT_EQ(result.winner, 20u);
+  EXPECT_EQ(of(result, 100).kind, "threw");
+}
+
+TEST(Searching, ThatIsStoppedWhenItGoesOnKeepsWhatWasMeasured) {
+  FakeTrial trial;
+  trial.work = [](int) { spin(60); };
+  std::atomic<bool> stop = false;
+  TuneTask task = task_of(trial, first_configs(300));
+  for (int i = 0; i < 30; ++i)
+    task.known.push_back(known(i, i == 3 ? "ok" : i < 10 ? "tied" : "slower", 1 + 0.01 * i));
+  task.known[3].ratio = 1;
+  task.known_winner = config(3).to_value();
+  task.known_complete = false;
+  task.stop = &stop;
+  task.on_progress = stop_at(stop, TuneProgress::Kind::candidate, 2);
+  const TuneResult result = Tuner().tune(task);
+  EXPECT_EQ(result.winner, 3u);
+  EXPECT_FALSE(result.evidence.complete);
+  for (const Measurement& m : task.known) {
+    const int value = static_cast<int>(m.config.as_int());
+    if (value == 3) continue;
+    EXPECT_NE(of(result, value).status, "untried") << value;
+    EXPECT_EQ(of(result, value).ratio, m.ratio) << value;
+    EXPECT_EQ(of(result, value).samples, m.samples) << value;
+  }
+}
+
+TEST(Searching, OnesThatDoNothingDoNotFillTheFinal) {
+  FakeTrial trial;
+  trial.work = [](int c) { spin(c < 16 ? 0 : c == 40 ? 40 : 160); };
+  trial.write = [](int c, FakeTrial& t) {
+    if (c >= 16) t.in_out += 1, t.output = 2;
+  };
+  TuneTask task = task_of(trial, first_configs(64));
+  const TuneResult result = Tuner(TunerOptions{.strategy = "exhaustive"}).tune(task);
+  EXPECT_EQ(result.winner, 40u);
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(of(result, i).kind, "wrong") << i;
+}
+
+TEST(Searching, ThatIsStoppedGivesTheBestItFound) {
+  FakeTrial trial;
+  trial.work = [](int c) { spin(c >= 100 ? 50 : 150); };
+  std::atomic<bool> stop = false;
+  TuneTask task = task_of(trial, first_configs(200), config(0));
+  task.stop = &stop;
+  task.on_progress = stop_at(stop, TuneProgress::Kind::candidate, 40);
+  const TuneResult result = Tuner().tune(task);
+  ASSERT_TRUE(result.winner);
+  EXPECT_GE(*result.winner, 100u);
+  EXPECT_FALSE(result.evidence.complete);
+}
+
+// The very first run is a slow one, of which nothing follows for the others.
+TEST(Searching, EndsWithTheFirstThatIsFastEnough) {
+  FakeTrial trial;
+  trial.work = [runs = 0](int c) mutable {
+    if (runs++ == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    spin(c % 2 == 0 ? 20 : 1000);
+  };
+  TuneTask task = task_of(trial, first_configs(300), config(1));
+  task.budget.target_seconds = 0.2 * Tuner().measure(spin, 1000);
+  task.guard = false;
+  uint64_t tried = 0;
+  task.on_progress = [&](const TuneProgress& p) { tried = p.tried; };
+  const TuneResult result = Tuner().tune(task);
+  ASSERT_TRUE(result.winner);
+  EXPECT_EQ(*result.winner % 2, 0u);
+  EXPECT_LE(tried, 60u);
+  EXPECT_TRUE(result.evidence.complete);
+}
+
+TEST(Searching, WithAsManyEvaluationsAsAllowedIsComplete) {
+  for (int heuristic : {0, 1000}) {  // a candidate, and one that is none
+    FakeTrial trial;
+    trial.work = [](int) { spin(60); };
+    TuneTask task = task_of(trial, first_configs(300), config(heuristic));
+    task.budget.evaluations = 8;
+    uint64_t tried = 0;
+    task.on_progress = [&](const TuneProgress& p) { tried = p.tried; };
+    const TuneResult result = Tuner().tune(task);
+    EXPECT_TRUE(result.evidence.complete) << heuristic;
+    EXPECT_EQ(tried, 8u) << heuristic;
+    for (const Measurement& m : result.candidates) EXPECT_NE(m.status, "untried") << heuristic;
+  }
 }
 
 // ---- plain functions ---------------------------------------------------------------------------

@@ -115,6 +115,23 @@ struct Steps {
 using First = Steps<1>;
 using Second = Steps<2>;
 
+// Its guess is by far the fastest and kills all processes that run it, or the victim only.
+struct Guessing {
+  static constexpr std::string_view op_id = "guessing", version = "1";
+  using Config = Does;
+  static inline bool kills_all = false;
+
+  double run(const Config& c, double x) const {
+    if (c.does == "guess" && (kills_all || ::getpid() == shared().victim)) std::abort();
+    work(c.does == "guess" ? 2 : 60);
+    return 2 * x;
+  }
+  std::vector<Config> candidate_cfgs(const Invocation&) const {
+    return {{"slow"}, {"guess"}, {"slow too"}};
+  }
+  Config heuristic_cfg(const Invocation&) const { return {"guess"}; }
+};
+
 // ---- processes ---------------------------------------------------------------------------------
 
 class TuningDeaths : public ::testing::Test {
@@ -313,6 +330,50 @@ TEST_F(DeadlyCandidate, IsTriedAgainAfterTheQuarantineWasCleared) {
   EXPECT_TRUE(well(tunes_anew()));
   EXPECT_THAT(names(take_runs()), Contains("crash"));
   EXPECT_EQ(kind_of_crash(only_entry()), "crashed");
+}
+
+// ---- a deadly heuristic ------------------------------------------------------------------------
+
+class DeadlyHeuristic : public TuningDeaths {
+ protected:
+  int next_process(bool guard, bool victim = true) {
+    return process(guard, [victim](const Executor& e) {
+      shared().victim = victim ? ::getpid() : 0;
+      if (e(Guessing{}, 4.) != 8) std::_Exit(2);
+    });
+  }
+  void expect_left_out_after(int deaths, bool guard) {
+    for (int i = 0; i < deaths; ++i) ASSERT_TRUE(WIFSIGNALED(next_process(guard))) << i;
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(well(next_process(guard))) << i;
+    const Entry entry = only_entry();
+    EXPECT_THAT(name_of(entry.config), HasSubstr("slow"));
+    EXPECT_TRUE(entry.evidence.complete);
+    const Measurement* guess = measured(entry, "guess");
+    ASSERT_NE(guess, nullptr);
+    EXPECT_EQ(guess->status, "untried");
+    EXPECT_THAT(guess->why, HasSubstr("processes died"));
+  }
+};
+
+TEST_F(DeadlyHeuristic, IsLeftOutAfterTwoDeathsWithoutAGuard) {
+  Guessing::kills_all = true;
+  expect_left_out_after(2, false);
+}
+
+TEST_F(DeadlyHeuristic, IsLeftOutAfterFourDeathsIfItPassesInChildren) {
+  Guessing::kills_all = false;
+  expect_left_out_after(4, true);
+}
+
+TEST_F(DeadlyHeuristic, ThatWasInnocentHasAnotherChanceWhereThereIsAGuard) {
+  Guessing::kills_all = false;
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(WIFSIGNALED(next_process(false))) << i;
+  ASSERT_TRUE(well(next_process(false)));
+  EXPECT_THAT(name_of(only_entry().config), HasSubstr("slow"));
+  EXPECT_FALSE(only_entry().evidence.complete);
+  ASSERT_TRUE(well(next_process(true, false)));
+  EXPECT_EQ(name_of(only_entry().config), "guess");
+  EXPECT_TRUE(only_entry().evidence.complete);
 }
 
 }  // namespace
