@@ -2,6 +2,7 @@
 // ejk explain: what a call would run with here, and why. Of a recorded call whose kernel is known,
 // the whole chain; of anything else, what the layers of the store hold.
 #include <algorithm>
+#include <utility>
 
 #include <ejk/device.h>
 #include <ejk/error.h>
@@ -17,13 +18,14 @@ struct LayerAnswer {
   std::string why;
 };
 
-LayerAnswer judge(const Held& held, bool answered) {
+// `asked`: whether a layer in front was. One whose config does not fit hides those behind it, too.
+LayerAnswer judge(const Held& held, bool& asked) {
   const Entry& e = held.entry;
   if (e.id.device != cpu_device().fingerprint)
     return {&held, false, "it is for another device, " + e.id.device};
   if (e.outcome == Outcome::failed)
     return {&held, false, "its tuning rejected every candidate: the heuristic is used"};
-  if (answered) return {&held, false, "a layer in front answers"};
+  if (std::exchange(asked, true)) return {&held, false, "a layer in front is asked"};
   std::string why = e.outcome == Outcome::unresolved
                         ? "the machine was too noisy to tell: the incumbent is used"
                         : "it is used";
@@ -44,13 +46,13 @@ Value explain_stored(const std::vector<Held>& entries, Output& out) {
     const EntryId& id = entries[i].entry.id;
     out.line(id.op + " " + id.key + "  " + call_text(id.spec));
     Value layers = Value::array();
-    bool answered = false;
+    bool asked = false, answered = false;
     Value config;
     for (; i < entries.size() && entries[i].entry.id.op == id.op &&
            entries[i].entry.id.key == id.key && entries[i].entry.id.spec == id.spec &&
            entries[i].entry.id.device == id.device;
          ++i) {
-      const LayerAnswer answer = judge(entries[i], answered);
+      const LayerAnswer answer = judge(entries[i], asked);
       if (answer.answers) answered = true, config = entries[i].entry.config;
       out.line("  " + entries[i].where + ": " + config_text(entries[i].entry.config) + ": " +
                answer.why);

@@ -40,6 +40,9 @@ bool write_all(int fd, std::string_view text) {
 
 }  // namespace
 
+// Some hundred thousand entries; something that never ends must not take all memory.
+constexpr size_t largest = size_t{2} << 30;
+
 std::string read_whole(const std::string& path) {
   Descriptor file{path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0) fail("read", path);
@@ -51,6 +54,10 @@ std::string read_whole(const std::string& path) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail("read", path);
     if (count == 0) return out;
+    if (out.size() > largest) {
+      errno = EFBIG;
+      fail("read", path);
+    }
     out.append(buffer.data(), static_cast<size_t>(count));
   }
 }

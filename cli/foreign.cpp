@@ -25,7 +25,13 @@ struct Reading {
   ForeignCounts counts = {};
   bool stopped = false;
 
-  void take(const Entry& entry) { stopped = stopped || !visit(entry); }
+  void take(const Entry& entry) {
+    // It would take the place of the call that the spec is of, and answer none.
+    if (const EntryId& id = entry.id; !id.spec.empty() && id.key != short_hash(id.spec) &&
+                                      id.spec != stable_json(Value::object({{"key", id.key}})))
+      return damaged("[" + id.op + "] the key " + id.key + " of an entry is not that of its spec");
+    stopped = stopped || !visit(entry);
+  }
   void damaged(const std::string& what) {
     if (++counts.damaged <= most_damaged_reports) problems.sink()(what);
   }

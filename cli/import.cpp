@@ -25,13 +25,22 @@ void move_to_device(Entry& entry, const std::string& device) {
   if (entry.provenance == "measured") entry.provenance = "transferred";
 }
 
+// Better than what is there, not only as good. Of two that are, everybody keeps the same one,
+// whichever came first: the one with more measurements, then the one whose text sorts first.
+bool should_replace(const Entry& entry, const Entry& present) {
+  const Value& environment = cpu_device().environment;
+  if (!better_evidence(entry, present, environment)) return false;
+  if (!better_evidence(present, entry, environment)) return true;
+  if (entry.candidates.size() != present.candidates.size())
+    return entry.candidates.size() > present.candidates.size();
+  return stable_json(entry_to_document(entry)) < stable_json(entry_to_document(present));
+}
+
 void put(DirectoryStore& store, const Entry& entry, bool replace, bool dry_run, Counts& counts) {
   const auto present = store.get(entry.id);
   // An entry of the key alone does not stand in the place of this one.
   const bool taken = present && present->id.spec == entry.id.spec;
-  const bool better = !taken || replace ||
-                      (entry_to_document(*present) != entry_to_document(entry) &&
-                       better_evidence(entry, *present, cpu_device().environment));
+  const bool better = !taken || replace || should_replace(entry, *present);
   if (!better) ++counts.kept;
   else if (!dry_run && !store.put(entry, replace)) ++counts.failed;
   else ++(taken ? counts.replaced : counts.added);

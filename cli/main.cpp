@@ -172,6 +172,10 @@ class Line {
         ->type_name("OP")
         ->take_all()
         ->expected(1);
+    verb->add_option("--device", what_if_.device,
+                     "Calls recorded on this device: its fingerprint, or how that begins")
+        ->type_name("DEVICE")
+        ->capture_default_str();
     verb->add_option("--min-coverage", what_if_.least_coverage,
                      "Exit with 4 if less of the recorded time is covered, in percent")
         ->type_name("PERCENT")

@@ -75,7 +75,7 @@ std::string bash_words(const std::string& kind) {
   if (kind == "FILE" || kind == "LIB" || kind == "FROM") return "$(compgen -f -- \"$word\")";
   if (kind == "OP") return "$(_ejk_column 1)";
   if (kind == "KEY") return "$(_ejk_column 2)";
-  if (kind == "SHELL") return "bash zsh fish";
+  if (kind == "SHELL") return "bash\nzsh\nfish";
   if (kind == "DEVICE") return "this";
   return "";
 }
@@ -97,7 +97,7 @@ std::string bash_completion(const std::vector<VerbHelp>& verbs) {
       "  ejk ls 2>/dev/null | awk -v n=\"$1\" '$1 ~ /@v/ { print $n }' | sort -u\n"
       "}\n"
       "_ejk() {\n"
-      "  local word=${COMP_WORDS[COMP_CWORD]} words= IFS=$' \\t\\n'\n"
+      "  local word=${COMP_WORDS[COMP_CWORD]} words= more= line\n"
       "  if [ \"$COMP_CWORD\" = 1 ]; then\n"
       "    words='" +
       joined(first_words(verbs)) +
@@ -107,7 +107,7 @@ std::string bash_completion(const std::vector<VerbHelp>& verbs) {
   for (const auto& [words, names] : valued) {
     std::string pattern;
     for (const std::string& name : names) pattern += (pattern.empty() ? "" : "|") + name;
-    out += "      " + pattern + ") words=\"" + words + "\" ;;\n";
+    out += "      " + pattern + ") more=\"" + words + "\" ;;\n";
   }
   out +=
       "      *)\n"
@@ -115,14 +115,18 @@ std::string bash_completion(const std::vector<VerbHelp>& verbs) {
   for (const std::string& first : first_words(verbs)) {
     out += "          " + first + ") words='" + options_after(verbs, first) + "'";
     if (const std::string& words = arguments[first]; !words.empty())
-      out += "; [[ $word == -* ]] || words+=\" " + words + "\"";
+      out += "; [[ $word == -* ]] || more=\"" + words + "\"";
     out += " ;;\n";
   }
   out +=
       "        esac ;;\n"
       "    esac\n"
       "  fi\n"
-      "  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
+      "  # compgen -W would run the $(commands) in names of files and ops.\n"
+      "  COMPREPLY=()\n"
+      "  while IFS= read -r line; do\n"
+      "    [[ -n $line && $line == \"$word\"* ]] && COMPREPLY+=(\"$(printf %q \"$line\")\")\n"
+      "  done <<<\"${words// /$'\\n'}\"$'\\n'\"$more\"\n"
       "}\n"
       "complete -o default -F _ejk ejk\n";
   return out;

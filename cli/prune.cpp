@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ejk prune: entries and files that are of no more use.
+#include <string.h>
 #include <time.h>
 
 #include <algorithm>
@@ -41,15 +42,9 @@ std::pair<std::string, std::string> name_and_version(const std::string& op) {
                                  : std::pair{op.substr(0, at), op.substr(at + 2)};
 }
 
-// "10" is newer than "9".
+// "10" is newer than "9", and "1.10" than "1.9".
 bool older_version(const std::string& a, const std::string& b) {
-  int x = 0, y = 0;
-  const auto number = [](const std::string& text, int& to) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
-    return error == std::errc() && end == text.data() + text.size();
-  };
-  if (number(a, x) && number(b, y)) return x < y;
-  return a < b;
+  return strverscmp(a.c_str(), b.c_str()) < 0;
 }
 
 std::string why_prune(const PruneOptions& options, const Entry& entry, time_t oldest,
@@ -94,6 +89,14 @@ int prune_verb(const PruneOptions& options, Output& out) {
   Table table({{"OP"}, {"KEY"}, {"WHY"}, {"DEVICE"}});
   Value list = Value::array(), files = Value::array();
   size_t failed = 0;
+  const auto remove = [&](const std::string& file) {
+    std::error_code error;
+    if (options.dry_run || fs::remove(file, error)) return true;
+    if (!error) return false;  // somebody else has
+    ++failed;
+    problems.sink()("cannot remove " + file + ": " + error.message());
+    return false;
+  };
   Progress progress;
   for (const Held& held : entries) {
     if (stop.requested()) break;
@@ -102,24 +105,20 @@ int prune_verb(const PruneOptions& options, Output& out) {
     if (!matches(options.filter, held.entry.id)) continue;
     const std::string why = why_prune(options, held.entry, oldest, newest);
     if (why.empty()) continue;
-    if (!options.dry_run && !store.erase(held.entry.id)) {
-      ++failed;
-      continue;
-    }
+    // What stands in its place by now was not judged, and stays; so does what answers the same
+    // call.
+    const auto present = store.get(held.entry.id);
+    if (!present || entry_to_document(*present) != entry_to_document(held.entry)) continue;
+    if (!remove(store.file_of(held.entry.id))) continue;
     table.add({held.entry.id.op, held.entry.id.key, why, held.entry.id.device});
     Value summary = entry_summary(held);
     summary["why"] = why;
     list.push_back(std::move(summary));
   }
-  if (options.damaged)
+  if (options.damaged && !stop.requested())
     for (const BadFile& file : bad_files(path, records_of(options.store))) {
       if (file.kind != BadFile::Kind::damaged) continue;
-      std::error_code error;
-      if (!options.dry_run && !fs::remove(file.path, error)) {
-        ++failed;
-        problems.sink()("cannot remove " + file.path + ": " + error.message());
-        continue;
-      }
+      if (!remove(file.path)) continue;
       files.push_back(file.path);
       out.line(file.path + ": " + file.why);
     }

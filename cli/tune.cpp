@@ -166,7 +166,7 @@ OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selecto
     if (offline.tune_call) {
       call.id = id;
       made.reset();  // its arrays
-      result.entries.push_back(offline.tune_call(call, options.budget_per_call));
+      result.entries.push_back(offline.tune_call(call, selector.policy().budget_seconds));
     } else result.entries.push_back(selector.tune(made->invocation(), made->kernel()).second);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::no_configuration) throw;
@@ -235,7 +235,9 @@ int tune_verb(const TuneOptions& options, Output& out) {
 
   const StopOnInterrupt stop;
   Progress progress;
-  const auto selector = selector_for(store, options.budget_per_call, progress);
+  const double per_call = options.budget > 0 ? std::min(options.budget, options.budget_per_call)
+                                             : options.budget_per_call;
+  const auto selector = selector_for(store, per_call, progress);
   OfflineOptions offline;
   offline.folder = recorded_folder(options.kernels);
   offline.ops = options.ops;

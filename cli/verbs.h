@@ -134,6 +134,7 @@ struct BenchOptions {
 int bench_verb(const BenchOptions&, Output& out);
 
 struct WhatIfOptions {
+  std::string device = "this";  // that recorded them
   std::string store;
   KernelOptions kernels;
   std::vector<std::string> ops;

@@ -20,7 +20,7 @@ using enum Table::Align;
 
 // From best to worst; those before the last three run with something that is stored.
 constexpr std::array<const char*, 8> tiers = {
-    "measured here",     "measured in another environment",
+    "measured here",     "measured in another environment or elsewhere",
     "cut short",         "too noisy to tell",
     "imported",          "does not fit the kernel: heuristic",
     "failed: heuristic", "nothing: heuristic"};
@@ -41,7 +41,8 @@ size_t tier_of(const std::optional<PersistentCache::Found>& found) {
   if (e.provenance == "imported") return 4;
   if (e.outcome == Outcome::unresolved) return 3;
   if (!e.evidence.complete) return 2;
-  return e.environment == cpu_device().environment ? 0 : 1;
+  const bool here = e.id.device == cpu_device().fingerprint && e.provenance != "transferred";
+  return here && e.environment == cpu_device().environment ? 0 : 1;
 }
 
 struct Sum {
@@ -111,12 +112,19 @@ int what_if_verb(const WhatIfOptions& options, Output& out) {
   const auto store = open_layers(options.store, true, problems);
   Filter filter;
   filter.ops = options.ops;
-  const auto calls = recorded_calls(options.kernels, filter, problems);
+  auto calls = recorded_calls(options.kernels, filter, problems);
+  filter.device = options.device;
+  const size_t elsewhere =
+      std::erase_if(calls, [&](const RecordedCall& call) { return !matches(filter, call.id); });
   if (calls.empty())
-    throw Failure(exit_nothing, "no such calls are recorded in " +
-                                    recorded_folder(options.kernels) +
-                                    " (EJKERNEL_OPS_RECORD=1 records a program's calls)");
+    throw Failure(exit_nothing,
+                  "no such calls are recorded in " + recorded_folder(options.kernels) +
+                      (elsewhere > 0 ? fmt::format(" by {}; {} by other devices (--device)",
+                                                   device_named(options.device), elsewhere)
+                                     : " (EJKERNEL_OPS_RECORD=1 records a program's calls)"));
   Value document = coverage_document(calls, *store);
+  document["device"] = device_named(options.device);
+  document["other_devices"] = elsewhere;
 
   const double all_calls = number(document, "calls"), all_seconds = number(document, "seconds");
   Table table({{"ANSWER"},
@@ -158,7 +166,9 @@ int what_if_verb(const WhatIfOptions& options, Output& out) {
     out.line();
     out.table(worst);
   }
-  const bool enough = 100 * number(coverage, "time") >= options.least_coverage;
+  if (elsewhere > 0)
+    out.line(fmt::format("{} further recorded on other devices (--device)", elsewhere));
+  const bool enough = number(coverage, "time") >= options.least_coverage / 100;
   document["problems"] = problems.to_value();
   out.document(document);
   return enough ? exit_ok : exit_unfit;

@@ -99,6 +99,9 @@ FoundLabels from_text_file(const base::Fd& file, const std::string& path,
   return {format_of(escapes), found.take(), {}};
 }
 
+// No serialized message is larger; something that never ends is none.
+constexpr size_t largest_proto = size_t{2} << 30;
+
 FoundLabels from_file(const std::string& path, const LabelOptions& options) {
   const base::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) cannot_read(path, errno);
@@ -109,8 +112,10 @@ FoundLabels from_file(const std::string& path, const LabelOptions& options) {
   if (!is_binary({buffer.get(), filled}))
     return from_text_file(file, path, std::move(buffer), capacity, filled, options);
   std::string bytes(buffer.get(), filled);
-  for (size_t n = filled; n == capacity; bytes.append(buffer.get(), n))
+  for (size_t n = filled; n == capacity; bytes.append(buffer.get(), n)) {
+    if (bytes.size() > largest_proto) cannot_read(path, EFBIG);
     n = fill(file, buffer.get(), capacity, path);
+  }
   return from_bytes(bytes, options);
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -150,6 +151,11 @@ RecordedCall record_from_document(const Value& document) {
   call.calls = member(document, "calls").as_uint();
   call.timed_calls = member(document, "timed_calls").as_uint();
   call.timed_seconds = member(document, "timed_seconds").as_double();
+  // Plans and coverage add these up: one that is no number would make all of them none.
+  constexpr uint64_t most_calls = uint64_t{1} << 53;
+  if (call.calls > most_calls || call.timed_calls > most_calls ||
+      !std::isfinite(call.timed_seconds) || call.timed_seconds < 0)
+    throw Error(ErrorKind::parse, "the record's counts make no sense");
   call.first = member(document, "first").as_string();
   call.last = member(document, "last").as_string();
   if (call.id.key != short_hash(std::string_view(call.id.spec)) && !is_own_key(call.id))
@@ -190,8 +196,9 @@ struct Recording::State {
   bool ends = false;
   std::condition_variable woken;
 
-  std::mutex writing;  // held by the one who flushes
-  std::optional<size_t> files;
+  std::mutex writing;           // held by the one who flushes
+  std::optional<size_t> files;  // in the folder, once a flush needs to know
+  bool cleaned = false;
   std::thread thread;
 
   // ---- in memory
@@ -298,11 +305,8 @@ struct Recording::State {
     const int code = lock.error().code;
     if (!lock.held() && code != ENOLCK && code != EOPNOTSUPP && code != ENOSYS)
       return cannot_write(lock.error());
-    if (!files) {
-      base::remove_leftovers(folder + "/tmp");
-      files = 0;
-      for_each_file(folder, [&](const std::string&) { ++*files; });
-    }
+    if (!cleaned) base::remove_leftovers(folder + "/tmp"), cleaned = true;
+    files.reset();  // others may have added some since
     bool good = true;
     for (Dirty& d : all) {
       const bool kept = write(d);
@@ -322,7 +326,7 @@ struct Recording::State {
       warn("kept " + path, "not writing over " + path + ": " + present.why);
       return false;
     }
-    if (present.absent && *files >= options.most_calls) return too_many(), false;
+    if (present.absent && count_files() >= options.most_calls) return too_many(), false;
     RecordedCall call = d.call;
     call.last = base::utc_now();
     if (present.call && present.call->id.spec == call.id.spec) {
@@ -351,6 +355,15 @@ struct Recording::State {
     if (error) return cannot_write(error);
     if (present.absent) ++*files;
     return true;
+  }
+
+  // Of a flush, which holds the lock: all that any process has recorded.
+  size_t count_files() {
+    if (!files) {
+      files = 0;
+      for_each_file(folder, [&](const std::string&) { ++*files; });
+    }
+    return *files;
   }
 
   bool cannot_write(const FileError& error) {
@@ -415,8 +428,9 @@ std::shared_ptr<Recording> recording_from_environment() {
                 "EJKERNEL_OPS_RECORD is \"" + word + "\"; it must be \"1\" or \"0\"");
   const std::string path = default_recording_path();
   if (path.empty()) {
-    stderr_warnings()("calls are not recorded: there is no home directory to record them in; set "
-                      "EJKERNEL_OPS_RECORD_DIR");
+    stderr_warnings()(
+        "calls are not recorded: there is no home directory to record them in; set "
+        "EJKERNEL_OPS_RECORD_DIR");
     return nullptr;
   }
   static std::mutex mutex;

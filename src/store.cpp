@@ -327,7 +327,9 @@ Entry entry_from_document(const Value& document) {
 }
 
 bool better_evidence(const Entry& candidate, const Entry& present, const Value& environment) {
-  const auto here = [&](const Entry& entry) { return entry.environment == environment; };
+  const auto here = [&](const Entry& entry) {
+    return entry.environment == environment && entry.provenance != "transferred";
+  };
   const auto answers = [](const Entry& entry) { return entry.outcome != Outcome::failed; };
   const Evidence &a = candidate.evidence, &b = present.evidence;
   if (here(candidate) != here(present)) return here(candidate);

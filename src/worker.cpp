@@ -91,6 +91,10 @@ class Process {
       if (said_.size() > longest_line || !take_more()) return std::nullopt;
     }
   }
+  bool said_more() {
+    char buffer[4096];
+    return !said_.empty() || ::read(output_.get(), buffer, sizeof buffer) > 0;
+  }
   const std::string& said() const { return said_; }  // of the line that is not complete
   bool talks_without_end() const { return said_.size() > longest_line; }
 
@@ -304,7 +308,8 @@ struct Worker::State {
   void start(const RecordedCall* call) {
     // One that was told to stop ends by itself, one that died meanwhile had nothing to do.
     const bool of_no_use = std::exchange(told_to_stop, false) || std::exchange(busy, false);
-    if (process && (of_no_use || process->has_ended())) process.reset();
+    // What it said since its last answer would be taken for the next one.
+    if (process && (of_no_use || process->has_ended() || process->said_more())) process.reset();
     if (process) return;
     if (!refusal.empty()) throw Error(ErrorKind::invalid_argument, refusal);
     if (options.command.empty()) refuse("has no command");
@@ -387,6 +392,7 @@ struct Worker::State {
                          : fmt::format("did not answer within {:g} s and was killed", seconds));
           return std::nullopt;
         }
+        meanwhile();  // one that talks without a pause must hear, too
       }
     } catch (const Rubbish& rubbish) {
       lost = end(rubbish);

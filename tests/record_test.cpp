@@ -209,6 +209,17 @@ TEST_F(Record, TooManyCallsAreNotKeptAndSaidOnce) {
   EXPECT_THAT(calls_of("show@v3"), SizeIs(3));
 }
 
+TEST_F(Record, SeveralThatRecordAtOnceShareTheLimit) {
+  auto one = open({.most_calls = 3}), two = open({.most_calls = 3});
+  size_t n = 1;
+  for (int i = 0; i < 3; ++i)
+    for (const auto& recording : {one, two}) {
+      recording_into(recording)(fakes::Show{}, std::vector<float>(n++), y);
+      recording->flush();
+    }
+  EXPECT_THAT(calls_of("show@v3"), SizeIs(3));
+}
+
 TEST_F(Record, CallsWithoutDataCanBeAskedAbout) {
   auto recording = open();
   const ejk::Executor executor = recording_into(recording);
@@ -310,9 +321,9 @@ TEST_F(Record, TheSameSketchGivesTheSameData) {
 
 TEST_F(Record, EveryElementTypeCanBeMadeAgain) {
   using enum ejk::DType;
-  for (const ejk::DType dtype : {boolean, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
-                                 float16, bfloat16, float32, float64, complex64, complex128,
-                                 float8_e4m3fn, float8_e5m2, int4, uint2}) {
+  for (const ejk::DType dtype :
+       {boolean, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16,
+        float32, float64, complex64, complex128, float8_e4m3fn, float8_e5m2, int4, uint2}) {
     SCOPED_TRACE(ejk::dtype_name(dtype));
     const ejk::Tensor tensor(dtype, {5, 3});
     ejk::detail::RebuiltData data;

@@ -373,7 +373,10 @@ void DirectoryStore::for_each(std::string_view op, const std::function<bool(cons
         if (!file.ends_with(".json")) continue;
         const std::string path = directory + "/" + file;
         const auto entry = state_->read(path);
-        if (entry && file_of(entry->id) == path && !visit(*entry)) return;
+        if (!entry) continue;
+        if (file_of(entry->id) != path)
+          state_->warn(path, "passing over " + path + ": it is the entry of another call");
+        else if (!visit(*entry)) return;
       }
     }
   }

@@ -224,3 +224,42 @@ def test_from_recording_to_shipping(ejk, device, tmp_path):
         (told,) = ejk("explain", key, "--recorded-in", tmp_path / "recorded", "--json", env=layers).json["calls"]
         assert told["origin"] == "persistent"  # the user's own store is empty
     assert not list((tmp_path / "user").rglob("*.json"))
+
+
+def recorded_in(ejk, folder, store, *more, **how):
+    return ejk("what-if", "--store", store, "--recorded-in", folder, *more, **how)
+
+
+@pytest.mark.parametrize("counts", [{"seconds": float("nan")}, {"seconds": -100.0}, {"calls": 2**63}])
+def test_a_record_with_impossible_counts_does_not_spoil_the_sums(ejk, device, shifted, tmp_path, counts):
+    record(tmp_path / "r", device, shifted, seconds=2.0)
+    record(tmp_path / "r", device, of_op(shifted, "b@v1"), **counts)
+    told = recorded_in(ejk, tmp_path / "r", tmp_path / "first", "--json").json
+    assert (told["seconds"], told["shapes"]) == (2.0, 1) and "make no sense" in told["problems"][0]
+
+
+def test_29_of_100_seconds_are_29_percent(ejk, device, shifted, tmp_path):
+    record(tmp_path / "r", device, shifted, seconds=29.0)
+    record(tmp_path / "r", device, of_op(shifted, "b@v1"), seconds=71.0)
+    recorded_in(ejk, tmp_path / "r", tmp_path / "first", "--min-coverage", "29")
+    recorded_in(ejk, tmp_path / "r", tmp_path / "first", "--min-coverage", "29.1", expect=4)
+
+
+def test_what_if_is_about_one_device(ejk, device, shifted, tmp_path):
+    other = {**device, "fingerprint": "cpu|Other|0123456789abcdef"}
+    record(tmp_path / "r", device, shifted, seconds=1.0)
+    record(tmp_path / "r", other, of_op(shifted, "b@v1"), seconds=99.0)
+    told = recorded_in(ejk, tmp_path / "r", tmp_path / "first", "--json").json
+    assert (told["seconds"], told["other_devices"], told["to_tune"]) == (1.0, 1, [])
+    told = recorded_in(ejk, tmp_path / "r", tmp_path / "first", "--json", "--device", "cpu|Other").json
+    assert told["seconds"] == 99.0 and [c["op"] for c in told["to_tune"]] == ["b@v1"]
+
+
+def test_explain_knows_that_a_misfit_hides_the_layers_behind_it(ejk, device, plugin, shifted, tmp_path):
+    spec = json.dumps(shifted["spec"], sort_keys=True, separators=(",", ":"))
+    for name, config in [("front", {"nonsense": 1}), ("behind", {"block": 2})]:
+        exported(tmp_path / "e", entry(device, op=shifted["op"], spec=spec, config=config))
+        ejk("import", "--store", tmp_path / name, tmp_path / "e")
+    env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "front"), "EJKERNEL_PERSISTENT_CACHE_LAYERS": str(tmp_path / "behind")}
+    (told,) = ejk("explain", shifted["op"] + ":", *plugin, "--json", env=env).json["stored"]
+    assert told["origin"] == "none" and [layer["answers"] for layer in told["layers"]] == [False, False]

@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from tool import KEY, TOOL, VERBS
+from tool import KEY, TOOL, VERBS, entry, exported
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -131,3 +131,16 @@ def test_wrong_command_lines_are_refused_with_a_word(ejk, line, says):
 
 def test_version(ejk):
     assert re.fullmatch(r"ejk \d+\.\d+\.\d+\n", ejk("--version").stdout)
+
+
+def test_completion_runs_nothing_that_stands_in_names(ejk, device, tmp_path):
+    (tmp_path / "ejk").symlink_to(TOOL)
+    (tmp_path / "a$(touch${IFS}by_file)").write_text("")
+    ejk("import", exported(tmp_path / "e", entry(device, op="x$(touch${IFS}by_op)@v1")))
+    (tmp_path / "ejk.bash").write_text(ejk("completion", "bash").stdout)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")}
+    for words in ["ejk import a", "ejk ls x"]:
+        code = f". ./ejk.bash; COMP_WORDS=({words}); COMP_CWORD=2; _ejk; echo ${{#COMPREPLY[@]}}"
+        run = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=env)
+        assert run.stdout == "1\n"
+    assert not (tmp_path / "by_file").exists() and not (tmp_path / "by_op").exists()

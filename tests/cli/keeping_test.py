@@ -108,3 +108,23 @@ def test_quarantine(ejk, device, tmp_path):
     (left,) = ejk("quarantine", "ls", "--json").json["quarantined"]
     assert left["op"] == "other@v1"
     assert ejk("quarantine", "clear", "--all", "--json").json["cleared"] == 1
+
+
+def test_prune_takes_the_very_entry_and_no_other_of_its_key(ejk, device, tmp_path):
+    old = {**entry(device, time="2020-01-01T00:00:00Z"), "spec": None}
+    ejk("import", exported(tmp_path / "e", old, entry(device, time="2099-01-01T00:00:00Z")))
+    assert len(ejk("prune", "--older-than", "90d", "--json").json["removed"]) == 1
+    (left,) = ejk("ls", "--json").json["entries"]
+    assert left["time"].startswith("2099")
+
+
+def test_prune_knows_that_1_10_is_newer_than_1_9(ejk, device, tmp_path):
+    ejk("import", exported(tmp_path / "e", entry(device, op="gemm@v1.9"), entry(device, op="gemm@v1.10")))
+    assert [e["op"] for e in ejk("prune", "--old-versions", "--json").json["removed"]] == ["gemm@v1.9"]
+
+
+def test_a_file_under_a_wrong_name_is_told(ejk, store):
+    file = next((store / "v1").rglob("*.json"))
+    file.rename(file.with_name("0" * 32 + ".json"))
+    told = ejk("ls", "--json").json
+    assert len(told["entries"]) == 1 and "another call" in told["problems"][0]

@@ -156,3 +156,37 @@ def test_missing_sources_are_named(ejk, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "no store" in ejk("import", "empty", expect=3).stderr
     assert "empty" in ejk("merge", "into", "empty", expect=3).stderr
+
+
+def test_an_export_without_candidates_does_not_take_the_measurements_away(ejk, store):
+    ejk("export", "lean.jsonl", "--without-candidates")
+    told = ejk("import", "lean.jsonl", "--json").json
+    assert (told["replaced"], told["kept"]) == (0, 2)
+    assert all(e["candidates"] for e in ejk("show", KEY, "--json").json["entries"])
+
+
+def test_of_two_equals_everybody_keeps_the_same_one(ejk, device, tmp_path):
+    files = [exported(tmp_path / f"{i}", entry(device, config={"block": i})) for i in (1, 2)]
+    kept = set()
+    for store, order in [("a", (0, 1, 0, 1)), ("b", (1, 0, 1, 0))]:
+        for i in order:
+            told = ejk("import", "--store", tmp_path / store, files[i], "--json").json
+        assert told["replaced"] == 0
+        kept.add(ejk("ls", "--store", tmp_path / store, "--json").json["entries"][0]["config"]["block"])
+    assert len(kept) == 1
+
+
+def test_what_was_measured_on_another_device_does_not_replace_what_was_measured_here(ejk, device, tmp_path):
+    foreign = {**device, "fingerprint": "cpu|Other|0123456789abcdef"}
+    ejk("import", exported(tmp_path / "own", entry(device, samples=40, config={"block": 1})))
+    far = exported(tmp_path / "far", entry(foreign, samples=50, config={"block": 2}))
+    assert ejk("import", far, "--as-device", "this", "--json").json["kept"] == 1
+    assert ejk("ls", "--json").json["entries"][0]["config"] == {"block": 1}
+
+
+def test_an_entry_under_a_wrong_key_takes_nobodys_place(ejk, device, store, tmp_path):
+    wrong = {**entry(device), "key": "0" * 16}
+    told = ejk("import", exported(tmp_path / "wrong", wrong), "--json", expect=1).json
+    assert told["damaged"] == 1 and "0" * 16 in told["problems"][0]
+    assert KEY in [e["key"] for e in ejk("ls", "--json").json["entries"]]
+    assert not list(store.rglob("*.bad"))

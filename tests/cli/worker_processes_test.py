@@ -152,3 +152,42 @@ def test_a_worker_answers_a_request_by_hand(ejk, device):
     told = [json.loads(line) for line in ejk("worker", input=lines).stdout.splitlines()]
     assert [t["event"] for t in told] == ["ready", "failed", "failed"]
     assert told[0]["device"] == device["fingerprint"] and told[1]["kind"] == "parse"
+
+
+def test_ctrl_c_reaches_a_worker_that_never_stops_talking(ejk, device, shifted, tmp_path):
+    (tmp_path / "talker.py").write_text("""
+import json, os, signal, sys
+def say(**what): sys.stdout.write(json.dumps(what) + "\\n"); sys.stdout.flush()
+def stop(*_): say(event="failed", kind="no_configuration", message="heard it"); os._exit(0)
+signal.signal(signal.SIGINT, stop)
+say(event="ready", protocol=1, device=sys.argv[1], process=os.getpid())
+sys.stdin.readline()
+open(sys.argv[2], "w").close()
+while True: say(event="progress", tried=1, candidates=3)
+""")
+    record(tmp_path / "r", device, of_op(shifted, "foreign@v1"))
+    worker = f"exec {sys.executable} {tmp_path}/talker.py '{device['fingerprint']}' {tmp_path}/talks"
+    line = [TOOL, "tune", "--recorded", "--recorded-in", tmp_path / "r", "--worker", worker, "--store", tmp_path / "s",
+            "--budget-per-call", "300"]  # fmt: skip
+    process = subprocess.Popen(list(map(str, line)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    while not (tmp_path / "talks").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 130 and "heard it" in said
+
+
+def test_a_second_answer_is_not_taken_for_that_to_the_next_call(ejk, device, shifted, tmp_path):
+    (tmp_path / "twice.py").write_text("""
+import json, os, sys
+def say(*all): os.write(1, "".join(json.dumps(what) + "\\n" for what in all).encode())
+say({"event": "ready", "protocol": 1, "device": sys.argv[1], "process": os.getpid()})
+for line in sys.stdin:
+    answer = {"event": "failed", "kind": "other", "message": "about " + json.loads(line)["record"]["op"]}
+    say(answer, answer)
+""")
+    for op, seconds in [("a@v1", 3.0), ("b@v1", 2.0), ("c@v1", 1.0)]:
+        record(tmp_path / "r", device, of_op(shifted, op), seconds=seconds)
+    worker = f"exec {sys.executable} {tmp_path}/twice.py '{device['fingerprint']}'"
+    told = ejk("tune", "--recorded", "--recorded-in", tmp_path / "r", "--worker", worker, "--json", expect=1).json
+    assert [(s["op"], s["why"]) for s in told["skipped"]] == [(op, "about " + op) for op in ("a@v1", "b@v1", "c@v1")]
