@@ -62,9 +62,10 @@ class Screening {
   // False once the share of the budget is used; what is left undone makes the tuning incomplete.
   bool may_go_on() {
     if (t_.any_can_win() && (t_.spent() || t_.elapsed() > share_of_budget * t_.task.budget.seconds))
-      t_.complete = false;
-    if (!t_.any_can_win() && t_.spent() && !screened_.empty()) t_.complete = false;
-    return t_.complete && !fast_enough();
+      cut_ = true;
+    if (!t_.any_can_win() && t_.spent() && !screened_.empty()) cut_ = true;
+    if (cut_) t_.complete = false;
+    return !cut_ && !fast_enough();
   }
 
   // What an earlier tuning measured counts as tried; its best come back as finalists.
@@ -366,7 +367,8 @@ class Screening {
   size_t control_ = nobody;
   double unit_ = 1;  // ratio of the control in the unit of what is known
   std::vector<Screened> screened_;
-  int invalid_ = 0;  // of them
+  int invalid_ = 0;   // of them
+  bool cut_ = false;  // the budget ended it; a candidate that was left out does not
 };
 
 }  // namespace

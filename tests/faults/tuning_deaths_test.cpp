@@ -132,6 +132,24 @@ struct Guessing {
   Config heuristic_cfg(const Invocation&) const { return {"guess"}; }
 };
 
+// More than are raced.
+struct Many {
+  static constexpr std::string_view op_id = "many", version = "1";
+  using Config = Does;
+  double run(const Config& c, double x) const {
+    if (c.does == "crash") std::abort();
+    work(c.does == "fast" ? 2 : 60);
+    return 2 * x;
+  }
+  std::vector<Config> candidate_cfgs(const Invocation&) const {
+    std::vector<Config> all;
+    for (int i = 0; i < 60; ++i) all.push_back({"slow " + std::to_string(i)});
+    all[20] = {"crash"}, all[40] = {"fast"};
+    return all;
+  }
+  Config heuristic_cfg(const Invocation&) const { return {"slow 0"}; }
+};
+
 // ---- processes ---------------------------------------------------------------------------------
 
 class TuningDeaths : public ::testing::Test {
@@ -330,6 +348,18 @@ TEST_F(DeadlyCandidate, IsTriedAgainAfterTheQuarantineWasCleared) {
   EXPECT_TRUE(well(tunes_anew()));
   EXPECT_THAT(names(take_runs()), Contains("crash"));
   EXPECT_EQ(kind_of_crash(only_entry()), "crashed");
+}
+
+TEST_F(TuningDeaths, ASearchGoesOnWithoutTheCandidateThatCausedThem) {
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(WIFSIGNALED(calls<Many>(false))) << i;
+  ASSERT_TRUE(well(calls<Many>(false)));
+  const Entry entry = only_entry();
+  EXPECT_EQ(name_of(entry.config), "fast");
+  const Measurement* crash = measured(entry, "crash");
+  ASSERT_NE(crash, nullptr);
+  EXPECT_THAT(crash->why, HasSubstr("processes died"));
+  const auto untried = std::ranges::count(entry.candidates, "untried", &Measurement::status);
+  EXPECT_EQ(untried, 1);
 }
 
 // ---- a deadly heuristic ------------------------------------------------------------------------
