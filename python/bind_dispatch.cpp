@@ -313,12 +313,26 @@ class Dispatcher {
   std::vector<uint32_t> slots_;  // open addressing; place of an entry + 1, 0: free
 };
 
-nb::object call(nb::handle self, nb::args args, nb::kwargs kwargs) {
-  auto& dispatcher = *nb::inst_ptr<Dispatcher>(self);
-  PyObject* result = dispatcher.call(&PyTuple_GET_ITEM(args.ptr(), 0), args.size(), kwargs.ptr());
-  if (result != nullptr) return nb::steal(result);
-  if (PyErr_Occurred()) throw nb::python_error();
-  return self.attr("_call")(*args, **kwargs);
+// self(*args, **kwargs), as Python's own slot: a bound function would copy both first.
+PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
+  const InCore inside;
+  if (!nb::inst_ready(self)) {
+    PyErr_SetString(PyExc_TypeError, "the executor was not initialised: call super().__init__()");
+    return nullptr;
+  }
+  try {
+    PyObject* const result = nb::inst_ptr<Dispatcher>(self)->call(
+        &PyTuple_GET_ITEM(args, 0), static_cast<size_t>(PyTuple_GET_SIZE(args)), kwargs);
+    if (result != nullptr || PyErr_Occurred()) return result;
+    static PyObject* const name = PyUnicode_InternFromString("_call");
+    const nb::object method = nb::steal(PyObject_GetAttr(self, name));
+    return method.is_valid() ? PyObject_Call(method.ptr(), args, kwargs) : nullptr;
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
 }
 
 nb::object warm_call(nb::handle executor, nb::handle kernel, nb::tuple arrays, nb::tuple rest) {
@@ -341,7 +355,8 @@ int clear(PyObject* self) {
   return 0;
 }
 
-PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(call)},
+                       {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                        {Py_tp_clear, reinterpret_cast<void*>(clear)},
                        {0, nullptr}};
 
@@ -351,7 +366,6 @@ void bind_dispatch(nb::module_& m) {
   nb::class_<Dispatcher>(m, "Dispatcher", nb::type_slots(slots), nb::is_weak_referenceable(),
                          "Calls what was published for such arguments, else self._call.")
       .def(nb::init<nb::object>(), nb::arg("scopes"))
-      .def("__call__", &call, in_core())
       .def("_watch", &Dispatcher::watch, nb::arg("cache").none())
       .def("_add_array_type", [](Dispatcher& d, nb::type_object t) { d.add_array_type(t); })
       .def("_publish", &Dispatcher::publish, nb::arg("args"), nb::arg("kwargs"), nb::arg("target"),

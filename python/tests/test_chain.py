@@ -453,3 +453,12 @@ def test_two_processes_share_a_store(tmp_path):
         assert process.wait(120) == 0, process.stderr.read()
     keys = PersistentCache(path=tmp_path).keys()
     assert len(keys) == 12 and {device for device, _, _ in keys} == {device_fingerprint()}
+
+
+def test_an_executor_that_was_not_initialised_says_so():
+    class Hasty(Executor):
+        def __init__(self):
+            pass
+
+    with pytest.raises(TypeError, match="super"):
+        Hasty()(None)
