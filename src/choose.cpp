@@ -10,6 +10,7 @@
 #include <ejk/record.h>
 
 #include "scope.h"
+#include "tuning.h"
 
 namespace ejk {
 
@@ -49,13 +50,13 @@ bool asks_too_many_threads(const Value& config) {
 // Whether a candidate can run this call that the entry knows nothing of. Of large sets only the
 // first are looked at, if at all: an entry of a search lists all candidates of small sets only.
 bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
-  constexpr uint64_t most = 1000, most_listed = 256;
+  constexpr uint64_t most = 1000;
   const bool searched = entry.evidence.strategy != "race";
   std::set<std::string> known;
   for (const Measurement& m : entry.candidates) known.insert(stable_json(m.config));
   try {
     const auto offered = kernel.candidate_cfgs(inv);
-    if (!offered || (searched && offered->size() > most_listed)) return false;
+    if (!offered || (searched && offered->size() > detail::most_listed)) return false;
     const uint64_t count = std::min(offered->size(), most);
     for (uint64_t i = 0; i < count; ++i) {
       const AnyConfig c = offered->config(i);

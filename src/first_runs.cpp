@@ -190,7 +190,7 @@ void leave_out_deadly_heuristic(Tuning& t) {
   e.suspect = true;
   if (found->second <= (t.guard ? most_deaths : 1)) return;
   leave_out(e, fmt::format("{} processes died while they ran it", found->second));
-  // Where there is a guard it can be tried once more. A search would end at once.
+  // Where there is a guard it can be tried once more. A search would go on in every process.
   if (!t.guard && t.task.candidates->size() <= most_raced) t.complete = false;
 }
 

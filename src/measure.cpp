@@ -100,7 +100,6 @@ double total_seconds(Trial& trial, const AnyConfig& config, int64_t repeats,
   for (int64_t done = 0; done < repeats; done += at_once ? repeats : 1) {
     trial.reset();
     if (cold) evict(trial.memory());
-    Footprint seen;
     const long switches = waited ? voluntary_switches() : 0;
     const double wall = waited ? seconds_now(Clock::wall) : 0;
     const double begin = seconds_now(sampling.clock);
@@ -108,6 +107,7 @@ double total_seconds(Trial& trial, const AnyConfig& config, int64_t repeats,
     const double taken = seconds_now(sampling.clock) - begin;
     total += taken;
     if (waited == nullptr) continue;
+    Footprint seen;
     seen.wall = seconds_now(Clock::wall) - wall, seen.thread_cpu = seen.process_cpu = taken;
     seen.voluntary_switches = voluntary_switches() - switches;
     *waited = *waited || seen.needs_wall();

@@ -92,11 +92,10 @@ std::vector<Measurement> measurements(const Tuning& t, std::optional<size_t> win
   for (size_t i = 0; i < t.entrants.size(); ++i)
     for (const uint64_t place : t.entrants[i].places)
       by_place.emplace(place, measurement_of(t, i, winner));
-  constexpr uint64_t all_listed = 256;
   const uint64_t size = t.task.candidates->size();
   if (winner && !t.entrants[*winner].candidate())
     by_place.emplace(size, measurement_of(t, *winner, winner));
-  for (uint64_t place = 0; size <= all_listed && place < size; ++place) {
+  for (uint64_t place = 0; size <= most_listed && place < size; ++place) {
     if (by_place.contains(place)) continue;
     Measurement& m = by_place[place];
     m.config = t.task.candidates->config(place).to_value();

@@ -22,7 +22,8 @@
 
 namespace ejk::detail {
 
-inline constexpr uint64_t most_raced = 48;  // larger sets are searched for their best few
+inline constexpr uint64_t most_raced = 48;    // larger sets are searched for their best few
+inline constexpr uint64_t most_listed = 256;  // of larger ones an entry has only what was looked at
 inline constexpr size_t nobody = std::numeric_limits<size_t>::max();  // index of no entrant
 
 // left_out: not in the final, though nobody can say that it is slower.
