@@ -39,12 +39,34 @@ AnyConfig as_type(const AnyConfig& config, const ConfigType& type, std::string& 
 
 namespace {
 
-// A config field that asks for more threads than run here makes the config useless here.
-bool asks_too_many_threads(const Value& config) {
-  for (std::string_view name : {"threads", "num_threads"})
-    if (const Value* v = config.find(name); v && v->is_int() && v->as_double() > visible_cores())
-      return true;
-  return false;
+// The most threads that a config asks for, in whatever part of it; 0 if it does not speak of them.
+double threads_asked(const Value& config) {
+  double most = 0;
+  if (!config.is_object()) return most;
+  for (const auto& [name, value] : config.as_object().members)
+    most = std::max(most, value.is_int() && (name == "threads" || name == "num_threads")
+                              ? value.as_double()
+                              : threads_asked(value));
+  return most;
+}
+
+// Of the candidates that took part in the tuning, the fastest that has threads enough here.
+const Measurement* fastest_with_threads_here(const Entry& entry) {
+  const Measurement* best = nullptr;
+  for (const Measurement& m : entry.candidates) {
+    const bool measured = m.ratio > 0 && (m.status == "tied" || m.status == "slower");
+    if (measured && threads_asked(m.config) <= visible_cores() &&
+        (best == nullptr || m.ratio < best->ratio))
+      best = &m;
+  }
+  return best;
+}
+
+// Where it was tuned fewer threads could run than here, and threads are what it is about.
+bool tuned_with_fewer_cores(const Entry& entry) {
+  const Value* cores = entry.environment.find("cores");
+  return cores != nullptr && cores->is_int() && cores->as_double() < visible_cores() &&
+         threads_asked(entry.config) > 0;
 }
 
 // Whether a candidate can run this call that the entry knows nothing of. Of large sets only the
@@ -82,9 +104,11 @@ bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel&
 
 // Why a stored tuning should go on; "" if there is nothing left to do.
 std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
-  if (entry.provenance != "measured" || entry.environment != inv.device->environment) return {};
+  if (entry.provenance != "measured") return {};
   if (entry.evidence.strategy.ends_with(among_given))
     return {};  // the kernel's own list is another
+  if (tuned_with_fewer_cores(entry)) return "it was done with fewer cores than there are here";
+  if (entry.environment != inv.device->environment) return {};
   if (!entry.evidence.complete) return "it was cut short";
   if (entry.candidates.empty() || !has_new_candidates(entry, inv, kernel)) return {};
   return "there are new candidates";
@@ -237,19 +261,25 @@ std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
   }
   if (options_.strict_environment && entry.environment != call.inv.device->environment)
     return unusable("it was measured in another environment and the selector is strict");
+  const Value* stored = &entry.config;
+  if (threads_asked(*stored) > visible_cores()) {
+    const Measurement* other = fastest_with_threads_here(entry);
+    if (other == nullptr) return unusable("its config asks for more threads than run here");
+    stored = &other->config;
+  }
   std::string why;
-  AnyConfig config(call.kernel.config_type().from_value(entry.config, why),
-                   &call.kernel.config_type());
+  AnyConfig config(call.kernel.config_type().from_value(*stored, why), &call.kernel.config_type());
   if (!config)
     return unusable("its config no longer fits " + std::string(call.kernel.config_type().name) +
                     ": " + why);
-  if (asks_too_many_threads(entry.config))
-    return unusable("its config asks for more threads than run here");
   if (const auto problem = call.problem_with(config)) return unusable("its config " + *problem);
   if (may_resume(call)) {
     const std::string why_more = left_to_do(entry, call.inv, call.kernel);
     if (!why_more.empty()) {
       call.unfinished = entry;
+      // Times of another number of cores are none of this machine's.
+      if (entry.environment != call.inv.device->environment)
+        call.unfinished->candidates.clear(), call.unfinished->evidence = {.complete = false};
       return call.pass("persistent", found->where + ": the tuning goes on, " + why_more,
                        entry.config);
     }

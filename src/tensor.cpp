@@ -2,6 +2,8 @@
 // Element types, copies between views of any layout, and the owning tensor.
 #include <ejk/tensor.h>
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -176,6 +178,16 @@ void check_copy(const AnyView& from, const AnyView& to) {
 
 constexpr size_t alignment = 64;  // bytes: a cache line and the widest vector register
 
+// Rows of large tensors lie on many pages: with small ones a kernel that walks down a column waits
+// for the page table more than for memory. Some systems give large pages only where asked for.
+void ask_for_huge_pages(void* data, size_t bytes) {
+  constexpr size_t huge_page = size_t{2} << 20, page = 4096;
+  if (bytes < 2 * huge_page) return;
+  const auto first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  const auto last = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
+
 // Zeroed and aligned. calloc takes whole pages from the system as they are, already zero, so large
 // tensors cost nothing until they are touched.
 std::shared_ptr<std::byte> make_storage(size_t bytes) {
@@ -185,6 +197,7 @@ std::shared_ptr<std::byte> make_storage(size_t bytes) {
   void* at = block;
   size_t space = bytes + alignment;
   std::align(alignment, bytes, at, space);
+  ask_for_huge_pages(at, bytes);
   return {std::move(owner), static_cast<std::byte*>(at)};
 }
 

@@ -230,6 +230,75 @@ TEST_F(Chain, AStoredConfigThatAsksForTooManyThreadsIsAMiss) {
   EXPECT_THAT(setup.warnings.take(), ElementsAre(HasSubstr("more threads than run here")));
 }
 
+// Threads in a part of the config, as the built-in products have them.
+struct ThreadedInParts {
+  static constexpr std::string_view op_id = "threaded_in_parts";
+  struct Part {
+    int threads = 1;
+    int block = 0;
+  };
+  struct Config {
+    Part forward;
+  };
+  int run(const Config& c, int) const { return 1000 * c.forward.threads + c.forward.block; }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const {
+    return {{{1, 1}}, {{ejk::visible_cores(), 2}}};
+  }
+};
+
+ejk::Value part(int threads, int block) {
+  return ejk::Value::object(
+      {{"forward", ejk::Value::object({{"threads", threads}, {"block", block}})}});
+}
+
+ejk::Entry threaded_entry(const ejk::Executor& executor, int threads, int cores) {
+  const auto inv = executor.describe(ThreadedInParts{}, 1);
+  ejk::Entry entry;
+  entry.id = {inv.device->fingerprint, inv.op(), inv.call_key(), inv.spec()};
+  entry.config = part(threads, 9);
+  entry.environment = ejk::Value::object({{"cores", cores}});
+  return entry;
+}
+
+TEST_F(Chain, WithFewerCoresTheFastestMeasuredConfigThatFitsIsTaken) {
+  const ejk::Executor executor(setup.options(dir.path()));
+  ejk::Entry entry = threaded_entry(executor, 100000, 100000);
+  const auto add = [&](ejk::Value config, const char* status, double ratio) {
+    ejk::Measurement m;
+    m.config = std::move(config), m.status = status, m.ratio = ratio, m.samples = 3;
+    entry.candidates.push_back(m);
+  };
+  add(entry.config, "ok", 0.1);
+  add(part(1, 3), "slower", 0.9);
+  add(part(1, 4), "slower", 0.7);
+  add(part(1, 5), "rejected", 0.2);
+  add(part(1, 6), "untried", 0);
+  add(part(50000, 7), "slower", 0.3);
+  ASSERT_TRUE(executor.chain().persistent()->put(entry));
+  EXPECT_EQ(executor(ThreadedInParts{}, 1), 1004);
+  EXPECT_THAT(setup.events.take(), ElementsAre("cache_hit/persistent"));
+  EXPECT_THAT(setup.warnings.take(), IsEmpty());
+  // What was found with all cores stays for those who have them.
+  EXPECT_EQ(executor.chain().persistent()->get(entry.id)->entry.config, entry.config);
+}
+
+TEST_F(Chain, WithMoreCoresThanItWasTunedWithACallIsTunedAgain) {
+  const ejk::Executor executor(setup.options(dir.path()));
+  const ejk::Entry entry = threaded_entry(executor, 1, 0);
+  ASSERT_TRUE(executor.chain().persistent()->put(entry));
+  {
+    auto options = setup.options(dir.path());
+    options.policy->allow_autotune = false;
+    EXPECT_EQ(ejk::Executor(options)(ThreadedInParts{}, 1), 1009);  // better than nothing
+  }
+  setup.events.take();
+  executor(ThreadedInParts{}, 1);
+  EXPECT_THAT(setup.events.take(), testing::Contains("autotune_start"));
+  const ejk::Executor later(setup.options(dir.path()));
+  EXPECT_EQ(later.choose_config(ThreadedInParts{}, 1).origin, Origin::persistent);
+}
+
 TEST_F(Chain, AnEntryOfAnotherEnvironmentServesLooseSelectorsOnly) {
   auto options = setup.options(dir.path());
   const ejk::Executor loose(options);
