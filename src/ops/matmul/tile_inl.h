@@ -304,7 +304,7 @@ HWY_NOINLINE void walk(const TileWork<B>& work, int64_t columns) {
       factors[r * depth + k] = hn::Set(
           d, work.a[static_cast<int64_t>(r) * work.a_row + static_cast<int64_t>(k) * work.a_step]);
   const auto each_row = std::make_index_sequence<rows>();
-  constexpr size_t vectors = rows == 1 ? 1 : 2;  // more of them share a load of a factor
+  constexpr size_t vectors = 2;  // they share a load of a factor, and neither waits for the other
   int64_t at = 0;
   for (; at + int64_t{vectors} * lanes <= columns; at += int64_t{vectors} * lanes)
     walk_step<rows, depth, vectors, false>(factors, work, at, 0, each_row,
