@@ -57,6 +57,11 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
   const bool rows_collide = std::min(beside, 2048 - beside) < 64;  // few places in the caches
   if (!b_lies_along_k && (m <= 4 ? n >= 256 : m <= 8 && rows_collide))
     return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
+  // A c beyond the second level, and little to do for it: it is written row by row, so that lines
+  // that two strips share are still near when the second one comes.
+  const bool c_is_large = m * n >= 1 << 19;
+  if (!b_lies_along_k && c_is_large && k <= 8 && n >= 256)
+    return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
   if (wide) return with_wide_registers(m, n, k, rows_collide, b_lies_along_k);
   const int64_t needed = (n + floats - 1) / floats;
   // As many sums at once as hide the time that one takes.
@@ -75,6 +80,8 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
         .pack = Pack::none, .kc = m <= 12 ? 2048 : 512, .mc = 672, .nc = 1024, .vectors = vectors};
   if (m <= 48 && !b_lies_along_k)
     return {.pack = Pack::b, .kc = rows_collide ? 256 : 512, .mc = 96, .nc = 1024, .vectors = 2};
+  if (c_is_large && n > 128 && k <= (n % 8 == 0 ? 32 : 96))
+    return {.pack = Pack::b, .kc = 512, .mc = 12, .nc = 2048, .vectors = 4};
   if (n <= 128 || n * k <= 256 * 256) {
     // Rows of a that stay in the second level.
     const int64_t rows = std::clamp<int64_t>(49152 / std::clamp<int64_t>(k, 1, 512), 96, 672);
