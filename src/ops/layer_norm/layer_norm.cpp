@@ -176,9 +176,9 @@ HWY_NOINLINE EJK_FLATTEN void layer_norm_rows_ahead(const LayerNormRows<T>& rows
     const SumsAhead sums = fold<WholeStreamed>(
         columns, SumsAhead{{zero, zero}, zero},
         [&](auto at, SumsAhead& s) HWY_ATTR {
-          write(at);
           add_differences(at, next, centre, s.differences);
           s.total = hn::Add(s.total, at(after));
+          write(at);
         },
         [](SumsAhead& s, const SumsAhead& o) HWY_ATTR {
           join_differences(s.differences, o.differences);

@@ -118,8 +118,8 @@ HWY_NOINLINE EJK_FLATTEN void rms_norm_rows_ahead(const RmsNormRows<T>& rows, in
     squares = sum<WholeStreamed>(
         columns,
         [&](auto at, Vector s) HWY_ATTR {
-          write(at);
           const Vector v = at(next);
+          write(at);
           return hn::MulAdd(v, v, s);
         },
         soon, next);

@@ -55,8 +55,8 @@ HWY_INLINE float largest(const T* row, int64_t columns, Also also, Ahead... ahea
   const OneSum found = fold<At>(
       columns, OneSum{least},
       [&](auto at, OneSum& s) HWY_ATTR {
-        also(at);
         s.a = hn::Max(s.a, at.or_else(at(row), least));
+        also(at);
       },
       [](OneSum& s, const OneSum& o) HWY_ATTR { s.a = hn::Max(s.a, o.a); }, ahead...);
   return hn::GetLane(hn::MaxOfLanes(Floats(), found.a));
@@ -74,10 +74,10 @@ class Exponentials {
   Exponentials(float most, float scale)
       : most_(all(most)), scale_(all(scale)), total_(hn::Zero(Floats())) {}
 
-  // Puts those of `at` into exps.
-  template <class At, class T>
-  HWY_INLINE void operator()(At at, const T* x, float* exps) {
-    const Vector below = hn::Sub(at(x), most_);
+  // Puts those of x, which lies at `at` of a row, into exps.
+  template <class At>
+  HWY_INLINE void operator()(At at, Vector x, float* exps) {
+    const Vector below = hn::Sub(x, most_);
     const Vector e = exp_up_to_88(Floats(), scale_is_1 ? below : hn::Mul(below, scale_));
     at.as_usual().put(e, exps);
     total_ = hn::Add(total_, at.or_else(e, hn::Zero(Floats())));
@@ -102,7 +102,7 @@ HWY_INLINE void softmax_rows_in_turn(const SoftmaxRows<T>& rows, int64_t first, 
     Exponentials<false> exponentials(largest(x, columns), rows.scale);
     walk(columns, [&](auto at) HWY_ATTR {
       fetch(soon, at.column);
-      exponentials(at, x, exps);
+      exponentials(at, at(x), exps);
     });
     const Vector factor = all(1 / exponentials.total());
     const auto write = [&](auto at) HWY_ATTR { at.put(hn::Mul(at(exps), factor), out); };
@@ -122,7 +122,7 @@ HWY_NOINLINE EJK_FLATTEN void softmax_rows_ahead(const SoftmaxRows<T>& rows, int
   const auto x = [&](int64_t row) HWY_ATTR { return rows.x.in_place(std::min(row, last - 1)); };
   float* const exps = rows.exps;
   Exponentials<scale_is_1> begin(largest(x(first), columns), rows.scale);
-  walk(columns, [&](auto at) HWY_ATTR { begin(at, x(first), exps); });
+  walk(columns, [&](auto at) HWY_ATTR { begin(at, at(x(first)), exps); });
   float total = begin.total(), most = largest(x(first + 1), columns);
   for (int64_t row = first; row < last; ++row) {
     T* out = rows.out[row];
@@ -137,8 +137,9 @@ HWY_NOINLINE EJK_FLATTEN void softmax_rows_ahead(const SoftmaxRows<T>& rows, int
     most = largest<WholeStreamed>(
         after, columns,
         [&](auto at) HWY_ATTR {
+          const Vector x_next = at(next);
           write(at);
-          exponentials(at, next, exps);  // in the place of those that were written
+          exponentials(at, x_next, exps);  // in the place of those that were written
         },
         soon, next, after, exps);
     total = exponentials.total();
