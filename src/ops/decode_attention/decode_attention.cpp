@@ -138,10 +138,16 @@ std::tuple<Tensor, Tensor, Tensor> gradients(std::string_view op, const DecodeCo
   return {std::move(dq), as_type_of(call.k, dk), as_type_of(call.v, dv)};
 }
 
-// Threads that the work is worth, for so many keys and values of all heads.
-DecodeConfig heuristic(int64_t batch, double elements) {
+// Threads that the work is worth, for so many positions of a cache k, and keys that together with
+// their values stay in the second level.
+DecodeConfig heuristic(int64_t batch, double positions, const Arg& k) {
   constexpr double worth_a_thread = 1e6;  // of elements: reading them takes longer than starting it
+  constexpr int64_t worth_a_block = int64_t{256} << 10;  // of bytes
   DecodeConfig config;
+  const int64_t in_a_row = k.shape[2] * k.shape[3];
+  const int64_t bytes = in_a_row * static_cast<int64_t>(dtype_bits(k.dtype) / 8);
+  while (config.k_block > 32 && config.k_block * bytes > worth_a_block) config.k_block /= 2;
+  const double elements = 2 * positions * static_cast<double>(in_a_row);
   config.threads =
       static_cast<int>(std::clamp(elements / worth_a_thread, 1.0, double(visible_cores())));
   while (config.splits * batch < config.threads) ++config.splits;
@@ -218,7 +224,7 @@ std::tuple<Tensor, Tensor, Tensor> DecodeAttention::vjp(const Config& config, co
 DecodeConfig DecodeAttention::heuristic_cfg(const Invocation& inv) const {
   const auto &q = inv.args[0].shape, &k = inv.args[1].shape;
   if (q.size() != 3 || k.size() != 4) return {};
-  return heuristic(q[0], 2 * static_cast<double>(inv.args[1].size()));
+  return heuristic(q[0], static_cast<double>(k[0]) * static_cast<double>(k[1]), inv.args[1]);
 }
 Space<DecodeConfig> DecodeAttention::candidate_cfgs(const Invocation&) const {
   return candidates();
@@ -290,7 +296,7 @@ DecodeConfig PagedDecodeAttention::heuristic_cfg(const Invocation& inv) const {
   const auto &q = inv.args[0].shape, &k = inv.args[1].shape, &table = inv.args[3].shape;
   if (q.size() != 3 || k.size() != 4 || table.size() != 2) return {};
   const auto positions = static_cast<double>(table[0]) * static_cast<double>(table[1] * k[1]);
-  return heuristic(q[0], 2 * positions * static_cast<double>(k[2] * k[3]));
+  return heuristic(q[0], positions, inv.args[1]);
 }
 Space<DecodeConfig> PagedDecodeAttention::candidate_cfgs(const Invocation&) const {
   return candidates();
