@@ -278,8 +278,11 @@ std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
     if (!why_more.empty()) {
       call.unfinished = entry;
       // Times of another number of cores are none of this machine's.
-      if (entry.environment != call.inv.device->environment)
-        call.unfinished->candidates.clear(), call.unfinished->evidence = {.complete = false};
+      if (entry.environment != call.inv.device->environment) {
+        call.unfinished->candidates.clear();
+        call.unfinished->evidence = {};
+        call.unfinished->evidence.complete = false;
+      }
       return call.pass("persistent", found->where + ": the tuning goes on, " + why_more,
                        entry.config);
     }
