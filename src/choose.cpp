@@ -39,34 +39,51 @@ AnyConfig as_type(const AnyConfig& config, const ConfigType& type, std::string& 
 
 namespace {
 
-// The most threads that a config asks for, in whatever part of it; 0 if it does not speak of them.
-double threads_asked(const Value& config) {
-  double most = 0;
-  if (!config.is_object()) return most;
-  for (const auto& [name, value] : config.as_object().members)
-    most = std::max(most, value.is_int() && (name == "threads" || name == "num_threads")
-                              ? value.as_double()
-                              : threads_asked(value));
-  return most;
+bool is_threads(std::string_view name, const Value& value) {
+  return value.is_int() && (name == "threads" || name == "num_threads");
 }
 
-// Of the candidates that took part in the tuning, the fastest that has threads enough here.
-const Measurement* fastest_with_threads_here(const Entry& entry) {
-  const Measurement* best = nullptr;
-  for (const Measurement& m : entry.candidates) {
-    const bool measured = m.ratio > 0 && (m.status == "tied" || m.status == "slower");
-    if (measured && threads_asked(m.config) <= visible_cores() &&
-        (best == nullptr || m.ratio < best->ratio))
-      best = &m;
+// Whether a config, or a part of it, says how many threads to use.
+bool speaks_of_threads(const Value& config) {
+  return config.is_object() && std::ranges::any_of(config.as_object().members, [](const auto& m) {
+           return is_threads(m.first, m.second) || speaks_of_threads(m.second);
+         });
+}
+
+// Asks for as many threads as run here at most. Returns how many of its members asked for more.
+int lower_threads(Value& config) {
+  if (!config.is_object()) return 0;
+  int lowered = 0;
+  for (auto& [name, value] : config.as_object().members) {
+    if (!is_threads(name, value)) lowered += lower_threads(value);
+    else if (value.as_double() > visible_cores()) ++lowered, value = visible_cores();
   }
-  return best;
+  return lowered;
+}
+
+// What a tuning with more cores knows of this many: of the candidates that took part with fewer
+// threads than the winner, the fastest. Parts of it that were not measured (of a gradient) may
+// still have asked for more. Null if there is none.
+Value best_with_fewer_threads(const Entry& entry) {
+  Value best = entry.config;
+  int least = lower_threads(best);
+  double ratio = 0;
+  for (const Measurement& m : entry.candidates) {
+    Value config = m.config;
+    const int lowered = lower_threads(config);
+    const bool measured = m.ratio > 0 && (m.status == "tied" || m.status == "slower");
+    if (!measured || lowered > least || (lowered == least && (ratio == 0 || m.ratio >= ratio)))
+      continue;
+    best = std::move(config), least = lowered, ratio = m.ratio;
+  }
+  return ratio > 0 ? best : Value();
 }
 
 // Where it was tuned fewer threads could run than here, and threads are what it is about.
 bool tuned_with_fewer_cores(const Entry& entry) {
   const Value* cores = entry.environment.find("cores");
   return cores != nullptr && cores->is_int() && cores->as_double() < visible_cores() &&
-         threads_asked(entry.config) > 0;
+         speaks_of_threads(entry.config);
 }
 
 // Whether a candidate can run this call that the entry knows nothing of. Of large sets only the
@@ -261,14 +278,13 @@ std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
   }
   if (options_.strict_environment && entry.environment != call.inv.device->environment)
     return unusable("it was measured in another environment and the selector is strict");
-  const Value* stored = &entry.config;
-  if (threads_asked(*stored) > visible_cores()) {
-    const Measurement* other = fastest_with_threads_here(entry);
-    if (other == nullptr) return unusable("its config asks for more threads than run here");
-    stored = &other->config;
+  Value stored = entry.config;
+  if (lower_threads(stored) > 0) {
+    stored = best_with_fewer_threads(entry);
+    if (stored.is_null()) return unusable("its config asks for more threads than run here");
   }
   std::string why;
-  AnyConfig config(call.kernel.config_type().from_value(*stored, why), &call.kernel.config_type());
+  AnyConfig config(call.kernel.config_type().from_value(stored, why), &call.kernel.config_type());
   if (!config)
     return unusable("its config no longer fits " + std::string(call.kernel.config_type().name) +
                     ": " + why);

@@ -189,8 +189,8 @@ void ask_for_huge_pages(void* data, size_t bytes) {
   madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
-// Where in a page a large tensor begins: another place for each. CPUs take a load for one of what was
-// just stored if the last 12 bits of the addresses agree, and then wait.
+// Where in a page a large tensor begins: another place for each. CPUs take a load for one of what
+// was just stored if the last 12 bits of the addresses agree, and then wait.
 size_t place_in_page(size_t bytes) {
   static std::atomic<size_t> made{0};
   if (bytes < size_t{1} << 16) return 0;

@@ -238,18 +238,20 @@ struct ThreadedInParts {
     int block = 0;
   };
   struct Config {
-    Part forward;
+    Part forward, backward;
   };
   int run(const Config& c, int) const { return 1000 * c.forward.threads + c.forward.block; }
   Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
   std::vector<Config> candidate_cfgs(const ejk::Invocation&) const {
-    return {{{1, 1}}, {{ejk::visible_cores(), 2}}};
+    return {{{1, 1}, {}}, {{ejk::visible_cores(), 2}, {}}};
   }
 };
 
+// Gradients were not measured, and all configs have the same guess for them.
 ejk::Value part(int threads, int block) {
   return ejk::Value::object(
-      {{"forward", ejk::Value::object({{"threads", threads}, {"block", block}})}});
+      {{"forward", ejk::Value::object({{"threads", threads}, {"block", block}})},
+       {"backward", ejk::Value::object({{"threads", 100000}, {"block", 0}})}});
 }
 
 ejk::Entry threaded_entry(const ejk::Executor& executor, int threads, int cores) {
@@ -279,13 +281,16 @@ TEST_F(Chain, WithFewerCoresTheFastestMeasuredConfigThatFitsIsTaken) {
   EXPECT_EQ(executor(ThreadedInParts{}, 1), 1004);
   EXPECT_THAT(setup.events.take(), ElementsAre("cache_hit/persistent"));
   EXPECT_THAT(setup.warnings.take(), IsEmpty());
+  EXPECT_EQ(executor.choose_config(ThreadedInParts{}, 1).config.backward.threads,
+            ejk::visible_cores());
   // What was found with all cores stays for those who have them.
   EXPECT_EQ(executor.chain().persistent()->get(entry.id)->entry.config, entry.config);
 }
 
 TEST_F(Chain, WithMoreCoresThanItWasTunedWithACallIsTunedAgain) {
   const ejk::Executor executor(setup.options(dir.path()));
-  const ejk::Entry entry = threaded_entry(executor, 1, 0);
+  ejk::Entry entry = threaded_entry(executor, 1, 0);
+  entry.config["backward"]["threads"] = 1;
   ASSERT_TRUE(executor.chain().persistent()->put(entry));
   {
     auto options = setup.options(dir.path());
