@@ -16,8 +16,8 @@ namespace ejk::ops {
 
 namespace detail {
 
-// The bytes from the first to behind the last element, and the axes, the widest step first. Axes of
-// one element lead nowhere: their step is 0.
+// The bytes from the first to behind the last element, and the axes. Those of one element lead
+// nowhere: their step is 0.
 template <int rank>
 struct Span {
   struct Axis {
@@ -44,7 +44,18 @@ struct Span {
       (step < 0 ? begin : end) += step * (view.shape[d] - 1);
       axes[d] = {std::abs(step), view.shape[d]};
     }
-    std::ranges::sort(axes, std::greater());
+  }
+
+  Axis widest() const { return *std::ranges::max_element(axes); }
+
+  // Whether every step leads over all that the axes behind it reach, elements of `item` bytes.
+  bool nested(int64_t item) const {
+    int64_t reach = item;
+    for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
+      if (axis->size > 1 && axis->step < reach) return false;
+      reach += axis->step * (axis->size - 1);
+    }
+    return true;
   }
 };
 template <class V>
@@ -56,14 +67,11 @@ Span(const V&) -> Span<V::rank>;
 // each other are not looked into).
 template <class V>
 bool overlaps_itself(const V& view) {
-  const detail::Span span(view);
-  if (span.empty()) return false;
-  int64_t reach = static_cast<int64_t>(sizeof(typename V::element_type));
-  for (auto axis = span.axes.rbegin(); axis != span.axes.rend(); ++axis) {
-    if (axis->size > 1 && axis->step < reach) return true;
-    reach += axis->step * (axis->size - 1);
-  }
-  return false;
+  constexpr auto item = static_cast<int64_t>(sizeof(typename V::element_type));
+  detail::Span span(view);
+  if (span.empty() || span.nested(item)) return false;
+  std::ranges::sort(span.axes, std::greater());
+  return !span.nested(item);
 }
 
 // True if the two share memory, or could. Different columns of one larger matrix do not.
@@ -73,10 +81,10 @@ bool overlap(const V& view, const W& other) {
   const detail::Span y(other);
   if (x.end <= y.begin || y.end <= x.begin || x.empty() || y.empty()) return false;
   // Rows of the same pitch: the columns decide, if neither window wraps around.
-  const int64_t pitch = x.axes[0].step;
-  if (pitch == 0 || pitch != y.axes[0].step) return true;
+  const int64_t pitch = x.widest().step;
+  if (pitch == 0 || pitch != y.widest().step) return true;
   const auto width = [&](const auto& s) {
-    return (s.end - s.begin) - pitch * (s.axes[0].size - 1);
+    return (s.end - s.begin) - pitch * (s.widest().size - 1);
   };
   const intptr_t origin = std::min(x.begin, y.begin);
   const int64_t left_x = (x.begin - origin) % pitch, left_y = (y.begin - origin) % pitch;
