@@ -165,12 +165,15 @@ HWY_INLINE void multiply(const TileWork<B>& work, std::index_sequence<at...>,
     b += b_step;
   }
   if constexpr (few) {
+    // Where a row ends the next one begins, it is written behind what this one writes too far.
+    const bool side_by_side = c_row == work.columns && !work.add;
     const auto put = [&]<size_t row>() HWY_ATTR {
       float* const to = c + int64_t{row} * c_row;
       V out = sum[row];
       if (work.add) out = hn::Add(load(to), out);
       if (work.bias != nullptr) out = hn::Add(out, load(work.bias));
-      store_some(out, d, to, work.columns);
+      if (side_by_side && int64_t{rows - row} * c_row >= lanes) hn::StoreU(out, d, to);
+      else store_some(out, d, to, work.columns);
     };
     (put.template operator()<at>(), ...);
     return;
@@ -226,7 +229,6 @@ const Tile<B>* tiles_of(size_t vectors) {
   const auto of = []<size_t count>() {
     return tiles_of<count, packed_a, kind, B>(std::make_index_sequence<most_rows_with<B>(count)>());
   };
-  if (vectors == 1) return of.template operator()<1>();
   if constexpr (kind != Columns::few) {
     if (vectors == 2) return of.template operator()<2>();
     if (vectors == 3) return of.template operator()<3>();
@@ -234,8 +236,9 @@ const Tile<B>* tiles_of(size_t vectors) {
     if (vectors == 5) return of.template operator()<5>();
     if (vectors == 6) return of.template operator()<6>();
     if (vectors == 7) return of.template operator()<7>();
+    if (vectors == 8) return of.template operator()<8>();
   }
-  return of.template operator()<8>();
+  return of.template operator()<1>();
 }
 
 // A few rows of b times few rows of a, walked along the columns of b: so little is done with each
