@@ -255,6 +255,7 @@ struct Worker::State {
   int64_t number = 0;  // of the process, as it says itself
   bool told_to_stop = false;
   bool busy = false;    // with a request whose answer nobody has heard
+  uint64_t asked = 0;   // requests, of all processes
   std::string refusal;  // why there is no use in starting it again
 
   bool stopped() const { return options.stop != nullptr && options.stop->load(); }
@@ -347,6 +348,7 @@ struct Worker::State {
     Value plugins = Value::array();
     for (const std::string& path : options.plugins) plugins.push_back(path);
     return to_json(Value::object({{"protocol", worker_protocol},
+                                  {"request", asked},
                                   {"record", record_to_document(call)},
                                   {"store", options.store},
                                   {"budget_seconds", budget_seconds},
@@ -358,6 +360,7 @@ struct Worker::State {
   // The entry, or nothing and how the worker was lost. Throws what the worker reports.
   std::optional<Entry> ask(const RecordedCall& call, double budget_seconds, std::string& lost) {
     start(&call);
+    ++asked;
     const std::string text = request(call, budget_seconds);
     std::string_view unsent = text;
     const double seconds = budget_seconds + options.patience_seconds;
@@ -381,7 +384,7 @@ struct Worker::State {
     try {
       for (;;) {
         const std::optional<Value> answer = listen(deadline, meanwhile);
-        const std::string event = answer ? text_in(*answer, "event") : "";
+        const std::string event = answer && is_for_this(*answer) ? text_in(*answer, "event") : "";
         busy = event != "failed" && event != "tuned";
         if (event == "failed") throw_failure(*answer);
         if (event == "tuned") return entry_in(*answer, call);
@@ -398,6 +401,12 @@ struct Worker::State {
       lost = end(rubbish);
       return std::nullopt;
     }
+  }
+
+  // An answer that says nothing of requests is taken for one to the last.
+  bool is_for_this(const Value& answer) const {
+    const Value* request = answer.find("request");
+    return request == nullptr || *request == Value(asked);
   }
 
   Entry entry_in(const Value& answer, const RecordedCall& call) const {

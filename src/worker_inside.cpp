@@ -69,7 +69,14 @@ class Answers {
     ::dup2(STDERR_FILENO, STDOUT_FILENO);
   }
 
-  void say(const Value& answer) {
+  // What is said from now on is about this request.
+  void begin(const Value& request) {
+    const Value* number = request.find("request");
+    request_ = number == nullptr ? Value() : *number;
+  }
+
+  void say(Value answer) {
+    if (!request_.is_null()) answer["request"] = request_;
     const std::string line = to_json(answer) + "\n";
     for (std::string_view rest = line; !rest.empty();) {
       const ssize_t n = ::write(out_.get(), rest.data(), rest.size());
@@ -96,6 +103,7 @@ class Answers {
 
  private:
   base::Fd out_;
+  Value request_;
   Clock::time_point next_ = Clock::now();
 };
 
@@ -141,7 +149,9 @@ Value failed(std::string_view kind, std::string_view message) {
 
 Value answer(const std::string& line, Answers& answers, const WarningSink& on_warning) {
   try {
-    Value entry = entry_to_document(tune(parse_json(line), answers, on_warning));
+    const Value request = parse_json(line);
+    answers.begin(request);
+    Value entry = entry_to_document(tune(request, answers, on_warning));
     entry.erase("candidates");  // they are in the store
     return Value::object({{"event", "tuned"}, {"entry", std::move(entry)}});
   } catch (const Error& error) {

@@ -237,6 +237,18 @@ TEST_F(WorkerTest, AnAnswerThatNobodyWaitedForIsNotTakenForTheNext) {
   EXPECT_EQ(worker.tune(call_of("bad.print@v1"), 1).id.op, "bad.print@v1");
 }
 
+TEST_F(WorkerTest, ALateSecondAnswerIsNotTakenForTheNext) {
+  ejk::Worker worker(script(ready + R"(
+    echo '{"event":"failed","request":1,"message":"first"}'
+    read request
+    echo '{"event":"failed","request":1,"message":"first again"}'
+    echo '{"event":"progress","request":1}'
+    echo '{"event":"failed","request":2,"message":"second"}'
+    read request)"));
+  EXPECT_EQ(error_of(worker, "bad.print@v1"), "first");
+  EXPECT_EQ(error_of(worker, "bad.print@v1"), "second");
+}
+
 TEST_F(WorkerTest, OneThatDiesWhileItWaitsIsReplaced) {
   ejk::Worker worker(script(R"(echo '{"event":"ready","protocol":1,"device":"d"}'; exec <&-)"));
   EXPECT_EQ(worker.device(), "d");

@@ -63,17 +63,22 @@ class _Stop:
 
 
 def _answer(line: bytes, stop: _Stop) -> dict:
+    request = None
     try:
-        entry = _tune(json.loads(line), stop)
+        request = json.loads(line)
+        entry = _tune(request, stop)
+        answer = {"event": "tuned", "entry": {name: value for name, value in entry.items() if name != "candidates"}}
     except (ValueError, TypeError, KeyError) as error:
-        return _failed("invalid_argument", error)
+        answer = _failed("invalid_argument", error)
     except ImportError as error:
-        return _failed("io", error)
+        answer = _failed("io", error)
     except RuntimeError as error:
-        return _failed("no_configuration", error)
+        answer = _failed("no_configuration", error)
     except Exception as error:  # of a hook of the kernel: it costs this call, not the worker
-        return _failed("other", error)
-    return {"event": "tuned", "entry": {name: value for name, value in entry.items() if name != "candidates"}}
+        answer = _failed("other", error)
+    if isinstance(request, dict) and "request" in request:
+        answer["request"] = request["request"]
+    return answer
 
 
 def _failed(kind: str, error: Exception) -> dict:
