@@ -170,7 +170,10 @@ std::optional<std::vector<OutputBytes>> reference_outputs(Tuning& t) {
     if (!thrown) return has_one ? std::optional(t.task.trial->outputs()) : std::nullopt;
     failure = "threw: " + *thrown;
   }
-  if (!t.stopped()) t.note += fmt::format("the reference {}; ", failure);
+  if (!t.stopped())
+    t.note += fmt::format(
+        "the reference {}: results are compared with those of the first config that runs; ",
+        failure);
   return std::nullopt;
 }
 

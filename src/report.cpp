@@ -120,7 +120,7 @@ double expected_rest(const Tuning& t) {
 
 TuneResult report(const Tuning& t, std::optional<size_t> winner) {
   TuneResult result;
-  result.note = t.note;
+  result.note = t.note.substr(0, t.note.rfind("; "));  // each remark ends with it
   if (t.heuristic && t.entrants[*t.heuristic].status == Status::rejected)
     result.heuristic_problem = t.entrants[*t.heuristic].kind + ": " + t.entrants[*t.heuristic].why;
   result.candidates = measurements(t, winner);
