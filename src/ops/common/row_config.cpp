@@ -38,7 +38,8 @@ RowConfig heuristic_row_config(const Invocation& inv) {
   const int64_t bytes = bytes_of(inv.args[0]);
   const int threads = worthwhile_threads(bytes);
   const bool large = exceeds_caches(inv, 2 * bytes);
-  return {threads, large, large, {threads, large}};
+  const bool ahead = 2 * bytes > int64_t{1} << 19;  // of the second level
+  return {threads, large, ahead, {threads, large}};
 }
 
 Space<RowConfig> row_config_space(const Invocation& inv) {

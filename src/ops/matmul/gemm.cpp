@@ -27,13 +27,19 @@ namespace ejk::ops::HWY_NAMESPACE {
 
 // `parts` parts of `count` whose sizes differ by at most one.
 struct Even {
+  // Where one part is all there is, which is so in most of many short passes, nothing is divided.
+  Even(int64_t total, int64_t number)
+      : count(total),
+        parts(number),
+        size(number == 1 ? total : total / number),
+        larger(total - number * size) {}
+  int64_t begin(int64_t part) const { return part * size + std::min(part, larger); }
+
   int64_t count, parts;
-  int64_t begin(int64_t part) const {
-    return part * (count / parts) + std::min(part, count % parts);
-  }
+  int64_t size, larger;  // of a part; how many are larger by one
 };
 HWY_INLINE Even evenly(int64_t count, int64_t most) {
-  return {count, std::max<int64_t>(1, (count + most - 1) / most)};
+  return {count, count <= most ? 1 : (count + most - 1) / most};
 }
 
 // A problem whose c is float32 with columns side by side.
@@ -193,7 +199,7 @@ class Blocks {
   bool side_by_side() const { return pack_a_ && copied_row_ == 0; }
 
   bool walks(const Even& packed) const {
-    const int64_t most = (packed.count + packed.parts - 1) / packed.parts;
+    const int64_t most = packed.size + (packed.larger > 0 ? 1 : 0);
     return !pack_b_ && last_column_ - first_column_ >= least_walked_columns &&
            depth_ <= static_cast<int64_t>(most_walked_depth) &&
            (!side_by_side() || most <= static_cast<int64_t>(most_walked_rows));
