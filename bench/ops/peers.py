@@ -122,6 +122,7 @@ def environment(target, threads):
         "OMP_NUM_THREADS": count,
         "MKL_NUM_THREADS": count,
         "OPS_THREADS": count,
+        "THP_MEM_ALLOC_ENABLE": "1",  # PyTorch: huge pages for its arrays, as this library's have
         "JAX_PLATFORMS": "cpu",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "LD_LIBRARY_PATH": f"{STUBS}:{os.environ.get('LD_LIBRARY_PATH', '')}",

@@ -168,6 +168,8 @@ HWY_INLINE void fetch_rows(int64_t) {}
 
 // Four accumulators side by side, so that none waits for itself at every vector: step(at, sum)
 // updates one, join(sum, other) puts two together. The order depends on the columns alone.
+// A step that also stores should load first: a load that comes behind a store waits for it if their
+// addresses end in the same 12 bits, and rows of different arrays often do.
 // `ahead`: nothing, or a row to fetch for later and rows to fetch from near.
 template <class At = Whole, class Sum, class Step, class Join, class... Ahead>
 HWY_INLINE Sum fold(int64_t columns, const Sum& start, Step step, Join join, Ahead... ahead) {
