@@ -122,7 +122,7 @@ PrivateArray::PrivateArray(ArrayRef original, Role role, bool read_only)
   if (role == Role::input && copy_.writable) role_ = Role::in_out;
   const AnyView from = copy_.any();
   const auto [low, bytes] = extent(copy_);
-  storage_ = std::make_shared<const GuardedMemory>(bytes);
+  storage_ = std::make_shared<const GuardedMemory>(bytes, from.data);
   ArrayGuards::add(storage_, role_, read_only && role_ == Role::input,
                    std::string(dtype_name(copy_.dtype)) + shape_text(copy_.shape));
   AnyView to = from;

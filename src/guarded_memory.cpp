@@ -6,10 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <new>
 #include <utility>
+
+#include "base/pages.h"
 
 namespace ejk::detail {
 namespace {
@@ -31,15 +34,25 @@ bool changed(std::byte b) { return b != pattern; }
 
 }  // namespace
 
-GuardedMemory::GuardedMemory(size_t bytes) : size_(bytes) {
+GuardedMemory::GuardedMemory(size_t bytes, const void* like) : size_(bytes) {
   const size_t zone = zone_size();
   if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
   const size_t aligned = rounded_up(bytes, alignment);
-  all_ = rounded_up(aligned, page_size()) + 2 * zone;
+  const bool huge = bytes >= base::huge_page && base::on_huge_pages(like);
+  all_ = rounded_up(aligned, page_size()) + 2 * zone + (huge ? base::huge_page : 0);
   void* got = ::mmap(nullptr, all_, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (got == MAP_FAILED) throw std::bad_alloc();
   pages_ = static_cast<std::byte*>(got);
+  if (huge) {
+    // The zone behind begins where a huge page would.
+    const size_t past = reinterpret_cast<uintptr_t>(pages_ + all_ - zone) % base::huge_page;
+    ::munmap(pages_ + all_ - past, past);
+    ::munmap(pages_, base::huge_page - past);
+    pages_ += base::huge_page - past;
+    all_ -= base::huge_page;
+    base::ask_for_huge_pages(pages_ + zone, all_ - 2 * zone);
+  }
   data_ = pages_ + all_ - zone - aligned;
   repair();
 }

@@ -31,8 +31,9 @@ struct Hopeless {
 constexpr std::array<Hopeless, 8> hopeless = {
     {{2, 2.5}, {3, 1.6}, {4, 1.35}, {5, 1.25}, {6, 1.18}, {8, 1.08}, {10, 1.05}, {12, 1.035}}};
 constexpr std::array<Hopeless, 4> hopeless_incumbent = {{{3, 3}, {4, 2}, {6, 1.5}, {8, 1.3}}};
-constexpr double hopeless_in_one = 4;     // where one round is all there will ever be
-constexpr double clear_in_search = 1.25;  // the same where a search took some samples
+constexpr double hopeless_in_one = 4;         // where one round is all there will ever be
+constexpr double clear_in_search = 1.25;      // the same where a search took some samples
+constexpr double beats_earlier_winner = 1.6;  // which was found in a race, not by some samples
 
 // The racing ones and, in some rounds, the control's second turn (`entrants.size()`), in random
 // order; in the final rounds as often as one sample there needs turns.
@@ -354,7 +355,8 @@ bool clearly_slower(const Tuning& t, size_t rival, size_t best) {
   if (t.strategy == single_run) {
     const bool searched = t.task.candidates->size() > most_raced &&
                           t.entrants[rival].known.ratio > 0 && t.entrants[best].known.ratio > 0;
-    return r.front() > (searched ? clear_in_search : hopeless_in_one);
+    if (!searched) return r.front() > hopeless_in_one;
+    return r.front() > (rival == t.earlier_winner() ? beats_earlier_winner : clear_in_search);
   }
   const bool incumbent = rival == t.incumbent && t.entrants[rival].candidate();
   if (hopeless_so_far(r, incumbent)) return true;

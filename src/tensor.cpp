@@ -2,8 +2,6 @@
 // Element types, copies between views of any layout, and the owning tensor.
 #include <ejk/tensor.h>
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -15,6 +13,8 @@
 #include <fmt/ranges.h>
 
 #include <ejk/error.h>
+
+#include "base/pages.h"
 
 namespace ejk {
 namespace {
@@ -179,16 +179,6 @@ void check_copy(const AnyView& from, const AnyView& to) {
 
 constexpr size_t alignment = 64;  // bytes: a cache line and the widest vector register
 
-// Rows of large tensors lie on many pages: with small ones a kernel that walks down a column waits
-// for the page table more than for memory. Some systems give large pages only where asked for.
-void ask_for_huge_pages(void* data, size_t bytes) {
-  constexpr size_t huge_page = size_t{2} << 20, page = 4096;
-  if (bytes < 2 * huge_page) return;
-  const auto first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
-  const auto last = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
-  madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-}
-
 // Where in a page a large tensor begins: another place for each. CPUs take a load for one of what
 // was just stored if the last 12 bits of the addresses agree, and then wait.
 size_t place_in_page(size_t bytes) {
@@ -197,17 +187,20 @@ size_t place_in_page(size_t bytes) {
   return made.fetch_add(1, std::memory_order_relaxed) * 25 % 64 * alignment;
 }
 
-// Zeroed and aligned. calloc takes whole pages from the system as they are, already zero, so large
-// tensors cost nothing until they are touched.
+// Zeroed and aligned. What is large comes from the system: memory that malloc has used before stays
+// on the pages it has.
 std::shared_ptr<std::byte> make_storage(size_t bytes) {
-  const size_t place = place_in_page(bytes), before = alignment + place;
-  void* block = std::calloc(bytes + before, 1);
+  const size_t place = place_in_page(bytes);
+  if (bytes >= 2 * base::huge_page) {
+    const std::shared_ptr<std::byte> pages = base::huge_pages(bytes + place);
+    return {pages, pages.get() + place};
+  }
+  void* block = std::calloc(bytes + alignment + place, 1);
   if (block == nullptr) throw std::bad_alloc();
   std::shared_ptr<void> owner(block, [](void* p) { std::free(p); });
   void* at = static_cast<std::byte*>(block) + place;
   size_t space = bytes + alignment;
   std::align(alignment, bytes, at, space);
-  ask_for_huge_pages(at, bytes);
   return {std::move(owner), static_cast<std::byte*>(at)};
 }
 

@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "base/pages.h"
 #include "tunings.h"
 
 namespace {
@@ -206,6 +207,40 @@ TEST_F(TuningEvidence, ColdCachesCostWhatTheyCost) {
   if (!sanitized) {  // whose own memory costs more than that
     EXPECT_GT(found[ejk::CacheState::cold].seconds, 1.3 * found[ejk::CacheState::warm].seconds);
   }
+}
+
+// Notes on which pages its arrays lie: runs[0] counts huge ones, runs[1] others.
+struct Pages {
+  static constexpr std::string_view op_id = "pages", version = "1";
+  struct Config {
+    int n = 0;
+  };
+  void run(const Config&, std::span<const float> x, ejk::Out<std::span<float>> y) const {
+    for (const float* array : {x.data(), static_cast<const float*>(y->data())})
+      ++runs[ejk::base::on_huge_pages(array + x.size() - 1) ? 0 : 1];
+    std::ranges::copy(x, y->begin());
+  }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{0}, {1}}; }
+};
+
+TEST_F(TuningEvidence, CopiesLieOnTheKindOfPagesThatTheCallersArraysLieOn) {
+  constexpr size_t size = size_t{3} << 19;  // 6 MiB
+  const auto tune = [&](std::span<const float> from, std::span<float> to) {
+    runs.clear();
+    auto o = options();
+    o.policy->budget_evaluations = 12;
+    ejk::Executor(o).tune(Pages{}, from, to);
+  };
+  const ejk::Tensor from = ejk::Tensor::of<float>({size}), to = ejk::Tensor::of<float>({size});
+  if (!ejk::base::on_huge_pages(from.data<float>())) GTEST_SKIP() << "no huge pages here";
+  tune({from.data<float>(), size}, {to.data<float>(), size});
+  EXPECT_GT(runs[0], 0);
+  EXPECT_EQ(runs[1], 0);
+  std::vector<float> small_from(size), small_to(size);
+  if (ejk::base::on_huge_pages(small_from.data())) return;  // so the system gives them to all
+  tune(small_from, small_to);
+  EXPECT_EQ(runs[0], 0);
+  EXPECT_GT(runs[1], 0);
 }
 
 // Takes 2 us and notes in runs[0] how often its argument was not as the caller gave it.

@@ -19,7 +19,8 @@ class GuardedMemory {
  public:
   static constexpr size_t alignment = 64;
 
-  explicit GuardedMemory(size_t bytes);  // throws std::bad_alloc
+  // `like`: memory of as many bytes, on whose kind of pages this should lie. Throws std::bad_alloc.
+  explicit GuardedMemory(size_t bytes, const void* like = nullptr);
   ~GuardedMemory();
   GuardedMemory(const GuardedMemory&) = delete;
   GuardedMemory& operator=(const GuardedMemory&) = delete;

@@ -2,8 +2,6 @@
 // Matrix products in blocks that stay in the caches, compiled once per instruction set.
 #include "ops/matmul/gemm.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -12,6 +10,8 @@
 #include <type_traits>
 
 #include <ejk/parallel.h>
+
+#include "base/pages.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/matmul/gemm.cpp"
@@ -478,25 +478,26 @@ class Scratch {
  public:
   float* floats(int64_t count) {
     if (count > size_) grow(static_cast<size_t>(count) * sizeof(float));
-    return memory_.get();
+    return reinterpret_cast<float*>(memory_.get());
   }
 
  private:
   void grow(size_t bytes) {
-    constexpr size_t huge_page = size_t{2} << 20;
-    const size_t alignment = bytes >= huge_page / 8 ? huge_page : 64;
-    bytes = (bytes + alignment - 1) / alignment * alignment;
     memory_.reset();
     size_ = 0;
-    memory_.reset(static_cast<float*>(std::aligned_alloc(alignment, bytes)));
-    if (!memory_) throw std::bad_alloc();
-    if (alignment == huge_page) madvise(memory_.get(), bytes, MADV_HUGEPAGE);
+    const bool large = bytes >= base::huge_page / 8;
+    const size_t unit = large ? base::huge_page : 64;
+    bytes = (bytes + unit - 1) / unit * unit;
+    memory_ = large ? base::huge_pages(bytes) : small(bytes);
     size_ = static_cast<int64_t>(bytes / sizeof(float));
   }
-  struct Free {
-    void operator()(float* p) const { std::free(p); }
-  };
-  std::unique_ptr<float, Free> memory_;
+  static std::shared_ptr<std::byte> small(size_t bytes) {
+    auto* const memory = static_cast<std::byte*>(std::aligned_alloc(64, bytes));
+    if (memory == nullptr) throw std::bad_alloc();
+    return {memory, [](std::byte* p) { std::free(p); }};
+  }
+
+  std::shared_ptr<std::byte> memory_;
   int64_t size_ = 0;
 };
 
