@@ -25,10 +25,16 @@ MatmulBlocking few_columns(int64_t m, int64_t n, int64_t k, const Matrix& a) {
 MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_collide,
                                    bool b_lies_along_k) {
   const int64_t floats = simd_floats();
-  if (!rows_collide && !b_lies_along_k && (m <= 48 || (m <= 128 && n * k <= 1 << 19)))
+  // b is read as it lies. Where its rows get into the way of each other, few of them at a time.
+  const bool much_of_b = n * k > 1 << 20;
+  if (!b_lies_along_k && (m <= 48 || (n > 64 && m <= (much_of_b ? 96 : 192)))) {
+    if (rows_collide)
+      return {.pack = Pack::none, .kc = much_of_b ? 64 : 256, .mc = 96, .nc = 1024, .vectors = 2};
+    if (m > 48) return {.pack = Pack::none, .kc = 512, .mc = 96, .nc = 512, .vectors = 4};
     return {.pack = Pack::none, .kc = m <= 12 ? 2048 : 512, .mc = 96, .nc = 1024, .vectors = 3};
-  if (m <= 48 && !b_lies_along_k)
-    return {.pack = Pack::b, .kc = 512, .mc = 24, .nc = 1024, .vectors = 2};
+  }
+  if (m * n >= 1 << 18 && n > 128 && k <= 48 && !b_lies_along_k)
+    return {.pack = Pack::b, .kc = 512, .mc = 24, .nc = 2048, .vectors = 4};
   const int vectors = static_cast<int>(std::min<int64_t>(4, (n + floats - 1) / floats));
   // A tile as wide as b: a is read once and b stays in the cache.
   if (n <= 64 && n * k <= (1 << 18) && !b_lies_along_k)
@@ -55,12 +61,12 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
   // So little is done with each element of b that it is best read in the order in which it lies.
   const int64_t beside = b.row_stride * 4 % 2048;
   const bool rows_collide = std::min(beside, 2048 - beside) < 64;  // few places in the caches
-  if (!b_lies_along_k && (m <= 4 ? n >= 256 : m <= 8 && rows_collide))
+  if (!b_lies_along_k && (m <= 4 ? n >= 256 : !wide && m <= 8 && rows_collide))
     return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
   // A c beyond the second level, and little to do for it: it is written row by row, so that lines
   // that two strips share are still near when the second one comes.
   const bool c_is_large = m * n >= 1 << 19;
-  if (!b_lies_along_k && c_is_large && k <= 8 && n >= 256)
+  if (!wide && !b_lies_along_k && c_is_large && k <= 8 && n >= 256)
     return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
   if (wide) return with_wide_registers(m, n, k, rows_collide, b_lies_along_k);
   const int64_t needed = (n + floats - 1) / floats;

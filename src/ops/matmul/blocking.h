@@ -50,7 +50,7 @@ Space<Config> blocking_space(MatmulBlocking Config::*field, int64_t m, int64_t n
       .where([=](const Config& c) {
         const B& b = c.*field;
         const bool wasteful = (b.vectors - 1) * floats >= n && b.vectors > 1;
-        return !wasteful && (few_rows ? true : b.vectors <= (n <= 4 * floats ? 4 : 3)) &&
+        return !wasteful && (few_rows || floats >= 16 || b.vectors <= (n <= 4 * floats ? 4 : 3)) &&
                (b.vectors > 1 || n <= 4 * floats);
       })
       .param(field, &B::kc,
