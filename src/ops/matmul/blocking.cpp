@@ -24,7 +24,7 @@ MatmulBlocking few_columns(int64_t m, int64_t n, int64_t k, const Matrix& a) {
 // Twice as wide and twice as many registers move most limits.
 MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_collide,
                                    bool b_lies_along_k) {
-  const int64_t floats = simd_floats();
+  const int64_t floats = simd_floats(n);
   // b is read as it lies. Where its rows get into the way of each other, few of them at a time.
   const bool much_of_b = n * k > 1 << 20;
   if (!b_lies_along_k && (m <= 48 || (n > 64 && m <= (much_of_b ? 96 : 192)))) {
@@ -52,7 +52,7 @@ MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_co
 }
 
 MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, const Matrix& b) {
-  const int64_t floats = simd_floats();
+  const int64_t floats = simd_floats(n);
   const bool wide = floats >= 16;  // AVX-512
   const bool b_lies_along_k = b.column_stride != 1 && b.row_stride == 1;
   // Dot products of what lies along k.

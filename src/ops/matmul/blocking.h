@@ -30,7 +30,7 @@ template <class Config>
 Space<Config> blocking_space(MatmulBlocking Config::*field, int64_t m, int64_t n, int64_t k) {
   using B = MatmulBlocking;
   using Pack = B::Pack;
-  const int64_t floats = simd_floats();
+  const int64_t floats = simd_floats(n);
   // Of blocks that hold everything, the smallest such is offered.
   const auto up_to = [](int64_t size, std::vector<int> values) {
     std::vector<int> out;

@@ -398,6 +398,17 @@ HWY_EXPORT(floats_in_a_vector);
 
 using Pack = MatmulBlocking::Pack;
 
+bool half_empty(int64_t elements) {
+  return elements <= 8 && HWY_DYNAMIC_DISPATCH(floats_in_a_vector)() == 16;
+}
+
+// The version of a function for vectors of 8 where those of 16 would be half empty: less of what is
+// read and written has to be masked. `eight`: null if it was not compiled.
+template <class Function>
+Function* fitting(int64_t elements, std::type_identity_t<Function>* eight, Function& usual) {
+  return eight != nullptr && half_empty(elements) ? eight : &usual;
+}
+
 void store(float value, const Matrix& c, int64_t row, int64_t column) {
   void* to = const_cast<void*>(c.at(row, column).data);
   if (c.dtype == DType::float32) *static_cast<float*>(to) = value;
@@ -420,7 +431,7 @@ bool by_dots(const Gemm& p, const MatmulBlocking& blocking) {
 
 // Fewer columns than a vector has: b is packed along k, as it has to be for dots.
 bool by_dots_of_packed(const Gemm& p, const MatmulBlocking& blocking) {
-  return blocking.pack == Pack::b && p.a.column_stride == 1 && p.n < simd_floats();
+  return blocking.pack == Pack::b && p.a.column_stride == 1 && p.n < simd_floats(p.n);
 }
 
 // Where c cannot be written by tiles, blocks of it are computed aside and copied.
@@ -433,18 +444,23 @@ int64_t floats_for(const Gemm& p, const MatmulBlocking& blocking) {
       needs_aside(p.c) ? std::min(aside_rows, p.m) * std::min(aside_columns, p.n) : 0;
   const int64_t packing = by_dots_of_packed(p, blocking)
                               ? p.n * p.k
-                              : HWY_DYNAMIC_DISPATCH(floats_for_packing)(p, blocking);
+                              : fitting(p.n, HWY_CHOOSE_AVX2(floats_for_packing),
+                                        HWY_DYNAMIC_DISPATCH(floats_for_packing))(p, blocking);
   return (aside + packing + 31) / 16 * 16;
 }
 
 // `packed_dots`: by_dots_of_packed of the whole problem, of which this may be a part.
 void multiply(const Gemm& p, const MatmulBlocking& blocking, bool packed_dots, float* scratch) {
-  if (by_dots(p, blocking)) return HWY_DYNAMIC_DISPATCH(multiply_by_dots)(p);
-  if (!packed_dots) return HWY_DYNAMIC_DISPATCH(multiply_blocks)(p, blocking, scratch);
+  auto* const dots =
+      fitting(p.k, HWY_CHOOSE_AVX2(multiply_by_dots), HWY_DYNAMIC_DISPATCH(multiply_by_dots));
+  auto* const blocks =
+      fitting(p.n, HWY_CHOOSE_AVX2(multiply_blocks), HWY_DYNAMIC_DISPATCH(multiply_blocks));
+  if (by_dots(p, blocking)) return dots(p);
+  if (!packed_dots) return blocks(p, blocking, scratch);
   HWY_DYNAMIC_DISPATCH(pack_transposed)(p, scratch);
   Gemm along_k = p;
   along_k.b = {scratch, DType::float32, 1, p.k};
-  HWY_DYNAMIC_DISPATCH(multiply_by_dots)(along_k);
+  dots(along_k);
 }
 
 void multiply_aside(const Gemm& p, const MatmulBlocking& blocking, bool packed_dots,
@@ -519,7 +535,10 @@ int row_parts_for(int threads, int64_t rows, int64_t columns) {
 
 }  // namespace
 
-int64_t simd_floats() { return HWY_DYNAMIC_DISPATCH(floats_in_a_vector)(); }
+int64_t simd_floats(int64_t columns) {
+  return fitting(columns, HWY_CHOOSE_AVX2(floats_in_a_vector),
+                 HWY_DYNAMIC_DISPATCH(floats_in_a_vector))();
+}
 
 bool gemm_can_run(const MatmulBlocking& b) {
   const bool known_tile = (b.vectors >= 1 && b.vectors <= 4) || b.vectors == 8;

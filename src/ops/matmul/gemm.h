@@ -53,6 +53,7 @@ void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking);
 // Whether gemm knows such tiles and the memory it would need for packing is bounded.
 bool gemm_can_run(const MatmulBlocking& blocking);
 
-int64_t simd_floats();  // in a vector of the instruction set in use
+// In a vector that a product of so many columns is computed with.
+int64_t simd_floats(int64_t columns);
 
 }  // namespace ejk::ops

@@ -145,11 +145,14 @@ HWY_INLINE void multiply(const TileWork<B>& work, std::index_sequence<at...>,
   const int64_t soon = work.soon;
   float* const c = work.c;
   const int64_t c_row = work.c_row, c_last = work.c_last;
-  // Rows of c are wanted when the sums are done, all at once and mostly from far away.
-  (hwy::Prefetch(c + int64_t{at / vectors} * c_row + place(at % vectors, c_last)), ...);
+  // Rows of c are wanted when the sums are done, all at once and mostly from far away; but not if
+  // they are so short that they follow each other.
+  if constexpr (!few)
+    (hwy::Prefetch(c + int64_t{at / vectors} * c_row + place(at % vectors, c_last)), ...);
   for (int64_t k = work.depth; k > 0; --k) {
     if (packed_a) hwy::Prefetch(a + prefetch_ahead * a_step);
-    (prefetch_line<column, B>(b + prefetch_ahead * b_step + int64_t{column} * lanes), ...);
+    if constexpr (!few)
+      (prefetch_line<column, B>(b + prefetch_ahead * b_step + int64_t{column} * lanes), ...);
     const V columns[vectors] = {load(b + place(column, b_last))...};
     if constexpr (kind == Columns::copied || kind == Columns::first) {
       (prefetch_line_soon<column, B>(b + soon + int64_t{column} * lanes), ...);
