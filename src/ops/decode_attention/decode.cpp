@@ -211,10 +211,14 @@ class Decoder {
     const int64_t group = p_.heads_per_kv_head();
     int64_t g = 0;
     const auto go = [&]<int Heads>() {
-      constexpr int vectors = Heads == 1 ? 8 : 4;
       int64_t c = 0;
-      for (; c + vectors * vector_size <= p_.dim; c += vectors * vector_size)
-        add_values<Heads, vectors>(kv_head, kv_head * group + g, begin, end, c);
+      const auto columns = [&]<int Vectors>() {
+        for (; c + Vectors * vector_size <= p_.dim; c += Vectors * vector_size)
+          add_values<Heads, Vectors>(kv_head, kv_head * group + g, begin, end, c);
+      };
+      if constexpr (Heads == 1) columns.template operator()<8>();
+      columns.template operator()<4>();
+      columns.template operator()<2>();
       for (; c < p_.dim; c += vector_size)
         add_values<Heads, 1>(kv_head, kv_head * group + g, begin, end, c);
       g += Heads;
