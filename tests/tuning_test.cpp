@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <numeric>
 #include <random>
@@ -237,7 +238,9 @@ TEST_F(TuningEvidence, CopiesLieOnTheKindOfPagesThatTheCallersArraysLieOn) {
   EXPECT_GT(runs[0], 0);
   EXPECT_EQ(runs[1], 0);
   std::vector<float> small_from(size), small_to(size);
-  if (ejk::base::on_huge_pages(small_from.data())) return;  // so the system gives them to all
+  std::string given;
+  std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled"), given);
+  if (given.find("[always]") != given.npos) return;  // whoever asks or not
   tune(small_from, small_to);
   EXPECT_EQ(runs[0], 0);
   EXPECT_GT(runs[1], 0);

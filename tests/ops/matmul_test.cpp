@@ -260,6 +260,37 @@ TEST(Matmul, EveryCandidateAndTheHeuristicAreValid) {
   }
 }
 
+// Parts of a product may be packed in another way than the whole would be; each has scratch memory
+// of its own beside that of the others.
+TEST(Matmul, PartsOfAProductDoNotDisturbEachOther) {
+  struct Case {
+    int64_t m, n, k;
+    MatmulBlocking blocking;
+  };
+  using Pack = MatmulBlocking::Pack;
+  on_every_target([] {
+    for (const auto& [m, n, k, blocking] : {
+             Case{192, 24, 512, {Pack::a_and_b, 128, 96, 512, 1, 4}},
+             Case{192, 24, 512, {Pack::a_and_b, 128, 96, 512, 2, 4}},
+             Case{192, 8, 4096, {Pack::a_and_b, 4096, 96, 512, 1, 2}},
+             Case{192, 32, 4096, {Pack::a_and_b, 4096, 96, 512, 4, 2}},
+             Case{400, 24, 300, {Pack::b, 512, 96, 512, 2, 4}},
+         }) {
+      std::mt19937 random(1);
+      const ejk::testing::Strided<float, 3> a(random, {1, m, k}, true), b(random, {1, k, n}, true);
+      const auto with = [&](const MatmulBlocking& chosen) {
+        const Tensor c = Tensor::of<float>({1, m, n});
+        Matmul<float>{}.run({chosen, {}, {}}, a, b, std::nullopt, c.strided<float, 3>());
+        return values(c);
+      };
+      MatmulBlocking alone = blocking;
+      alone.threads = 1;
+      const std::vector<float> expected = with(alone);
+      for (int i = 0; i < 20; ++i) ASSERT_EQ(with(blocking), expected) << m << 'x' << n << 'x' << k;
+    }
+  });
+}
+
 TEST(Matmul, TuningRunsItsCandidatesBetweenClosedPages) {
   // Sizes that fill no tile: a candidate that read or wrote beside its arrays would be rejected.
   const Tensor a = counting({1, 13, 37}), b = counting({1, 37, 35}),

@@ -97,10 +97,14 @@ class Blocks {
   static int64_t floats_for_b(const Gemm& problem, const MatmulBlocking& blocking) {
     const int64_t strip = blocking.vectors * static_cast<int64_t>(hn::Lanes(F()));
     if (!packs_b(problem, blocking)) return 0;
-    const bool one_strip = copies_b(problem, blocking) && problem.m <= blocking.mc;
-    const int64_t columns = one_strip ? strip + static_cast<int64_t>(hn::Lanes(F()))
-                                      : std::min<int64_t>(std::max<int64_t>(blocking.nc, strip),
-                                                          (problem.n + strip - 1) / strip * strip);
+    // A part of few rows may need one strip where the whole needs all: room for either.
+    const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
+    const int64_t one = copies_b(problem, blocking) ? strip + lanes : 0;
+    const int64_t all = one > 0 && problem.m <= blocking.mc
+                            ? 0
+                            : std::min<int64_t>(std::max<int64_t>(blocking.nc, strip),
+                                                (problem.n + strip - 1) / strip * strip);
+    const int64_t columns = std::max(one, all);
     return (std::min<int64_t>(blocking.kc, problem.k) * columns + 15) / 16 * 16;
   }
   static int64_t floats_for_a(const Gemm& problem, const MatmulBlocking& blocking) {
@@ -398,15 +402,15 @@ HWY_EXPORT(floats_in_a_vector);
 
 using Pack = MatmulBlocking::Pack;
 
+// Vectors of 16 would be half empty: with those of 8 less of what is read and written is masked.
 bool half_empty(int64_t elements) {
   return elements <= 8 && HWY_DYNAMIC_DISPATCH(floats_in_a_vector)() == 16;
 }
 
-// The version of a function for vectors of 8 where those of 16 would be half empty: less of what is
-// read and written has to be masked. `eight`: null if it was not compiled.
+// The version of a function for vectors of 8 if it is wanted and was compiled.
 template <class Function>
-Function* fitting(int64_t elements, std::type_identity_t<Function>* eight, Function& usual) {
-  return eight != nullptr && half_empty(elements) ? eight : &usual;
+Function* version(bool narrow, std::type_identity_t<Function>* eight, Function& usual) {
+  return narrow && eight != nullptr ? eight : &usual;
 }
 
 void store(float value, const Matrix& c, int64_t row, int64_t column) {
@@ -429,9 +433,15 @@ bool by_dots(const Gemm& p, const MatmulBlocking& blocking) {
          p.b.column_stride != 1;
 }
 
-// Fewer columns than a vector has: b is packed along k, as it has to be for dots.
-bool by_dots_of_packed(const Gemm& p, const MatmulBlocking& blocking) {
-  return blocking.pack == Pack::b && p.a.column_stride == 1 && p.n < simd_floats(p.n);
+// How a problem is computed. Its parts are computed as the whole is, whose scratch memory they use.
+struct Way {
+  bool narrow;       // vectors of 8 numbers
+  bool packed_dots;  // fewer columns than a vector has: b is packed along k, as it has to be for dots
+};
+
+Way way_of(const Gemm& p, const MatmulBlocking& blocking) {
+  return {half_empty(p.n),
+          blocking.pack == Pack::b && p.a.column_stride == 1 && p.n < simd_floats(p.n)};
 }
 
 // Where c cannot be written by tiles, blocks of it are computed aside and copied.
@@ -442,28 +452,27 @@ bool needs_aside(const Matrix& c) { return c.dtype != DType::float32 || c.column
 int64_t floats_for(const Gemm& p, const MatmulBlocking& blocking) {
   const int64_t aside =
       needs_aside(p.c) ? std::min(aside_rows, p.m) * std::min(aside_columns, p.n) : 0;
-  const int64_t packing = by_dots_of_packed(p, blocking)
-                              ? p.n * p.k
-                              : fitting(p.n, HWY_CHOOSE_AVX2(floats_for_packing),
-                                        HWY_DYNAMIC_DISPATCH(floats_for_packing))(p, blocking);
+  const Way way = way_of(p, blocking);
+  auto* const floats = version(way.narrow, HWY_CHOOSE_AVX2(floats_for_packing),
+                               HWY_DYNAMIC_DISPATCH(floats_for_packing));
+  const int64_t packing = way.packed_dots ? p.n * p.k : floats(p, blocking);
   return (aside + packing + 31) / 16 * 16;
 }
 
-// `packed_dots`: by_dots_of_packed of the whole problem, of which this may be a part.
-void multiply(const Gemm& p, const MatmulBlocking& blocking, bool packed_dots, float* scratch) {
-  auto* const dots =
-      fitting(p.k, HWY_CHOOSE_AVX2(multiply_by_dots), HWY_DYNAMIC_DISPATCH(multiply_by_dots));
-  auto* const blocks =
-      fitting(p.n, HWY_CHOOSE_AVX2(multiply_blocks), HWY_DYNAMIC_DISPATCH(multiply_blocks));
+void multiply(const Gemm& p, const MatmulBlocking& blocking, const Way& way, float* scratch) {
+  auto* const dots = version(half_empty(p.k), HWY_CHOOSE_AVX2(multiply_by_dots),
+                             HWY_DYNAMIC_DISPATCH(multiply_by_dots));
+  auto* const blocks = version(way.narrow, HWY_CHOOSE_AVX2(multiply_blocks),
+                               HWY_DYNAMIC_DISPATCH(multiply_blocks));
   if (by_dots(p, blocking)) return dots(p);
-  if (!packed_dots) return blocks(p, blocking, scratch);
+  if (!way.packed_dots) return blocks(p, blocking, scratch);
   HWY_DYNAMIC_DISPATCH(pack_transposed)(p, scratch);
   Gemm along_k = p;
   along_k.b = {scratch, DType::float32, 1, p.k};
   dots(along_k);
 }
 
-void multiply_aside(const Gemm& p, const MatmulBlocking& blocking, bool packed_dots,
+void multiply_aside(const Gemm& p, const MatmulBlocking& blocking, const Way& way,
                     float* scratch) {
   float* const packing = scratch + std::min(aside_rows, p.m) * std::min(aside_columns, p.n);
   for (int64_t i = 0; i < p.m; i += aside_rows)
@@ -472,21 +481,21 @@ void multiply_aside(const Gemm& p, const MatmulBlocking& blocking, bool packed_d
                     columns = std::min(aside_columns, p.n - j);
       Gemm part = p.part(i, rows, j, columns);
       part.c = {scratch, DType::float32, columns, 1};
-      multiply(part, blocking, packed_dots, packing);
+      multiply(part, blocking, way, packing);
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = 0; c < columns; ++c) store(scratch[r * columns + c], p.c, i + r, j + c);
     }
 }
 
-void multiply_any(const Gemm& p, const MatmulBlocking& blocking, bool packed_dots, float* scratch) {
+void multiply_any(const Gemm& p, const MatmulBlocking& blocking, const Way& way, float* scratch) {
   if (p.m == 0 || p.n == 0) return;
   if (p.k == 0) {
     for (int64_t i = 0; i < p.m; ++i)
       for (int64_t j = 0; j < p.n; ++j) store(p.bias != nullptr ? p.bias[j] : 0.f, p.c, i, j);
   } else if (needs_aside(p.c)) {
-    multiply_aside(p, blocking, packed_dots, scratch);
+    multiply_aside(p, blocking, way, scratch);
   } else {
-    multiply(p, blocking, packed_dots, scratch);
+    multiply(p, blocking, way, scratch);
   }
 }
 
@@ -536,7 +545,7 @@ int row_parts_for(int threads, int64_t rows, int64_t columns) {
 }  // namespace
 
 int64_t simd_floats(int64_t columns) {
-  return fitting(columns, HWY_CHOOSE_AVX2(floats_in_a_vector),
+  return version(half_empty(columns), HWY_CHOOSE_AVX2(floats_in_a_vector),
                  HWY_DYNAMIC_DISPATCH(floats_in_a_vector))();
 }
 
@@ -571,7 +580,7 @@ void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking) {
   if (threads == 1) {
     for (const Gemm& p : problems) {
       const Gemm whole = without_idle_strides(p);
-      multiply_any(whole, blocking, by_dots_of_packed(whole, blocking), scratch);
+      multiply_any(whole, blocking, way_of(whole, blocking), scratch);
     }
     return;
   }
@@ -591,7 +600,7 @@ void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking) {
         if (from >= to || left >= right) continue;
         const Gemm whole = without_idle_strides(p);
         multiply_any(whole.part(from, to - from, left, right - left), blocking,
-                     by_dots_of_packed(whole, blocking), scratch + part * scratch_floats);
+                     way_of(whole, blocking), scratch + part * scratch_floats);
       }
     }
   });
