@@ -36,7 +36,8 @@ uint64_t kilobytes(std::string_view line) {
 std::shared_ptr<std::byte> huge_pages(size_t bytes) {
   if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
   const size_t all = (bytes + huge_page - 1) / huge_page * huge_page + huge_page;
-  void* const got = ::mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const got =
+      ::mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (got == MAP_FAILED) throw std::bad_alloc();
   auto* const pages = static_cast<std::byte*>(got);
   std::shared_ptr<std::byte> owner(pages, [all](std::byte* p) { ::munmap(p, all); });
@@ -63,7 +64,8 @@ bool on_huge_pages(const void* at) {
     }
     if (!here) continue;
     if (line.starts_with("Rss:")) there = kilobytes(line);
-    if (line.starts_with("AnonHugePages:") && there > 0 && 2 * kilobytes(line) >= there) return true;
+    if (line.starts_with("AnonHugePages:") && there > 0 && 2 * kilobytes(line) >= there)
+      return true;
     if (line.starts_with("VmFlags:")) return line.find(" hg") != line.npos;
   }
   return false;

@@ -436,7 +436,8 @@ bool by_dots(const Gemm& p, const MatmulBlocking& blocking) {
 // How a problem is computed. Its parts are computed as the whole is, whose scratch memory they use.
 struct Way {
   bool narrow;       // vectors of 8 numbers
-  bool packed_dots;  // fewer columns than a vector has: b is packed along k, as it has to be for dots
+  bool packed_dots;  // fewer columns than a vector has: b is packed along k, as it has to be for
+                     // dots
 };
 
 Way way_of(const Gemm& p, const MatmulBlocking& blocking) {
@@ -462,8 +463,8 @@ int64_t floats_for(const Gemm& p, const MatmulBlocking& blocking) {
 void multiply(const Gemm& p, const MatmulBlocking& blocking, const Way& way, float* scratch) {
   auto* const dots = version(half_empty(p.k), HWY_CHOOSE_AVX2(multiply_by_dots),
                              HWY_DYNAMIC_DISPATCH(multiply_by_dots));
-  auto* const blocks = version(way.narrow, HWY_CHOOSE_AVX2(multiply_blocks),
-                               HWY_DYNAMIC_DISPATCH(multiply_blocks));
+  auto* const blocks =
+      version(way.narrow, HWY_CHOOSE_AVX2(multiply_blocks), HWY_DYNAMIC_DISPATCH(multiply_blocks));
   if (by_dots(p, blocking)) return dots(p);
   if (!way.packed_dots) return blocks(p, blocking, scratch);
   HWY_DYNAMIC_DISPATCH(pack_transposed)(p, scratch);
@@ -472,8 +473,7 @@ void multiply(const Gemm& p, const MatmulBlocking& blocking, const Way& way, flo
   dots(along_k);
 }
 
-void multiply_aside(const Gemm& p, const MatmulBlocking& blocking, const Way& way,
-                    float* scratch) {
+void multiply_aside(const Gemm& p, const MatmulBlocking& blocking, const Way& way, float* scratch) {
   float* const packing = scratch + std::min(aside_rows, p.m) * std::min(aside_columns, p.n);
   for (int64_t i = 0; i < p.m; i += aside_rows)
     for (int64_t j = 0; j < p.n; j += aside_columns) {
