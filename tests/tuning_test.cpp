@@ -210,6 +210,20 @@ TEST_F(TuningEvidence, ColdCachesCostWhatTheyCost) {
   }
 }
 
+TEST_F(TuningEvidence, ArgumentsTooLargeForCachesAreMeasuredColdUnlessToldOtherwise) {
+  const auto cache_of = [&](size_t size, ejk::TunerOptions how) {
+    std::vector<int32_t> next(size), end(1);
+    auto o = options();
+    o.policy->budget_evaluations = 8;
+    o.tuner = std::make_shared<ejk::Tuner>(how);
+    return ejk::Executor(o).tune(Chase{}, next, end).entry.evidence.cache;
+  };
+  constexpr size_t large = size_t{10} << 20;  // of 4 bytes
+  EXPECT_EQ(cache_of(large, {}), "cold");
+  EXPECT_EQ(cache_of(large, {.cache = ejk::CacheState::warm}), "warm");
+  EXPECT_EQ(cache_of(large / 10, {}), "warm");
+}
+
 // Notes on which pages its arrays lie: runs[0] counts huge ones, runs[1] others.
 struct Pages {
   static constexpr std::string_view op_id = "pages", version = "1";

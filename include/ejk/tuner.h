@@ -149,15 +149,17 @@ struct TuneResult {
 // ---- the tuner ---------------------------------------------------------------------------------
 
 enum class CacheState : uint8_t {
-  warm,  // a sample begins with what the kernel's last run left in the caches
-  cold,  // a sample begins with the arguments out of all caches
+  warm,       // a sample begins with what the kernel's last run left in the caches
+  cold,       // a sample begins with the arguments out of all caches
+  automatic,  // cold if the arguments are so large that a program will hardly find them there, warm
+              // if they are not
 };
 
 struct TunerOptions {
   int warmup = 1;  // runs of each candidate before it is timed, at least
   int iters = 3;   // rounds, at least
   uint64_t seed = 0;
-  CacheState cache = CacheState::warm;
+  CacheState cache = CacheState::automatic;
   // How sets too large to race are searched: a name that make_search knows.
   std::string strategy = "auto";
 };

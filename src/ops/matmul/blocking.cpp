@@ -28,8 +28,9 @@ MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_co
   // b is read as it lies. Where its rows get into the way of each other, few of them at a time.
   const bool much_of_b = n * k > 1 << 20;
   if (!b_lies_along_k && (m <= 48 || (n > 64 && m <= (much_of_b ? 96 : 192)))) {
-    if (rows_collide)
-      return {.pack = Pack::none, .kc = much_of_b ? 64 : 256, .mc = 96, .nc = 1024, .vectors = 2};
+    if (rows_collide && much_of_b)
+      return {.pack = Pack::none, .kc = m <= 8 ? 16 : 64, .mc = 96, .nc = 4096, .vectors = 2};
+    if (rows_collide) return {.pack = Pack::none, .kc = 256, .mc = 96, .nc = 1024, .vectors = 2};
     if (m > 48) return {.pack = Pack::none, .kc = 512, .mc = 96, .nc = 512, .vectors = 4};
     return {.pack = Pack::none, .kc = m <= 12 ? 2048 : 512, .mc = 96, .nc = 1024, .vectors = 3};
   }
