@@ -43,8 +43,8 @@ print(jax.process_index(), events, "2.0" in lowered.as_text(), len(selector.pers
 
 def test_ranks_trace_one_program_with_the_heuristic_and_tune_nothing(tmp_path):
     with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        address = f"localhost:{listening.getsockname()[1]}"
+        listening.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": ":".join(p for p in sys.path if p)}
     env["XLA_FLAGS"] = ""
     ranks = [
