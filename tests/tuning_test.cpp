@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What tunings tell while they run and when they are done, and tunings by hand.
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -258,6 +259,37 @@ TEST_F(TuningEvidence, CopiesLieOnTheKindOfPagesThatTheCallersArraysLieOn) {
   tune(small_from, small_to);
   EXPECT_EQ(runs[0], 0);
   EXPECT_GT(runs[1], 0);
+}
+
+// Notes whether the pages beside its arrays are there: runs[0] counts those that are, runs[1] others.
+struct Neighbours {
+  static constexpr std::string_view op_id = "neighbours", version = "1";
+  struct Config {
+    int n = 0;
+  };
+  void run(const Config&, std::span<const float> x, ejk::Out<std::span<float>> y) const {
+    for (std::span<const float> array : {x, std::span<const float>(*y)}) {
+      const auto begin = reinterpret_cast<uintptr_t>(array.data()) / 4096;
+      const auto last = (reinterpret_cast<uintptr_t>(array.data() + array.size()) - 1) / 4096;
+      for (const uintptr_t page : {begin - 1, last + 1}) {
+        unsigned char there = 0;
+        ::mincore(reinterpret_cast<void*>(page * 4096), 4096, &there);
+        ++runs[(there & 1) != 0 ? 0 : 1];
+      }
+    }
+    std::ranges::copy(x, y->begin());
+  }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{0}, {1}}; }
+};
+
+// A masked load that reaches over the end of an array takes hundreds of cycles where there is no
+// page. Behind an array of a program there mostly is one.
+TEST_F(TuningEvidence, PagesBesideACopyAreThereWhenItIsMeasured) {
+  if (::sysconf(_SC_PAGESIZE) != 4096) GTEST_SKIP() << "pages of another size";
+  std::vector<float> from(3072), to(3072);
+  ejk::Executor(options()).tune(Neighbours{}, std::span<const float>(from), std::span<float>(to));
+  EXPECT_GT(runs[0], 0);
+  EXPECT_EQ(runs[1], 0);
 }
 
 // Takes 2 us and notes in runs[0] how often its argument was not as the caller gave it.
