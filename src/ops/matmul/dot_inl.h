@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include <hwy/highway.h>
@@ -21,8 +22,45 @@
 HWY_BEFORE_NAMESPACE();
 namespace ejk::ops::HWY_NAMESPACE {
 
+#if HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE
+// Blocks of four numbers become one.
+template <class D>
+HWY_INLINE void store_folded(D d, hn::Vec<D> v, float* to) {
+  if constexpr (hn::MaxLanes(D()) > 4) {
+    const hn::Half<D> half;
+    store_folded(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), to);
+  } else {
+    hn::StoreU(v, d, to);
+  }
+}
+#endif
+
+// The sums of the lanes of four vectors: four at a time take little longer than one. Each is added
+// up in the same order, wherever it stands.
+HWY_INLINE void sum_four(V x0, V x1, V x2, V x3, float* to) {
+  const F d;
+#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
+  const V all[] = {x0, x1, x2, x3};
+  for (size_t i = 0; i < 4; ++i) to[i] = hn::GetLane(hn::SumOfLanes(d, all[i]));
+#else
+  const hn::Repartition<uint64_t, F> pairs;
+  const auto halves = [&](V x, V y) HWY_ATTR {  // of each block: x y x y
+    return hn::BitCast(pairs,
+                       hn::Add(hn::InterleaveLower(d, x, y), hn::InterleaveUpper(d, x, y)));
+  };
+  const auto x01 = halves(x0, x1), x23 = halves(x2, x3);
+  const V blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, x01, x23)),
+                           hn::BitCast(d, hn::InterleaveUpper(pairs, x01, x23)));
+  store_folded(d, blocks, to);
+#endif
+}
+
+// From one row of a tile's sums to the next: a row is not divided between two fours, or it could not
+// be copied at once.
+constexpr int64_t dot_row(size_t columns) { return columns == 3 ? 4 : static_cast<int64_t>(columns); }
+
 // Every element has one sum of its own, so that it does not matter which others it is computed
-// with.
+// with. `out` has room for whole fours.
 template <size_t rows, size_t columns, class A, class B, size_t... at, size_t... row,
           size_t... column>
 HWY_INLINE void dot_tile(int64_t depth, const A* a, int64_t a_row, const B* b, int64_t b_column,
@@ -42,7 +80,13 @@ HWY_INLINE void dot_tile(int64_t depth, const A* a, int64_t a_row, const B* b, i
     const V bs[columns] = {load_some(d, b + int64_t{column} * b_column + k, depth - k)...};
     ((sum[at] = hn::MulAdd(as[at / columns], bs[at % columns], sum[at])), ...);
   }
-  ((out[at] = hn::GetLane(hn::SumOfLanes(d, sum[at]))), ...);
+  const auto four = [&]<size_t i>() HWY_ATTR {
+    constexpr size_t step = columns == 3 ? 3 : 4, last = HWY_MIN(i + step, rows * columns) - 1;
+    if constexpr (i % step == 0)
+      sum_four(sum[i], sum[HWY_MIN(i + 1, last)], sum[HWY_MIN(i + 2, last)], sum[last],
+               out + int64_t{i / step} * 4);
+  };
+  (four.template operator()<at>(), ...);
 }
 
 template <size_t rows, size_t columns, class A, class B>
@@ -58,7 +102,7 @@ constexpr size_t most_dot_rows(size_t columns) {
 #if EJK_OPS_FEW_TILES
   return columns == 1 ? 2 : 1;
 #else
-  return columns == 1 ? 8 : columns <= 3 ? 4 : columns == 4 ? 2 : 1;
+  return columns == 1 ? 8 : columns <= 3 ? 4 : columns == 4 ? (HWY_TARGET <= HWY_AVX3 ? 4 : 2) : 1;
 #endif
 }
 
@@ -69,14 +113,24 @@ void dot_products(const Gemm& p) {
   const auto* a = static_cast<const A*>(p.a.data);
   const auto* b = static_cast<const B*>(p.b.data);
   const auto block = [&]<size_t rows, size_t columns>(int64_t i, int64_t j) {
-    float out[rows * columns];
+    constexpr int64_t out_row = dot_row(columns);
+    float out[(rows * size_t{out_row} + 3) / 4 * 4];
     dot_tile<rows, columns>(p.k, a + i * p.a.row_stride, p.a.row_stride, b + j * p.b.column_stride,
                             p.b.column_stride, out);
-    for (size_t at = 0; at < rows * columns; ++at) {
-      const int64_t row = i + static_cast<int64_t>(at / columns);
-      const int64_t column = j + static_cast<int64_t>(at % columns);
-      c[row * p.c.row_stride + column * p.c.column_stride] =
-          p.bias != nullptr ? out[at] + p.bias[column] : out[at];
+    if (p.bias != nullptr)
+      for (int64_t at = 0; at < int64_t{rows * columns}; ++at)
+        out[at / int64_t{columns} * out_row + at % int64_t{columns}] +=
+            p.bias[j + at % int64_t{columns}];
+    float* const to = c + i * p.c.row_stride + j * p.c.column_stride;
+    if (columns == 1 && p.c.row_stride == 1) {
+      std::memcpy(to, out, rows * sizeof(float));
+    } else if (p.c.column_stride == 1) {
+      for (int64_t row = 0; row < int64_t{rows}; ++row)
+        std::memcpy(to + row * p.c.row_stride, out + row * out_row, columns * sizeof(float));
+    } else {
+      for (int64_t row = 0; row < int64_t{rows}; ++row)
+        for (int64_t column = 0; column < int64_t{columns}; ++column)
+          to[row * p.c.row_stride + column * p.c.column_stride] = out[row * out_row + column];
     }
   };
   const auto columns_at = [&]<size_t columns>(int64_t j) {

@@ -20,6 +20,7 @@
 
 #include "ops/matmul/dot_inl.h"
 #include "ops/matmul/pack_inl.h"
+#include "ops/matmul/shallow_inl.h"
 #include "ops/matmul/tile_inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -60,7 +61,7 @@ class Blocks {
         copy_b_(copies_b(problem, blocking)),
         depths_(evenly(p_.k, blocking.kc)),
         row_blocks_(evenly(p_.m, blocking.mc)),
-        strips_per_block_(std::max<int64_t>(1, blocking.nc / strip_)),
+        most_columns_(blocking.nc),
         packed_b_(scratch),
         packed_a_(scratch + floats_for_b(problem, blocking)) {}
 
@@ -115,23 +116,28 @@ class Blocks {
   }
 
   void run() {
-    const Even column_blocks = evenly((p_.n + strip_ - 1) / strip_, strips_per_block_);
-    for (int64_t j = 0; j < column_blocks.parts; ++j) {
-      first_column_ = column_blocks.begin(j) * strip_;
-      last_column_ = std::min(p_.n, column_blocks.begin(j + 1) * strip_);
-      for (int64_t k = 0; k < depths_.parts; ++k) {
-        first_k_ = depths_.begin(k);
-        depth_ = depths_.begin(k + 1) - first_k_;
-        add_ = k > 0;
-        bias_ = k + 1 == depths_.parts ? p_.bias : nullptr;
-        pack_b();
-        for (int64_t i = 0; i < row_blocks_.parts; ++i)
-          rows(row_blocks_.begin(i), row_blocks_.begin(i + 1));
-      }
-    }
+    if (p_.n <= most_columns_) return columns(0, p_.n);
+    const Even blocks =
+        evenly((p_.n + strip_ - 1) / strip_, std::max<int64_t>(1, most_columns_ / strip_));
+    for (int64_t j = 0; j < blocks.parts; ++j)
+      columns(blocks.begin(j) * strip_, std::min(p_.n, blocks.begin(j + 1) * strip_));
   }
 
  private:
+  void columns(int64_t first, int64_t last) {
+    first_column_ = first;
+    last_column_ = last;
+    for (int64_t k = 0; k < depths_.parts; ++k) {
+      first_k_ = depths_.begin(k);
+      depth_ = depths_.begin(k + 1) - first_k_;
+      add_ = k > 0;
+      bias_ = k + 1 == depths_.parts ? p_.bias : nullptr;
+      pack_b();
+      for (int64_t i = 0; i < row_blocks_.parts; ++i)
+        rows(row_blocks_.begin(i), row_blocks_.begin(i + 1));
+    }
+  }
+
   const B* b_at(int64_t column) const {
     return b_ + first_k_ * p_.b.row_stride + column * p_.b.column_stride;
   }
@@ -339,7 +345,7 @@ class Blocks {
   const int64_t copied_row_;  // from one copied row of a to the next; 0: they are not copied so
   const bool pack_b_, copy_b_;
   const Even depths_, row_blocks_;
-  const int64_t strips_per_block_;
+  const int64_t most_columns_;  // of a block
   float* const packed_b_;
   float* const packed_a_;
   // the block at work
@@ -364,6 +370,13 @@ decltype(auto) with_types(const Gemm& problem, const Work& work) {
 
 void multiply_blocks(const Gemm& problem, const MatmulBlocking& blocking, float* scratch) {
   with_types(problem, [&]<class A, class B>() { Blocks<A, B>(problem, blocking, scratch).run(); });
+}
+
+// A problem that is computed in one go; false: nothing was done.
+bool multiply_if_shallow(const Gemm& problem, const MatmulBlocking& blocking) {
+  if (!is_shallow(problem, blocking)) return false;
+  multiply_shallow(problem, blocking);
+  return true;
 }
 
 void multiply_by_dots(const Gemm& problem) {
@@ -395,6 +408,7 @@ namespace ejk::ops {
 namespace {
 
 HWY_EXPORT(multiply_blocks);
+HWY_EXPORT(multiply_if_shallow);
 HWY_EXPORT(multiply_by_dots);
 HWY_EXPORT(pack_transposed);
 HWY_EXPORT(floats_for_packing);
@@ -450,7 +464,19 @@ constexpr int64_t aside_rows = 256, aside_columns = 1024;
 
 bool needs_aside(const Matrix& c) { return c.dtype != DType::float32 || c.column_stride != 1; }
 
+bool all_are_floats(const Gemm& p) {
+  return p.a.dtype == DType::float32 && p.b.dtype == DType::float32 && p.c.dtype == DType::float32;
+}
+
+// Neither copied nor divided: b and c are read and written as they lie, along all of k and n.
+bool in_one_go(const Gemm& p, const MatmulBlocking& blocking) {
+  return blocking.pack == Pack::none && p.m > 0 && p.n > 0 && p.k > 0 && p.k <= blocking.kc && p.n <= blocking.nc &&
+         all_are_floats(p) && p.a.column_stride == 1 && p.b.column_stride == 1 &&
+         p.c.column_stride == 1;
+}
+
 int64_t floats_for(const Gemm& p, const MatmulBlocking& blocking) {
+  if (in_one_go(p, blocking)) return 0;
   const int64_t aside =
       needs_aside(p.c) ? std::min(aside_rows, p.m) * std::min(aside_columns, p.n) : 0;
   const Way way = way_of(p, blocking);
@@ -460,7 +486,13 @@ int64_t floats_for(const Gemm& p, const MatmulBlocking& blocking) {
   return (aside + packing + 31) / 16 * 16;
 }
 
+// False: nothing was done.
+bool multiply_in_registers(const Gemm& p, const MatmulBlocking& blocking) {
+  return in_one_go(p, blocking) && HWY_DYNAMIC_DISPATCH(multiply_if_shallow)(p, blocking);
+}
+
 void multiply(const Gemm& p, const MatmulBlocking& blocking, const Way& way, float* scratch) {
+  if (multiply_in_registers(p, blocking)) return;
   auto* const dots = version(half_empty(p.k), HWY_CHOOSE_AVX2(multiply_by_dots),
                              HWY_DYNAMIC_DISPATCH(multiply_by_dots));
   auto* const blocks =
@@ -558,6 +590,9 @@ bool gemm_can_run(const MatmulBlocking& b) {
 }
 
 void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking) {
+  // To find out what larger products need takes longer than a small one.
+  if (problems.size() == 1 && blocking.threads == 1)
+    if (multiply_in_registers(problems[0], blocking)) return;
   int64_t rows = 0, scratch_floats = 0;
   for (const Gemm& p : problems) {
     rows += p.m;
@@ -567,15 +602,15 @@ void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking) {
   const int64_t columns = problems[0].n;
   const int threads =
       static_cast<int>(std::min<int64_t>(blocking.threads, std::max(rows, columns)));
-  const int row_parts = row_parts_for(threads, rows, columns);
-  const int column_parts = threads / row_parts;
 
   // What is worth keeping for the next call is kept.
   constexpr int64_t most_kept = int64_t{1} << 25;
   thread_local Scratch kept;
   Scratch own;
   float* const scratch =
-      (threads * scratch_floats <= most_kept ? kept : own).floats(threads * scratch_floats);
+      scratch_floats == 0 ? nullptr
+                          : (threads * scratch_floats <= most_kept ? kept : own)
+                                .floats(threads * scratch_floats);
 
   if (threads == 1) {
     for (const Gemm& p : problems) {
@@ -584,6 +619,8 @@ void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking) {
     }
     return;
   }
+  const int row_parts = row_parts_for(threads, rows, columns);
+  const int column_parts = threads / row_parts;
   in_parts(threads, threads, [&](int64_t first, int64_t last) {
     for (int64_t part = first; part < last; ++part) {
       const int64_t row_part = part / column_parts, column_part = part % column_parts;

@@ -102,6 +102,20 @@ HWY_INLINE void store_some(V v, F d, float* to, int64_t count) {
   put.template operator()<1>();
 }
 
+// What is used several times is loaded once: compilers would rather load it for every use, which is
+// slow where vectors cross cache lines.
+HWY_INLINE V in_register(V v) {
+#if HWY_ARCH_X86_64 && HWY_COMPILER_GCC_ACTUAL
+#if HWY_TARGET <= HWY_AVX3
+  asm("" : "+v"(v.raw));
+#else
+  asm("" : "+x"(v.raw));
+#endif
+#endif
+  return v;
+}
+constexpr size_t vector_registers = HWY_TARGET <= HWY_AVX3 ? 32 : 16;
+
 // Steps of k between asking for elements and using them.
 constexpr int64_t prefetch_ahead = 8;
 
@@ -153,7 +167,9 @@ HWY_INLINE void multiply(const TileWork<B>& work, std::index_sequence<at...>,
     if (packed_a) hwy::Prefetch(a + prefetch_ahead * a_step);
     if constexpr (!few)
       (prefetch_line<column, B>(b + prefetch_ahead * b_step + int64_t{column} * lanes), ...);
-    const V columns[vectors] = {load(b + place(column, b_last))...};
+    V columns[vectors] = {load(b + place(column, b_last))...};
+    if constexpr (rows > 1 && (rows + 1) * vectors < vector_registers)
+      ((columns[column] = in_register(columns[column])), ...);
     if constexpr (kind == Columns::copied || kind == Columns::first) {
       (prefetch_line_soon<column, B>(b + soon + int64_t{column} * lanes), ...);
     }

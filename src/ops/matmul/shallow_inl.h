@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of a short k: a strip of b stays in registers while the rows of a go by.
+// Included once per instruction set by gemm.cpp.
+#if defined(EJK_OPS_MATMUL_SHALLOW_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef EJK_OPS_MATMUL_SHALLOW_INL_H
+#undef EJK_OPS_MATMUL_SHALLOW_INL_H
+#else
+#define EJK_OPS_MATMUL_SHALLOW_INL_H
+#endif
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <hwy/highway.h>
+
+#include "ops/matmul/gemm.h"
+#include "ops/matmul/tile_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::ops::HWY_NAMESPACE {
+
+// A strip of columns and the rows that go by. Its last vector overlaps the one before it where the
+// columns do not fill them.
+struct Passing {
+  const float* a;
+  int64_t a_row;
+  const float* b;
+  int64_t b_row;
+  float* c;
+  int64_t c_row;
+  int64_t rows, columns;
+  const float* bias;  // null: none
+};
+
+// How much of k registers hold, beside the sums and an element of a.
+constexpr size_t most_shallow(size_t vectors) {
+#if EJK_OPS_FEW_TILES
+  return vectors == 1 ? 2 : 1;
+#elif HWY_TARGET <= HWY_AVX3
+  return vectors == 1 ? 16 : vectors == 2 ? 12 : 8;
+#elif HWY_TARGET <= HWY_AVX2
+  return vectors == 1 ? 10 : vectors == 2 ? 6 : 4;
+#else
+  return vectors == 1 ? 8 : vectors == 2 ? 4 : 2;
+#endif
+}
+constexpr size_t most_shallow_vectors = 3;
+
+// Less than a vector of columns. Masked stores are slow where they are not part of every
+// instruction.
+template <class D>
+HWY_INLINE void put_some(hn::Vec<D> v, hn::Mask<D> mask, D d, float* to, int64_t columns) {
+#if HWY_TARGET <= HWY_AVX3
+  static_cast<void>(columns);
+  hn::BlendedStore(v, mask, d, to);
+#else
+  static_cast<void>(mask);
+  store_some(v, d, to, columns);
+#endif
+}
+
+template <class D, size_t vectors, bool few, size_t... at, size_t... column>
+HWY_INLINE void pass(const Passing& w, std::index_sequence<at...>, std::index_sequence<column...>) {
+  const D d;
+  constexpr size_t depth = sizeof...(at) / vectors;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), last = w.columns - lanes;
+  const auto place = [=](size_t vector) HWY_ATTR {
+    return vector == 0 ? 0 : vector + 1 == vectors ? last : static_cast<int64_t>(vector) * lanes;
+  };
+  const auto mask = hn::FirstN(d, static_cast<size_t>(few ? w.columns : lanes));
+  const auto load = [&](const float* from) HWY_ATTR {
+    if constexpr (few) {
+#if HWY_TARGET > HWY_AVX2
+      return load_some(d, from, w.columns);
+#else
+      return hn::MaskedLoad(mask, d, from);
+#endif
+    } else {
+      return hn::LoadU(d, from);
+    }
+  };
+  const hn::Vec<D> b[] = {load(w.b + int64_t{at / vectors} * w.b_row + place(at % vectors))...};
+  const float* HWY_RESTRICT a = w.a;
+  float* HWY_RESTRICT c = w.c;
+  const int64_t a_row = w.a_row, c_row = w.c_row;
+  const float* const bias = w.bias;
+  // Where a row ends the next one begins: it is written behind what this one writes too far.
+  const int64_t too_far = few && c_row == w.columns ? (lanes - 1) / w.columns : w.rows;
+  for (int64_t left = w.rows; left > 0; --left) {
+    hn::Vec<D> sum[] = {(static_cast<void>(column), hn::Zero(d))...};
+    const auto add_product = [&]<size_t k>() HWY_ATTR {
+      const auto factor = hn::Set(d, a[k]);
+      ((sum[column] = hn::MulAdd(factor, b[k * vectors + column], sum[column])), ...);
+    };
+    [&]<size_t... k>(std::index_sequence<k...>) HWY_ATTR {
+      (add_product.template operator()<k>(), ...);
+    }
+    (std::make_index_sequence<depth>());
+    if (bias != nullptr) ((sum[column] = hn::Add(sum[column], load(bias + place(column)))), ...);
+    if constexpr (few) {
+      if (left > too_far) hn::StoreU(sum[0], d, c);
+      else put_some(sum[0], mask, d, c, w.columns);
+    } else {
+      (hn::StoreU(sum[column], d, c + place(column)), ...);
+    }
+    a += a_row;
+    c += c_row;
+  }
+}
+
+template <class D, size_t vectors, bool few, size_t depth>
+HWY_NOINLINE void pass_rows(const Passing& w) {
+  pass<D, vectors, few>(w, std::make_index_sequence<depth * vectors>(),
+                        std::make_index_sequence<vectors>());
+}
+
+// Rows pass a strip of `vectors`, or of less than one.
+template <class D, size_t vectors, bool few>
+HWY_INLINE void pass_rows(int64_t depth, const Passing& w) {
+  static constexpr auto all = []<size_t... i>(std::index_sequence<i...>) {
+    return std::array{pass_rows<D, vectors, few, i + 1>...};
+  }
+  (std::make_index_sequence<most_shallow(vectors)>());
+  all[static_cast<size_t>(depth - 1)](w);
+}
+
+// Of the strips that are asked for, or fewer if the registers do not hold them; 0: none.
+HWY_INLINE size_t shallow_vectors(int64_t depth, int vectors) {
+  auto v = std::min<size_t>(most_shallow_vectors, static_cast<size_t>(vectors));
+  while (v > 0 && depth > static_cast<int64_t>(most_shallow(v))) --v;
+  return v;
+}
+
+// Whether a b that lies as it should can be kept in registers. Long rows of few are better walked
+// along.
+inline bool is_shallow(const Gemm& p, const MatmulBlocking& blocking) {
+  const bool walked = p.n >= least_walked_columns && std::min<int64_t>(p.m, blocking.mc) <= 8 &&
+                      p.k <= static_cast<int64_t>(most_walked_depth);
+  return p.k <= static_cast<int64_t>(most_shallow(1)) && !walked;
+}
+
+inline void multiply_shallow(const Gemm& p, const MatmulBlocking& blocking) {
+  Passing w{.a = static_cast<const float*>(p.a.data),
+            .a_row = p.a.row_stride,
+            .b = static_cast<const float*>(p.b.data),
+            .b_row = p.b.row_stride,
+            .c = static_cast<float*>(const_cast<void*>(p.c.data)),
+            .c_row = p.c.row_stride,
+            .rows = p.m,
+            .columns = p.n,
+            .bias = p.bias};
+  const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
+#if HWY_TARGET <= HWY_AVX3
+  using Half = hn::FixedTag<float, 8>;
+  if (p.n == 8) return pass_rows<Half, 1, false>(p.k, w);
+  if (p.n < 8) return pass_rows<Half, 1, true>(p.k, w);
+#endif
+  if (p.n < lanes) return pass_rows<F, 1, true>(p.k, w);
+  const auto most = static_cast<int64_t>(shallow_vectors(p.k, blocking.vectors));
+  for (int64_t row = 0; row < p.m; row += w.rows) {
+    w.rows = std::min<int64_t>(blocking.mc, p.m - row);
+    w.a = static_cast<const float*>(p.a.data) + row * p.a.row_stride;
+    // No strip has less than a vector of columns: its neighbour on the left gives it one.
+    for (int64_t column = 0; column < p.n; column += w.columns) {
+      const int64_t left = p.n - column, behind = left - most * lanes;
+      int64_t vectors = most;
+      if (behind <= 0) vectors = (left + lanes - 1) / lanes;
+      else if (behind < lanes && most > 1) vectors = most - 1;
+      w.columns = std::min(left, vectors * lanes);
+      if (left < lanes) {  // of a single vector to the left, that is written again
+        column -= lanes - left;
+        w.columns = lanes;
+      }
+      w.b = static_cast<const float*>(p.b.data) + column;
+      w.c = static_cast<float*>(const_cast<void*>(p.c.data)) + row * p.c.row_stride + column;
+      w.bias = p.bias != nullptr ? p.bias + column : nullptr;
+      if (vectors == 3) pass_rows<F, 3, false>(p.k, w);
+      else if (vectors == 2) pass_rows<F, 2, false>(p.k, w);
+      else pass_rows<F, 1, false>(p.k, w);
+    }
+  }
+}
+
+}  // namespace ejk::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
