@@ -30,7 +30,7 @@ MatmulBlocking any_blocking(std::mt19937& random) {
                          MatmulBlocking::Pack::a_and_b};
   const std::array vectors{1, 2, 3, 4, 8};
   return {.pack = packs[static_cast<size_t>(up_to(random, 2))],
-          .kc = static_cast<int>(1 + up_to(random, 40)),
+          .kc = static_cast<int>(1 + up_to(random, up_to(random, 1) == 0 ? 40 : 100)),
           .mc = static_cast<int>(1 + up_to(random, 40)),
           .nc = static_cast<int>(1 + up_to(random, 400)),
           .vectors = vectors[static_cast<size_t>(up_to(random, 4))],
@@ -66,7 +66,7 @@ struct Problem {
       : batch(up_to(random, 3) == 0 ? any_size(random, 4) : 1),
         m(any_size(random, 40)),
         n(up_to(random, 7) == 0 ? 256 + up_to(random, 60) : any_size(random, 150)),  // walks
-        k(any_size(random, 90)),
+        k(any_size(random, up_to(random, 2) == 0 ? 18 : 90)),  // short ones stay in registers
         a(random, {up_to(random, 3) == 0 ? 1 : batch, m, k}, up_to(random, 1) == 0),
         b(random, {up_to(random, 3) == 0 ? 1 : batch, k, n}, up_to(random, 1) == 0),
         bias(random, {n}),
@@ -134,15 +134,18 @@ void check_exactly(int64_t m, int64_t n, int64_t k, const MatmulBlocking& blocki
     for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(i * 7 % 13) - 6;
     return out;
   };
-  const std::vector<float> a = numbers(m * k), b = numbers(k * n);
+  const std::vector<float> a = numbers(m * k), b = numbers(k * n), bias = numbers(m % 2 * n);
   std::vector<float> c(static_cast<size_t>(m * n));
   using In = StridedView<const float, 3>;
   Matmul<float>{}.run({blocking, {}, {}}, In(a.data(), {1, m, k}, {m * k, k, 1}),
-                      In(b.data(), {1, k, n}, {k * n, n, 1}), {},
+                      In(b.data(), {1, k, n}, {k * n, n, 1}),
+                      bias.empty() ? Matmul<float>::Bias{}
+                                   : StridedView<const float, 1>(bias.data(), {n}, {1}),
                       StridedView<float, 3>(c.data(), {1, m, n}, {m * n, n, 1}));
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j) {
-      float sum = 0;  // of small whole numbers: exact
+      // Of small whole numbers: exact.
+      float sum = bias.empty() ? 0 : bias[static_cast<size_t>(j)];
       for (int64_t l = 0; l < k; ++l)
         sum += a[static_cast<size_t>(i * k + l)] * b[static_cast<size_t>(l * n + j)];
       ASSERT_EQ(c[static_cast<size_t>(i * n + j)], sum) << i << ' ' << j;
@@ -168,6 +171,26 @@ TEST(OpsMatmulProperty, TilesOfEverySizeStayWithinTheirMatrices) {
         for (int64_t m = 1; m <= 9; ++m)
           for (int64_t n = 1; n <= 70; n += n < 36 ? 1 : 7)
             check_exactly(m, n, 11, {.pack = pack, .kc = 6, .vectors = vectors});
+  });
+}
+
+TEST(OpsMatmulProperty, ShortDepthsOfEverySizeStayWithinTheirMatrices) {
+  on_every_target([] {
+    for (const int vectors : {1, 2, 3, 4})
+      for (const int64_t m : {1, 2, 9})
+        for (int64_t n = 1; n <= 70; n += n < 36 ? 1 : 7)
+          for (int64_t k = 1; k <= 17; ++k)
+            check_exactly(m, n, k,
+                          {.pack = MatmulBlocking::Pack::none, .mc = 4, .vectors = vectors});
+  });
+}
+
+TEST(OpsMatmulProperty, DotsOfEverySizeStayWithinTheirMatrices) {
+  on_every_target([] {
+    for (int64_t m = 1; m <= 17; ++m)
+      for (int64_t n = 1; n <= 15; ++n)
+        for (const int64_t k : {1, 5, 16, 23, 40})
+          check_exactly(m, n, k, {.pack = MatmulBlocking::Pack::b});
   });
 }
 

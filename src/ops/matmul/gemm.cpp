@@ -116,7 +116,8 @@ class Blocks {
   }
 
   void run() {
-    if (p_.n <= most_columns_) return columns(0, p_.n);
+    // One block in any case, without a division.
+    if (p_.n <= std::max(strip_, most_columns_ - strip_)) return columns(0, p_.n);
     const Even blocks =
         evenly((p_.n + strip_ - 1) / strip_, std::max<int64_t>(1, most_columns_ / strip_));
     for (int64_t j = 0; j < blocks.parts; ++j)
