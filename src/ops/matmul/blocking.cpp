@@ -13,12 +13,14 @@ using Pack = MatmulBlocking::Pack;
 namespace {
 
 // Either tiles of which most lanes are idle, or dots along a packed b: what takes less time, in
-// cycles. A sum costs a few of them at its end.
+// tenths of a cycle. Every dot costs a few cycles at its end.
 MatmulBlocking few_columns(int64_t m, int64_t n, int64_t k, const Matrix& a) {
-  const int64_t by_tiles = std::max<int64_t>(m, 8) * k / 2;
-  const int64_t by_dots = n * k + m * n * (k / 14 + 4);
-  const bool dots = a.column_stride == 1 && by_dots < by_tiles;
-  return {.pack = dots ? Pack::b : Pack::none, .kc = 2048, .mc = 672, .nc = 256, .vectors = 1};
+  const int64_t by_tiles = m / 8 * (55 * k) + (m % 8 > 0 ? (33 + 3 * (m % 8)) * k : 0);
+  const int64_t to_pack = n <= 3 ? k : 6 * n * k;
+  const int64_t by_dots = 100 + to_pack + m * n * (k * 10 / 16 + 30);
+  const bool stays_in_registers = k <= 16;
+  const bool dots = a.column_stride == 1 && !stays_in_registers && by_dots < by_tiles;
+  return {.pack = dots ? Pack::b : Pack::none, .kc = 4096, .mc = 672, .nc = 256, .vectors = 1};
 }
 
 // Twice as wide and twice as many registers move most limits.
@@ -58,10 +60,11 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
   const bool b_lies_along_k = b.column_stride != 1 && b.row_stride == 1;
   // Dot products of what lies along k.
   if ((m <= 4 || n == 1) && b_lies_along_k && a.column_stride == 1) return {.pack = Pack::none};
-  if (n < floats) return few_columns(m, n, k, a);
+  if (n < simd_floats(16)) return few_columns(m, n, k, a);
   // So little is done with each element of b that it is best read in the order in which it lies.
   const int64_t beside = b.row_stride * 4 % 2048;
-  const bool rows_collide = std::min(beside, 2048 - beside) < 64;  // few places in the caches
+  const bool rows_collide =  // few places in the caches
+      b.row_stride >= 256 && std::min(beside, 2048 - beside) < 64;
   if (!b_lies_along_k && (m <= 4 ? n >= 256 : !wide && m <= 8 && rows_collide))
     return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
   // A c beyond the second level, and little to do for it: it is written row by row, so that lines

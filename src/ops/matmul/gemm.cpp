@@ -20,28 +20,11 @@
 
 #include "ops/matmul/dot_inl.h"
 #include "ops/matmul/pack_inl.h"
-#include "ops/matmul/shallow_inl.h"
+#include "ops/matmul/small_inl.h"
 #include "ops/matmul/tile_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::ops::HWY_NAMESPACE {
-
-// `parts` parts of `count` whose sizes differ by at most one.
-struct Even {
-  // Where one part is all there is, which is so in most of many short passes, nothing is divided.
-  Even(int64_t total, int64_t number)
-      : count(total),
-        parts(number),
-        size(number == 1 ? total : total / number),
-        larger(total - number * size) {}
-  int64_t begin(int64_t part) const { return part * size + std::min(part, larger); }
-
-  int64_t count, parts;
-  int64_t size, larger;  // of a part; how many are larger by one
-};
-HWY_INLINE Even evenly(int64_t count, int64_t most) {
-  return {count, count <= most ? 1 : (count + most - 1) / most};
-}
 
 // A problem whose c is float32 with columns side by side.
 template <class A, class B>
@@ -143,32 +126,20 @@ class Blocks {
     return b_ + first_k_ * p_.b.row_stride + column * p_.b.column_stride;
   }
 
-  // Columns that one tile is as wide as.
-  struct Strip {
-    int64_t column, width;
-    size_t vectors;
-  };
-
-  // No strip has less than a vector of columns if there are as many: its neighbour on the left
-  // gives it one.
-  Strip strip_at(int64_t column) const {
-    const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
-    const int64_t left = last_column_ - column, behind = left - strip_;
-    if (behind >= lanes || behind == 0) return {column, strip_, vectors_};
-    if (behind > 0 && vectors_ > 1) return {column, strip_ - lanes, vectors_ - 1};
-    return {column, left, static_cast<size_t>((left + lanes - 1) / lanes)};
+  Strip next_strip(int64_t column) const {
+    return strip_at(column, last_column_, static_cast<int64_t>(vectors_));
   }
 
   void pack_b() {
     if (!pack_b_ || copy_b_) return;
     const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
     int64_t edge = first_column_;  // of the whole strips
-    while (edge < last_column_ && strip_at(edge).width == strip_) edge += strip_;
+    while (edge < last_column_ && next_strip(edge).width == strip_) edge += strip_;
     if (first_column_ < edge)
       pack_columns(b_at(first_column_), p_.b.row_stride, p_.b.column_stride, edge - first_column_,
                    vectors_, depth_, packed_b_);
     while (edge < last_column_) {
-      const Strip s = strip_at(edge);
+      const Strip s = next_strip(edge);
       const int64_t step = static_cast<int64_t>(s.vectors) * lanes;
       for (int64_t v = 0; v < static_cast<int64_t>(s.vectors); ++v) {
         const int64_t at = std::max<int64_t>(0, std::min(v * lanes, s.width - lanes));
@@ -198,7 +169,7 @@ class Blocks {
       }
     if (walks(strips)) return walk_along(first, strips);
     for (int64_t column = first_column_; column < last_column_;) {
-      const Strip s = strip_at(column);
+      const Strip s = next_strip(column);
       column += s.width;
       if (!pack_b_ || (copy_b_ && is_narrow(s))) strip_in_place(first, strips, s);
       else if (!copy_b_ || first > 0)
@@ -270,14 +241,6 @@ class Blocks {
       work.c = c_ + (first + row + begin) * p_.c.row_stride + s.column;
       tiles[parts.begin(i + 1) - begin - 1](work);
     }
-  }
-
-  bool is_narrow(const Strip& s) const { return s.width < static_cast<int64_t>(hn::Lanes(F())); }
-
-  template <class FromB>
-  const Tile<FromB>* tiles_for(const Strip& s) const {
-    return is_narrow(s) ? tiles_of<false, Columns::few, FromB>(1)
-                        : tiles_of<false, Columns::whole, FromB>(s.vectors);
   }
 
   // b as it lies: the first tile fetches it.
@@ -373,11 +336,8 @@ void multiply_blocks(const Gemm& problem, const MatmulBlocking& blocking, float*
   with_types(problem, [&]<class A, class B>() { Blocks<A, B>(problem, blocking, scratch).run(); });
 }
 
-// A problem that is computed in one go; false: nothing was done.
-bool multiply_if_shallow(const Gemm& problem, const MatmulBlocking& blocking) {
-  if (!is_shallow(problem, blocking)) return false;
-  multiply_shallow(problem, blocking);
-  return true;
+bool multiply_if_small(const Gemm& problem, const MatmulBlocking& blocking) {
+  return multiply_small(problem, blocking);
 }
 
 void multiply_by_dots(const Gemm& problem) {
@@ -387,8 +347,11 @@ void multiply_by_dots(const Gemm& problem) {
 // b with its columns one behind the other.
 void pack_transposed(const Gemm& p, float* to) {
   with_types(p, [&]<class A, class B>() {
-    pack_strip(static_cast<const B*>(p.b.data), p.b.row_stride, p.b.column_stride, p.k, p.k, p.k,
-               p.n, to);
+    const auto* const b = static_cast<const B*>(p.b.data);
+    if constexpr (std::is_same_v<B, float>)
+      if (p.b.column_stride == 1 && p.b.row_stride == p.n && (p.n == 2 || p.n == 3))
+        return p.n == 2 ? pack_pairs_or_triples<2>(b, p.k, to) : pack_pairs_or_triples<3>(b, p.k, to);
+    pack_strip(b, p.b.row_stride, p.b.column_stride, p.k, p.k, p.k, p.n, to);
   });
 }
 
@@ -409,7 +372,7 @@ namespace ejk::ops {
 namespace {
 
 HWY_EXPORT(multiply_blocks);
-HWY_EXPORT(multiply_if_shallow);
+HWY_EXPORT(multiply_if_small);
 HWY_EXPORT(multiply_by_dots);
 HWY_EXPORT(pack_transposed);
 HWY_EXPORT(floats_for_packing);
@@ -418,8 +381,8 @@ HWY_EXPORT(floats_in_a_vector);
 using Pack = MatmulBlocking::Pack;
 
 // Vectors of 16 would be half empty: with those of 8 less of what is read and written is masked.
-bool half_empty(int64_t elements) {
-  return elements <= 8 && HWY_DYNAMIC_DISPATCH(floats_in_a_vector)() == 16;
+bool half_empty(int64_t elements, int64_t in_a_vector) {
+  return elements <= 8 && in_a_vector == 16;
 }
 
 // The version of a function for vectors of 8 if it is wanted and was compiled.
@@ -450,14 +413,15 @@ bool by_dots(const Gemm& p, const MatmulBlocking& blocking) {
 
 // How a problem is computed. Its parts are computed as the whole is, whose scratch memory they use.
 struct Way {
-  bool narrow;       // vectors of 8 numbers
+  bool narrow, narrow_dots;  // vectors of 8 numbers
   bool packed_dots;  // fewer columns than a vector has: b is packed along k, as it has to be for
                      // dots
 };
 
 Way way_of(const Gemm& p, const MatmulBlocking& blocking) {
-  return {half_empty(p.n),
-          blocking.pack == Pack::b && p.a.column_stride == 1 && p.n < simd_floats(p.n)};
+  const int64_t lanes = HWY_DYNAMIC_DISPATCH(floats_in_a_vector)();
+  return {half_empty(p.n, lanes), half_empty(p.k, lanes),
+          blocking.pack == Pack::b && p.a.column_stride == 1 && p.n < lanes};
 }
 
 // Where c cannot be written by tiles, blocks of it are computed aside and copied.
@@ -476,34 +440,40 @@ bool in_one_go(const Gemm& p, const MatmulBlocking& blocking) {
          p.c.column_stride == 1;
 }
 
-int64_t floats_for(const Gemm& p, const MatmulBlocking& blocking) {
+int64_t floats_for(const Gemm& p, const MatmulBlocking& blocking, const Way& way) {
   if (in_one_go(p, blocking)) return 0;
   const int64_t aside =
       needs_aside(p.c) ? std::min(aside_rows, p.m) * std::min(aside_columns, p.n) : 0;
-  const Way way = way_of(p, blocking);
-  auto* const floats = version(way.narrow, HWY_CHOOSE_AVX2(floats_for_packing),
-                               HWY_DYNAMIC_DISPATCH(floats_for_packing));
-  const int64_t packing = way.packed_dots ? p.n * p.k : floats(p, blocking);
+  const int64_t packing =
+      way.packed_dots ? p.n * p.k
+                      : version(way.narrow, HWY_CHOOSE_AVX2(floats_for_packing),
+                                HWY_DYNAMIC_DISPATCH(floats_for_packing))(p, blocking);
   return (aside + packing + 31) / 16 * 16;
 }
 
 // False: nothing was done.
-bool multiply_in_registers(const Gemm& p, const MatmulBlocking& blocking) {
-  return in_one_go(p, blocking) && HWY_DYNAMIC_DISPATCH(multiply_if_shallow)(p, blocking);
+bool multiply_in_one_go(const Gemm& p, const MatmulBlocking& blocking) {
+  if (!in_one_go(p, blocking)) return false;
+  const bool narrow = p.k > 16 && half_empty(p.n, HWY_DYNAMIC_DISPATCH(floats_in_a_vector)());
+  return version(narrow, HWY_CHOOSE_AVX2(multiply_if_small),
+                 HWY_DYNAMIC_DISPATCH(multiply_if_small))(p, blocking);
 }
 
 void multiply(const Gemm& p, const MatmulBlocking& blocking, const Way& way, float* scratch) {
-  if (multiply_in_registers(p, blocking)) return;
-  auto* const dots = version(half_empty(p.k), HWY_CHOOSE_AVX2(multiply_by_dots),
-                             HWY_DYNAMIC_DISPATCH(multiply_by_dots));
-  auto* const blocks =
-      version(way.narrow, HWY_CHOOSE_AVX2(multiply_blocks), HWY_DYNAMIC_DISPATCH(multiply_blocks));
+  if (multiply_in_one_go(p, blocking)) return;
+  const auto dots = [&](const Gemm& along_k) {
+    version(way.narrow_dots, HWY_CHOOSE_AVX2(multiply_by_dots),
+            HWY_DYNAMIC_DISPATCH(multiply_by_dots))(along_k);
+  };
   if (by_dots(p, blocking)) return dots(p);
-  if (!way.packed_dots) return blocks(p, blocking, scratch);
-  HWY_DYNAMIC_DISPATCH(pack_transposed)(p, scratch);
-  Gemm along_k = p;
-  along_k.b = {scratch, DType::float32, 1, p.k};
-  dots(along_k);
+  if (way.packed_dots) {
+    HWY_DYNAMIC_DISPATCH(pack_transposed)(p, scratch);
+    Gemm along_k = p;
+    along_k.b = {scratch, DType::float32, 1, p.k};
+    return dots(along_k);
+  }
+  version(way.narrow, HWY_CHOOSE_AVX2(multiply_blocks),
+          HWY_DYNAMIC_DISPATCH(multiply_blocks))(p, blocking, scratch);
 }
 
 void multiply_aside(const Gemm& p, const MatmulBlocking& blocking, const Way& way, float* scratch) {
@@ -559,6 +529,22 @@ class Scratch {
   int64_t size_ = 0;
 };
 
+// What is worth keeping for the next call of this thread is kept, else it is `own`.
+float* scratch_for(int64_t floats, Scratch& own) {
+  constexpr int64_t most_kept = int64_t{1} << 25;
+  thread_local Scratch kept;
+  return floats == 0 ? nullptr : (floats <= most_kept ? kept : own).floats(floats);
+}
+
+void multiply_alone(const Gemm& problem, const MatmulBlocking& blocking) {
+  // To find out what others need takes longer than some of these.
+  if (multiply_in_one_go(problem, blocking)) return;
+  const Gemm whole = without_idle_strides(problem);
+  const Way way = way_of(whole, blocking);
+  Scratch own;
+  multiply_any(whole, blocking, way, scratch_for(floats_for(whole, blocking, way), own));
+}
+
 // How many threads divide the rows; the others divide the columns. Little is read twice if the
 // parts are square.
 int row_parts_for(int threads, int64_t rows, int64_t columns) {
@@ -578,8 +564,8 @@ int row_parts_for(int threads, int64_t rows, int64_t columns) {
 }  // namespace
 
 int64_t simd_floats(int64_t columns) {
-  return version(half_empty(columns), HWY_CHOOSE_AVX2(floats_in_a_vector),
-                 HWY_DYNAMIC_DISPATCH(floats_in_a_vector))();
+  const int64_t lanes = HWY_DYNAMIC_DISPATCH(floats_in_a_vector)();
+  return half_empty(columns, lanes) ? 8 : lanes;
 }
 
 bool gemm_can_run(const MatmulBlocking& b) {
@@ -591,37 +577,25 @@ bool gemm_can_run(const MatmulBlocking& b) {
 }
 
 void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking) {
-  // To find out what larger products need takes longer than a small one.
-  if (problems.size() == 1 && blocking.threads == 1)
-    if (multiply_in_registers(problems[0], blocking)) return;
+  if (blocking.threads == 1) {
+    for (const Gemm& p : problems) multiply_alone(p, blocking);
+    return;
+  }
   int64_t rows = 0, scratch_floats = 0;
   for (const Gemm& p : problems) {
     rows += p.m;
-    scratch_floats = std::max(scratch_floats, floats_for(without_idle_strides(p), blocking));
+    const Gemm whole = without_idle_strides(p);
+    scratch_floats =
+        std::max(scratch_floats, floats_for(whole, blocking, way_of(whole, blocking)));
   }
   if (rows == 0 || problems[0].n == 0) return;
   const int64_t columns = problems[0].n;
   const int threads =
       static_cast<int>(std::min<int64_t>(blocking.threads, std::max(rows, columns)));
-
-  // What is worth keeping for the next call is kept.
-  constexpr int64_t most_kept = int64_t{1} << 25;
-  thread_local Scratch kept;
-  Scratch own;
-  float* const scratch =
-      scratch_floats == 0 ? nullptr
-                          : (threads * scratch_floats <= most_kept ? kept : own)
-                                .floats(threads * scratch_floats);
-
-  if (threads == 1) {
-    for (const Gemm& p : problems) {
-      const Gemm whole = without_idle_strides(p);
-      multiply_any(whole, blocking, way_of(whole, blocking), scratch);
-    }
-    return;
-  }
   const int row_parts = row_parts_for(threads, rows, columns);
   const int column_parts = threads / row_parts;
+  Scratch own;
+  float* const scratch = scratch_for(threads * scratch_floats, own);
   in_parts(threads, threads, [&](int64_t first, int64_t last) {
     for (int64_t part = first; part < last; ++part) {
       const int64_t row_part = part / column_parts, column_part = part % column_parts;

@@ -58,6 +58,8 @@ template <class T>
 HWY_INLINE void pack_four(const T* from, int64_t across, int64_t step, int64_t depth, float* to) {
   int64_t k = 0;
   for (; k + 4 <= depth; k += 4) transpose_four(from + k, across, to + k * step, step);
+  // The last ones again, together with some that are done.
+  if (k < depth && depth >= 4) return transpose_four(from + depth - 4, across, to + (depth - 4) * step, step);
   for (; k < depth; ++k)
     for (int64_t i = 0; i < 4; ++i) to[k * step + i] = to_float(from[i * across + k]);
 }
@@ -85,6 +87,25 @@ void pack_strip(const T* from, int64_t across, int64_t along, int64_t width, int
   if (width < padded)
     for (int64_t k = 0; k < depth; ++k)
       std::fill(to + k * step + width, to + k * step + padded, 0.f);
+}
+
+// to[j * rows + k] = from[k * columns + j]: two or three columns side by side become one behind the
+// other.
+template <size_t columns>
+HWY_INLINE void pack_pairs_or_triples(const float* from, int64_t rows, float* to) {
+  const F d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t k = 0;
+  for (; k + lanes <= rows; k += lanes) {
+    V v0, v1, v2;
+    if constexpr (columns == 2) hn::LoadInterleaved2(d, from + 2 * k, v0, v1);
+    else hn::LoadInterleaved3(d, from + 3 * k, v0, v1, v2);
+    hn::StoreU(v0, d, to + k);
+    hn::StoreU(v1, d, to + rows + k);
+    if constexpr (columns == 3) hn::StoreU(v2, d, to + 2 * rows + k);
+  }
+  for (; k < rows; ++k)
+    for (int64_t j = 0; j < int64_t{columns}; ++j) to[j * rows + k] = from[k * int64_t{columns} + j];
 }
 
 // A strip of whole vectors whose columns lie side by side. Asks for the rows behind them.

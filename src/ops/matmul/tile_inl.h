@@ -260,6 +260,49 @@ const Tile<B>* tiles_of(size_t vectors) {
   return of.template operator()<1>();
 }
 
+// `parts` parts of `count` whose sizes differ by at most one.
+struct Even {
+  // Where one part is all there is, which is so in most of many short passes, nothing is divided.
+  Even(int64_t total, int64_t number)
+      : count(total),
+        parts(number),
+        size(number == 1 ? total : total / number),
+        larger(total - number * size) {}
+  int64_t begin(int64_t part) const { return part * size + std::min(part, larger); }
+
+  int64_t count, parts;
+  int64_t size, larger;  // of a part; how many are larger by one
+};
+HWY_INLINE Even evenly(int64_t count, int64_t most) {
+  return {count, count <= most ? 1 : (count + most - 1) / most};
+}
+
+// Columns that one tile is as wide as.
+struct Strip {
+  int64_t column, width;
+  size_t vectors;
+};
+
+// No strip has less than a vector of columns if there are as many: its neighbour on the left gives
+// it one.
+HWY_INLINE Strip strip_at(int64_t column, int64_t last_column, int64_t vectors) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
+  const int64_t left = last_column - column, behind = left - vectors * lanes;
+  if (behind >= lanes || behind == 0)
+    return {column, vectors * lanes, static_cast<size_t>(vectors)};
+  if (behind > 0 && vectors > 1)
+    return {column, (vectors - 1) * lanes, static_cast<size_t>(vectors - 1)};
+  return {column, left, static_cast<size_t>((left + lanes - 1) / lanes)};
+}
+
+HWY_INLINE bool is_narrow(const Strip& s) { return s.width < static_cast<int64_t>(hn::Lanes(F())); }
+
+template <class B>
+const Tile<B>* tiles_for(const Strip& s) {
+  return is_narrow(s) ? tiles_of<false, Columns::few, B>(1)
+                      : tiles_of<false, Columns::whole, B>(s.vectors);
+}
+
 // A few rows of b times few rows of a, walked along the columns of b: so little is done with each
 // element that what counts is to read b in the order in which it lies. Sums are those of a tile.
 #if EJK_OPS_FEW_TILES

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of a short k: a strip of b stays in registers while the rows of a go by.
-// Included once per instruction set by gemm.cpp.
-#if defined(EJK_OPS_MATMUL_SHALLOW_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef EJK_OPS_MATMUL_SHALLOW_INL_H
-#undef EJK_OPS_MATMUL_SHALLOW_INL_H
+// Small products in one go: nothing is copied, nothing is divided, little is looked at. Where k is
+// short, a strip of b stays in registers while the rows of a go by. Included once per instruction
+// set by gemm.cpp.
+#if defined(EJK_OPS_MATMUL_SMALL_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef EJK_OPS_MATMUL_SMALL_INL_H
+#undef EJK_OPS_MATMUL_SMALL_INL_H
 #else
-#define EJK_OPS_MATMUL_SHALLOW_INL_H
+#define EJK_OPS_MATMUL_SMALL_INL_H
 #endif
 
 #include <algorithm>
@@ -127,61 +128,89 @@ HWY_INLINE void pass_rows(int64_t depth, const Passing& w) {
   all[static_cast<size_t>(depth - 1)](w);
 }
 
-// Of the strips that are asked for, or fewer if the registers do not hold them; 0: none.
-HWY_INLINE size_t shallow_vectors(int64_t depth, int vectors) {
+// Vectors of the strips that are asked for, or fewer if the registers do not hold them.
+HWY_INLINE int64_t shallow_vectors(int64_t depth, int vectors) {
   auto v = std::min<size_t>(most_shallow_vectors, static_cast<size_t>(vectors));
-  while (v > 0 && depth > static_cast<int64_t>(most_shallow(v))) --v;
-  return v;
-}
-
-// Whether a b that lies as it should can be kept in registers. Long rows of few are better walked
-// along.
-inline bool is_shallow(const Gemm& p, const MatmulBlocking& blocking) {
-  const bool walked = p.n >= least_walked_columns && std::min<int64_t>(p.m, blocking.mc) <= 8 &&
-                      p.k <= static_cast<int64_t>(most_walked_depth);
-  return p.k <= static_cast<int64_t>(most_shallow(1)) && !walked;
+  while (v > 1 && depth > static_cast<int64_t>(most_shallow(v))) --v;
+  return static_cast<int64_t>(v);
 }
 
 inline void multiply_shallow(const Gemm& p, const MatmulBlocking& blocking) {
-  Passing w{.a = static_cast<const float*>(p.a.data),
-            .a_row = p.a.row_stride,
-            .b = static_cast<const float*>(p.b.data),
-            .b_row = p.b.row_stride,
-            .c = static_cast<float*>(const_cast<void*>(p.c.data)),
-            .c_row = p.c.row_stride,
-            .rows = p.m,
-            .columns = p.n,
-            .bias = p.bias};
-  const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
+  const auto* const a = static_cast<const float*>(p.a.data);
+  const auto* const b = static_cast<const float*>(p.b.data);
+  auto* const c = static_cast<float*>(const_cast<void*>(p.c.data));
+  Passing w{a, p.a.row_stride, b, p.b.row_stride, c, p.c.row_stride, p.m, p.n, p.bias};
 #if HWY_TARGET <= HWY_AVX3
   using Half = hn::FixedTag<float, 8>;
   if (p.n == 8) return pass_rows<Half, 1, false>(p.k, w);
   if (p.n < 8) return pass_rows<Half, 1, true>(p.k, w);
 #endif
-  if (p.n < lanes) return pass_rows<F, 1, true>(p.k, w);
-  const auto most = static_cast<int64_t>(shallow_vectors(p.k, blocking.vectors));
+  const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
+  const int64_t vectors = shallow_vectors(p.k, blocking.vectors);
   for (int64_t row = 0; row < p.m; row += w.rows) {
     w.rows = std::min<int64_t>(blocking.mc, p.m - row);
-    w.a = static_cast<const float*>(p.a.data) + row * p.a.row_stride;
-    // No strip has less than a vector of columns: its neighbour on the left gives it one.
+    w.a = a + row * p.a.row_stride;
     for (int64_t column = 0; column < p.n; column += w.columns) {
-      const int64_t left = p.n - column, behind = left - most * lanes;
-      int64_t vectors = most;
-      if (behind <= 0) vectors = (left + lanes - 1) / lanes;
-      else if (behind < lanes && most > 1) vectors = most - 1;
-      w.columns = std::min(left, vectors * lanes);
-      if (left < lanes) {  // of a single vector to the left, that is written again
-        column -= lanes - left;
-        w.columns = lanes;
-      }
-      w.b = static_cast<const float*>(p.b.data) + column;
-      w.c = static_cast<float*>(const_cast<void*>(p.c.data)) + row * p.c.row_stride + column;
+      Strip s = strip_at(column, p.n, vectors);
+      if (static_cast<int64_t>(s.vectors) > vectors) s = {column, lanes, 1};  // and a narrow one
+      w.columns = s.width;
+      w.b = b + column;
+      w.c = c + row * p.c.row_stride + column;
       w.bias = p.bias != nullptr ? p.bias + column : nullptr;
-      if (vectors == 3) pass_rows<F, 3, false>(p.k, w);
-      else if (vectors == 2) pass_rows<F, 2, false>(p.k, w);
+      if (s.vectors == 3) pass_rows<F, 3, false>(p.k, w);
+      else if (s.vectors == 2) pass_rows<F, 2, false>(p.k, w);
+      else if (is_narrow(s)) pass_rows<F, 1, true>(p.k, w);
       else pass_rows<F, 1, false>(p.k, w);
     }
   }
+}
+
+inline void multiply_by_tiles(const Gemm& p, const MatmulBlocking& blocking) {
+  for (int64_t column = 0; column < p.n;) {
+    const Strip s = strip_at(column, p.n, blocking.vectors);
+    const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
+    TileWork<float> work{.depth = p.k,
+                         .a = static_cast<const float*>(p.a.data),
+                         .a_row = p.a.row_stride,
+                         .a_step = 1,
+                         .b = static_cast<const float*>(p.b.data) + column,
+                         .b_step = p.b.row_stride,
+                         .b_last = s.width - lanes,
+                         .c = static_cast<float*>(const_cast<void*>(p.c.data)) + column,
+                         .c_row = p.c.row_stride,
+                         .c_last = s.width - lanes,
+                         .bias = p.bias != nullptr ? p.bias + column : nullptr,
+                         .add = false,
+                         .copy = nullptr,
+                         .soon = 0,
+                         .columns = s.width};
+    const Tile<float>* const tiles = tiles_for<float>(s);
+    const Even rows = evenly(p.m, static_cast<int64_t>(most_rows(s.vectors)));
+    for (int64_t i = 0; i < rows.parts; ++i) {
+      const int64_t count = rows.begin(i + 1) - rows.begin(i);
+      tiles[count - 1](work);
+      work.a += count * work.a_row;
+      work.c += count * work.c_row;
+    }
+    column += s.width;
+  }
+}
+
+// A problem whose b and c are read and written as they lie; false: it is not small, nothing was
+// done.
+inline bool multiply_small(const Gemm& p, const MatmulBlocking& blocking) {
+  // Long rows of few are better walked along.
+  if (p.n >= least_walked_columns && std::min<int64_t>(p.m, blocking.mc) <= 8 &&
+      p.k <= static_cast<int64_t>(most_walked_depth))
+    return false;
+  if (p.k <= static_cast<int64_t>(most_shallow(1))) {
+    multiply_shallow(p, blocking);
+    return true;
+  }
+  constexpr int64_t stays_in_the_cache = 1 << 13;  // floats: the first level is large enough
+  if (p.n * p.k > stays_in_the_cache || p.m > 64) return false;
+  multiply_by_tiles(p, blocking);
+  return true;
 }
 
 }  // namespace ejk::ops::HWY_NAMESPACE
