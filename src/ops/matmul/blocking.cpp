@@ -25,16 +25,22 @@ MatmulBlocking few_columns(int64_t m, int64_t n, int64_t k, const Matrix& a) {
 
 // Twice as wide and twice as many registers move most limits.
 MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_collide,
-                                   bool b_lies_along_k) {
+                                   bool a_lies_along_k, bool b_lies_along_k) {
   const int64_t floats = simd_floats(n);
-  // b is read as it lies. Where its rows get into the way of each other, few of them at a time.
+  // Little is done with each element of b, which is read as it lies. Where its rows get into the way
+  // of each other, few of them at a time.
   const bool much_of_b = n * k > 1 << 20;
   if (!b_lies_along_k && (m <= 48 || (n > 64 && m <= (much_of_b ? 96 : 192)))) {
     if (rows_collide && much_of_b)
       return {.pack = Pack::none, .kc = m <= 8 ? 16 : 64, .mc = 96, .nc = 4096, .vectors = 2};
-    if (rows_collide) return {.pack = Pack::none, .kc = 256, .mc = 96, .nc = 1024, .vectors = 2};
-    if (m > 48) return {.pack = Pack::none, .kc = 512, .mc = 96, .nc = 512, .vectors = 4};
-    return {.pack = Pack::none, .kc = m <= 12 ? 2048 : 512, .mc = 96, .nc = 1024, .vectors = 3};
+    if (k <= 16) return {.pack = Pack::none, .kc = 512, .mc = 48, .nc = 4096, .vectors = 3};
+    const bool beyond_the_second_level = n * k > 1 << 19;
+    const bool six_rows = m <= 6 || (m > 8 && m <= 12) || m > 16;  // of tiles of four vectors
+    return {.pack = Pack::none,
+            .kc = m > 32 ? 256 : beyond_the_second_level ? 64 : 512,
+            .mc = 96,
+            .nc = 1024,
+            .vectors = six_rows ? 4 : 3};
   }
   if (m * n >= 1 << 18 && n > 128 && k <= 48 && !b_lies_along_k)
     return {.pack = Pack::b, .kc = 512, .mc = 24, .nc = 2048, .vectors = 4};
@@ -42,6 +48,8 @@ MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_co
   // A tile as wide as b: a is read once and b stays in the cache.
   if (n <= 64 && n * k <= (1 << 18) && !b_lies_along_k)
     return {.pack = Pack::none, .kc = 4096, .mc = 672, .nc = 256, .vectors = vectors};
+  if (k <= 16 && !b_lies_along_k)
+    return {.pack = Pack::none, .kc = 512, .mc = 48, .nc = 4096, .vectors = 3};
   // The whole of b stays in the first level as it lies.
   if (n * k <= 96 * 96 && !b_lies_along_k)
     return {.pack = Pack::none, .kc = 256, .mc = 672, .nc = 1024, .vectors = vectors};
@@ -51,6 +59,7 @@ MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_co
             .mc = 96,
             .nc = 512,
             .vectors = vectors};
+  if (a_lies_along_k) return {.pack = Pack::b, .kc = 512, .mc = 48, .nc = 512, .vectors = 4};
   return {.pack = Pack::a_and_b, .kc = 512, .mc = 168, .nc = 1024, .vectors = 2};
 }
 
@@ -65,14 +74,15 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
   const int64_t beside = b.row_stride * 4 % 2048;
   const bool rows_collide =  // few places in the caches
       b.row_stride >= 256 && std::min(beside, 2048 - beside) < 64;
-  if (!b_lies_along_k && (m <= 4 ? n >= 256 : !wide && m <= 8 && rows_collide))
+  const bool walk = wide ? m == 1 || (m <= 4 && (rows_collide || n * k > 1 << 20)) : m <= 4;
+  if (!b_lies_along_k && ((walk && n >= 256) || (!wide && m <= 8 && rows_collide)))
     return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
   // A c beyond the second level, and little to do for it: it is written row by row, so that lines
   // that two strips share are still near when the second one comes.
   const bool c_is_large = m * n >= 1 << 19;
   if (!wide && !b_lies_along_k && c_is_large && k <= 8 && n >= 256)
     return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
-  if (wide) return with_wide_registers(m, n, k, rows_collide, b_lies_along_k);
+  if (wide) return with_wide_registers(m, n, k, rows_collide, a.column_stride == 1, b_lies_along_k);
   const int64_t needed = (n + floats - 1) / floats;
   // As many sums at once as hide the time that one takes.
   if (m <= 4 && !b_lies_along_k) {

@@ -433,9 +433,10 @@ bool all_are_floats(const Gemm& p) {
   return p.a.dtype == DType::float32 && p.b.dtype == DType::float32 && p.c.dtype == DType::float32;
 }
 
-// Neither copied nor divided: b and c are read and written as they lie, along all of k and n.
+// Neither copied nor divided along k: b and c are read and written as they lie. A single column is
+// better left to dots.
 bool in_one_go(const Gemm& p, const MatmulBlocking& blocking) {
-  return blocking.pack == Pack::none && p.m > 0 && p.n > 0 && p.k > 0 && p.k <= blocking.kc && p.n <= blocking.nc &&
+  return blocking.pack == Pack::none && p.m > 0 && p.n > 1 && p.k > 0 && p.k <= blocking.kc &&
          all_are_floats(p) && p.a.column_stride == 1 && p.b.column_stride == 1 &&
          p.c.column_stride == 1;
 }

@@ -199,16 +199,17 @@ inline void multiply_by_tiles(const Gemm& p, const MatmulBlocking& blocking) {
 // A problem whose b and c are read and written as they lie; false: it is not small, nothing was
 // done.
 inline bool multiply_small(const Gemm& p, const MatmulBlocking& blocking) {
+  constexpr int64_t stays_in_the_cache = 1 << 13;  // floats: the first level is large enough
+  const bool b_stays = p.n * p.k <= stays_in_the_cache;
   // Long rows of few are better walked along.
-  if (p.n >= least_walked_columns && std::min<int64_t>(p.m, blocking.mc) <= 8 &&
+  if (!b_stays && p.n >= least_walked_columns && std::min<int64_t>(p.m, blocking.mc) <= 8 &&
       p.k <= static_cast<int64_t>(most_walked_depth))
     return false;
   if (p.k <= static_cast<int64_t>(most_shallow(1))) {
     multiply_shallow(p, blocking);
     return true;
   }
-  constexpr int64_t stays_in_the_cache = 1 << 13;  // floats: the first level is large enough
-  if (p.n * p.k > stays_in_the_cache || p.m > 64) return false;
+  if (!b_stays || p.m > 64) return false;
   multiply_by_tiles(p, blocking);
   return true;
 }
