@@ -34,7 +34,7 @@ MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_co
     if (rows_collide && much_of_b)
       return {.pack = Pack::none, .kc = m <= 8 ? 16 : 64, .mc = 96, .nc = 4096, .vectors = 2};
     if (k <= 16) return {.pack = Pack::none, .kc = 512, .mc = 48, .nc = 4096, .vectors = 3};
-    const bool beyond_the_second_level = n * k > 1 << 19;
+    const bool beyond_the_second_level = n * k > 1 << 18;  // much of it
     const bool six_rows = m <= 6 || (m > 8 && m <= 12) || m > 16;  // of tiles of four vectors
     return {.pack = Pack::none,
             .kc = m > 32 ? 256 : beyond_the_second_level ? 64 : 512,
@@ -42,8 +42,12 @@ MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_co
             .nc = 1024,
             .vectors = six_rows ? 4 : 3};
   }
-  if (m * n >= 1 << 18 && n > 128 && k <= 48 && !b_lies_along_k)
-    return {.pack = Pack::b, .kc = 512, .mc = 24, .nc = 2048, .vectors = 4};
+  if (m * n >= 1 << 15 && n > 128 && k <= 48 && !b_lies_along_k)
+    return {.pack = Pack::b,
+            .kc = 512,
+            .mc = m * n >= 1 << 18 ? 24 : 48,
+            .nc = 2048,
+            .vectors = 4};
   const int vectors = static_cast<int>(std::min<int64_t>(4, (n + floats - 1) / floats));
   // A tile as wide as b: a is read once and b stays in the cache.
   if (n <= 64 && n * k <= (1 << 18) && !b_lies_along_k)

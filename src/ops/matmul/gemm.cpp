@@ -433,10 +433,9 @@ bool all_are_floats(const Gemm& p) {
   return p.a.dtype == DType::float32 && p.b.dtype == DType::float32 && p.c.dtype == DType::float32;
 }
 
-// Neither copied nor divided along k: b and c are read and written as they lie. A single column is
-// better left to dots.
+// Neither copied nor divided along k: a, b and c are read and written as they lie.
 bool in_one_go(const Gemm& p, const MatmulBlocking& blocking) {
-  return blocking.pack == Pack::none && p.m > 0 && p.n > 1 && p.k > 0 && p.k <= blocking.kc &&
+  return blocking.pack == Pack::none && p.m > 0 && p.n > 0 && p.k > 0 && p.k <= blocking.kc &&
          all_are_floats(p) && p.a.column_stride == 1 && p.b.column_stride == 1 &&
          p.c.column_stride == 1;
 }
@@ -452,26 +451,33 @@ int64_t floats_for(const Gemm& p, const MatmulBlocking& blocking, const Way& way
   return (aside + packing + 31) / 16 * 16;
 }
 
+void multiply_along_k(const Gemm& p, bool narrow) {
+  version(narrow, HWY_CHOOSE_AVX2(multiply_by_dots),
+          HWY_DYNAMIC_DISPATCH(multiply_by_dots))(p);
+}
+
 // False: nothing was done.
 bool multiply_in_one_go(const Gemm& p, const MatmulBlocking& blocking) {
   if (!in_one_go(p, blocking)) return false;
-  const bool narrow = p.k > 16 && half_empty(p.n, HWY_DYNAMIC_DISPATCH(floats_in_a_vector)());
-  return version(narrow, HWY_CHOOSE_AVX2(multiply_if_small),
+  const auto half = [](int64_t elements) {
+    return elements <= 8 && half_empty(elements, HWY_DYNAMIC_DISPATCH(floats_in_a_vector)());
+  };
+  if (p.n == 1 && p.b.row_stride == 1) {  // a column lies as a row does
+    multiply_along_k(p, half(p.k));
+    return true;
+  }
+  return version(p.k > 16 && half(p.n), HWY_CHOOSE_AVX2(multiply_if_small),
                  HWY_DYNAMIC_DISPATCH(multiply_if_small))(p, blocking);
 }
 
 void multiply(const Gemm& p, const MatmulBlocking& blocking, const Way& way, float* scratch) {
   if (multiply_in_one_go(p, blocking)) return;
-  const auto dots = [&](const Gemm& along_k) {
-    version(way.narrow_dots, HWY_CHOOSE_AVX2(multiply_by_dots),
-            HWY_DYNAMIC_DISPATCH(multiply_by_dots))(along_k);
-  };
-  if (by_dots(p, blocking)) return dots(p);
+  if (by_dots(p, blocking)) return multiply_along_k(p, way.narrow_dots);
   if (way.packed_dots) {
     HWY_DYNAMIC_DISPATCH(pack_transposed)(p, scratch);
     Gemm along_k = p;
     along_k.b = {scratch, DType::float32, 1, p.k};
-    return dots(along_k);
+    return multiply_along_k(along_k, way.narrow_dots);
   }
   version(way.narrow, HWY_CHOOSE_AVX2(multiply_blocks),
           HWY_DYNAMIC_DISPATCH(multiply_blocks))(p, blocking, scratch);

@@ -165,25 +165,30 @@ inline void multiply_shallow(const Gemm& p, const MatmulBlocking& blocking) {
   }
 }
 
+HWY_INLINE TileWork<float> work_on(const Gemm& p, const Strip& s) {
+  const int64_t last = s.width - static_cast<int64_t>(hn::Lanes(F()));
+  return {.depth = p.k,
+          .a = static_cast<const float*>(p.a.data),
+          .a_row = p.a.row_stride,
+          .a_step = 1,
+          .b = static_cast<const float*>(p.b.data) + s.column,
+          .b_step = p.b.row_stride,
+          .b_last = last,
+          .c = static_cast<float*>(const_cast<void*>(p.c.data)) + s.column,
+          .c_row = p.c.row_stride,
+          .c_last = last,
+          .bias = p.bias != nullptr ? p.bias + s.column : nullptr,
+          .add = false,
+          .copy = nullptr,
+          .soon = 0,
+          .columns = s.width};
+}
+
 inline void multiply_by_tiles(const Gemm& p, const MatmulBlocking& blocking) {
   for (int64_t column = 0; column < p.n;) {
     const Strip s = strip_at(column, p.n, blocking.vectors);
-    const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
-    TileWork<float> work{.depth = p.k,
-                         .a = static_cast<const float*>(p.a.data),
-                         .a_row = p.a.row_stride,
-                         .a_step = 1,
-                         .b = static_cast<const float*>(p.b.data) + column,
-                         .b_step = p.b.row_stride,
-                         .b_last = s.width - lanes,
-                         .c = static_cast<float*>(const_cast<void*>(p.c.data)) + column,
-                         .c_row = p.c.row_stride,
-                         .c_last = s.width - lanes,
-                         .bias = p.bias != nullptr ? p.bias + column : nullptr,
-                         .add = false,
-                         .copy = nullptr,
-                         .soon = 0,
-                         .columns = s.width};
+    column += s.width;
+    TileWork<float> work = work_on(p, s);
     const Tile<float>* const tiles = tiles_for<float>(s);
     const Even rows = evenly(p.m, static_cast<int64_t>(most_rows(s.vectors)));
     for (int64_t i = 0; i < rows.parts; ++i) {
@@ -192,7 +197,6 @@ inline void multiply_by_tiles(const Gemm& p, const MatmulBlocking& blocking) {
       work.a += count * work.a_row;
       work.c += count * work.c_row;
     }
-    column += s.width;
   }
 }
 
@@ -201,10 +205,16 @@ inline void multiply_by_tiles(const Gemm& p, const MatmulBlocking& blocking) {
 inline bool multiply_small(const Gemm& p, const MatmulBlocking& blocking) {
   constexpr int64_t stays_in_the_cache = 1 << 13;  // floats: the first level is large enough
   const bool b_stays = p.n * p.k <= stays_in_the_cache;
-  // Long rows of few are better walked along.
-  if (!b_stays && p.n >= least_walked_columns && std::min<int64_t>(p.m, blocking.mc) <= 8 &&
-      p.k <= static_cast<int64_t>(most_walked_depth))
-    return false;
+  if (p.k <= static_cast<int64_t>(most_walked_depth)) {
+    const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
+    if (p.m * p.k <= 16 && p.m <= static_cast<int64_t>(most_walked_rows) && p.n >= 4 * lanes) {
+      walk(static_cast<size_t>(p.m), work_on(p, {0, p.n, 1}), p.n);
+      return true;
+    }
+    // A few long rows at a time are walked along, too.
+    if (p.n * p.k > 1 << 18 && p.n >= least_walked_columns && std::min<int64_t>(p.m, blocking.mc) <= 8)
+      return false;
+  }
   if (p.k <= static_cast<int64_t>(most_shallow(1))) {
     multiply_shallow(p, blocking);
     return true;
