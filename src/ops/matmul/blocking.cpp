@@ -42,6 +42,8 @@ MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_co
             .nc = 1024,
             .vectors = six_rows ? 4 : 3};
   }
+  if (k <= 16 && (k > 4 || m * n < 1 << 18) && n > 64 && !b_lies_along_k)
+    return {.pack = Pack::none, .kc = 512, .mc = 48, .nc = 4096, .vectors = 3};
   if (m * n >= 1 << 15 && n > 128 && k <= 48 && !b_lies_along_k)
     return {.pack = Pack::b,
             .kc = 512,
@@ -52,8 +54,6 @@ MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_co
   // A tile as wide as b: a is read once and b stays in the cache.
   if (n <= 64 && n * k <= (1 << 18) && !b_lies_along_k)
     return {.pack = Pack::none, .kc = 4096, .mc = 672, .nc = 256, .vectors = vectors};
-  if (k <= 16 && !b_lies_along_k)
-    return {.pack = Pack::none, .kc = 512, .mc = 48, .nc = 4096, .vectors = 3};
   // The whole of b stays in the first level as it lies.
   if (n * k <= 96 * 96 && !b_lies_along_k)
     return {.pack = Pack::none, .kc = 256, .mc = 672, .nc = 1024, .vectors = vectors};
