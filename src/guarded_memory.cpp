@@ -32,6 +32,14 @@ size_t rounded_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit 
 
 bool changed(std::byte b) { return b != pattern; }
 
+// A page that can be written at once, also after a fork: a private one would have to be copied
+// first, for which a store that writes nothing is no reason. None if there are too many mappings.
+void put_page(std::byte* at) {
+  void* const page = ::mmap(at, page_size(), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  if (page != MAP_FAILED) *static_cast<volatile std::byte*>(page) = std::byte{0};
+}
+
 }  // namespace
 
 GuardedMemory::GuardedMemory(size_t bytes, const void* like) : size_(bytes) {
@@ -55,9 +63,10 @@ GuardedMemory::GuardedMemory(size_t bytes, const void* like) : size_(bytes) {
   }
   data_ = pages_ + all_ - zone - aligned;
   repair();
-  // As in a program, there is memory beside an array: a masked load that reaches over an end, which
-  // may touch nothing there, takes hundreds of cycles where there is no page.
-  for (volatile std::byte* at : {pages_ + zone - 1, pages_ + all_ - zone}) *at = std::byte{0};
+  // As in a program, there is memory beside an array: a masked load or store that reaches over an
+  // end, though it touches nothing there, takes hundreds of cycles where there is no page.
+  put_page(pages_ + zone - page_size());
+  put_page(pages_ + all_ - zone);
 }
 
 GuardedMemory::~GuardedMemory() { ::munmap(pages_, all_); }

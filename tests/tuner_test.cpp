@@ -164,7 +164,7 @@ TEST(Tuning, InNoiseTheCloseOnesMeetAgainInAFinal) {
     const auto runs = std::ranges::count(trial.log, std::pair{'x', 90});
     finals += runs > 80;
   }
-  EXPECT_GT(right * 2, times);  // of four that are nearly the same, chance would be right in a quarter
+  EXPECT_GT(right * 2, times);  // chance would be right in a quarter
   EXPECT_GE(finals, times / 2);
 }
 

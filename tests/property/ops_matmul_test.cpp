@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // matmul and its gradient against plain loops in double, over random shapes, layouts and configs.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstring>
+#include <new>
+#include <span>
+#include <stdexcept>
 
 #include <ejk/ops/matmul.h>
 
@@ -125,23 +129,42 @@ TEST(OpsMatmulProperty, AnyShapeLayoutAndConfigGivesTheProduct) {
   });
 }
 
-// Memory that ends with the last element, so that a sanitizer sees what is read or written behind
-// it.
+// Memory whose end is that of the last page: what lies behind it cannot be read nor written.
+class AtTheEdge {
+ public:
+  AtTheEdge() {
+    void* got =
+        ::mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (got == MAP_FAILED) throw std::bad_alloc();
+    end_ = static_cast<char*>(got) + bytes;
+    if (::mprotect(end_, page, PROT_NONE) != 0) throw std::runtime_error("mprotect");
+  }
+  std::span<float> floats(int64_t count) const {
+    return {reinterpret_cast<float*>(end_) - count, static_cast<size_t>(count)};
+  }
+
+ private:
+  static constexpr size_t bytes = size_t{1} << 18, page = size_t{1} << 16;
+  char* end_;
+};
+
 void check_exactly(int64_t m, int64_t n, int64_t k, const MatmulBlocking& blocking) {
   SCOPED_TRACE(ejk::shape_text(std::array{m, n, k}) + ejk::to_json(blocking));
-  const auto numbers = [](int64_t count) {
-    std::vector<float> out(static_cast<size_t>(count));
+  static const AtTheEdge edges[4];
+  const auto numbers = [](const AtTheEdge& edge, int64_t count) {
+    const std::span<float> out = edge.floats(count);
     for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(i * 7 % 13) - 6;
     return out;
   };
-  const std::vector<float> a = numbers(m * k), b = numbers(k * n), bias = numbers(m % 2 * n);
-  std::vector<float> c(static_cast<size_t>(m * n));
+  const std::span<float> a = numbers(edges[0], m * k), b = numbers(edges[1], k * n),
+                         bias = numbers(edges[2], m % 2 * n), c = edges[3].floats(m * n);
+  std::ranges::fill(c, 0.f);
   using In = StridedView<const float, 3>;
-  Matmul<float>{}.run({blocking, {}, {}}, In(a.data(), {1, m, k}, {m * k, k, 1}),
-                      In(b.data(), {1, k, n}, {k * n, n, 1}),
-                      bias.empty() ? Matmul<float>::Bias{}
-                                   : StridedView<const float, 1>(bias.data(), {n}, {1}),
-                      StridedView<float, 3>(c.data(), {1, m, n}, {m * n, n, 1}));
+  Matmul<float>{}.run(
+      {blocking, {}, {}}, In(a.data(), {1, m, k}, {m * k, k, 1}),
+      In(b.data(), {1, k, n}, {k * n, n, 1}),
+      bias.empty() ? Matmul<float>::Bias{} : StridedView<const float, 1>(bias.data(), {n}, {1}),
+      StridedView<float, 3>(c.data(), {1, m, n}, {m * n, n, 1}));
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j) {
       // Of small whole numbers: exact.
@@ -238,6 +261,28 @@ TEST(OpsMatmulProperty, TheNumberOfThreadsChangesNoBit) {
         ASSERT_TRUE(equal(std::get<0>(gradients[0]), std::get<0>(gradients[i])));
         ASSERT_TRUE(equal(std::get<1>(gradients[0]), std::get<1>(gradients[i])));
       }
+    }
+  });
+}
+
+// A part of one column lies as a row does here, and is computed as the whole is all the same.
+TEST(OpsMatmulProperty, TheNumberOfThreadsChangesNoBitOfAProductWithShiftedRows) {
+  on_every_target([] {
+    std::mt19937 random(4);
+    constexpr int64_t m = 3, k = 40;
+    for (const int64_t n : {2, 17, 33}) {
+      const Strided<float, 3> a(random, {1, m, k}), numbers(random, {1, 1, k + n}, true);
+      const StridedView<const float, 3> b(numbers.view.data, {1, k, n}, {0, 1, 1});
+      std::vector<std::vector<float>> results;
+      for (const int threads : {1, 2, 3, 5}) {
+        std::vector<float> c(static_cast<size_t>(m * n));
+        const MatmulBlocking blocking{
+            .pack = MatmulBlocking::Pack::none, .kc = 64, .vectors = 1, .threads = threads};
+        Matmul<float>{}.run({blocking, {}, {}}, a, b, {},
+                            StridedView<float, 3>(c.data(), {1, m, n}, {m * n, n, 1}));
+        results.push_back(c);
+      }
+      for (const auto& result : results) ASSERT_EQ(result, results[0]) << n;
     }
   });
 }

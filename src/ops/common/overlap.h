@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <functional>
 
 #include <ejk/tensor.h>
 
@@ -76,7 +75,8 @@ template <class V>
   std::ranges::sort(axes);
   int64_t reach = sizeof(typename V::element_type);
   for (const Axis& axis : axes) {
-    if (axis.size > 1 && axis.step < reach) return std::ranges::find(view.shape, 0) == view.shape.end();
+    if (axis.size > 1 && axis.step < reach)
+      return std::ranges::find(view.shape, 0) == view.shape.end();
     reach += axis.step * (axis.size - 1);
   }
   return false;

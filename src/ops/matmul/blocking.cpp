@@ -27,29 +27,27 @@ MatmulBlocking few_columns(int64_t m, int64_t n, int64_t k, const Matrix& a) {
 MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_collide,
                                    bool a_lies_along_k, bool b_lies_along_k) {
   const int64_t floats = simd_floats(n);
-  // Little is done with each element of b, which is read as it lies. Where its rows get into the way
-  // of each other, few of them at a time.
+  constexpr MatmulBlocking in_registers{
+      .pack = Pack::none, .kc = 512, .mc = 48, .nc = 4096, .vectors = 3};
+  const bool c_is_large = m * n >= 1 << 18;
+  // Little is done with each element of b, which is read as it lies. Where its rows get into the
+  // way of each other, few of them at a time.
   const bool much_of_b = n * k > 1 << 20;
   if (!b_lies_along_k && (m <= 48 || (n > 64 && m <= (much_of_b ? 96 : 192)))) {
     if (rows_collide && much_of_b)
       return {.pack = Pack::none, .kc = m <= 8 ? 16 : 64, .mc = 96, .nc = 4096, .vectors = 2};
-    if (k <= 16) return {.pack = Pack::none, .kc = 512, .mc = 48, .nc = 4096, .vectors = 3};
-    const bool beyond_the_second_level = n * k > 1 << 18;  // much of it
-    const bool six_rows = m <= 6 || (m > 8 && m <= 12) || m > 16;  // of tiles of four vectors
+    if (k <= 16) return in_registers;
+    const int depth = n * k > 1 << 18 ? 64 : 512;  // of what the second level holds
+    const bool six_rows = m <= 6 || (m > 8 && m <= 12) || m > 16;
     return {.pack = Pack::none,
-            .kc = m > 32 ? 256 : beyond_the_second_level ? 64 : 512,
+            .kc = m > 32 ? 256 : depth,
             .mc = 96,
             .nc = 1024,
             .vectors = six_rows ? 4 : 3};
   }
-  if (k <= 16 && (k > 4 || m * n < 1 << 18) && n > 64 && !b_lies_along_k)
-    return {.pack = Pack::none, .kc = 512, .mc = 48, .nc = 4096, .vectors = 3};
+  if (k <= 16 && (k > 4 || !c_is_large) && n > 64 && !b_lies_along_k) return in_registers;
   if (m * n >= 1 << 15 && n > 128 && k <= 48 && !b_lies_along_k)
-    return {.pack = Pack::b,
-            .kc = 512,
-            .mc = m * n >= 1 << 18 ? 24 : 48,
-            .nc = 2048,
-            .vectors = 4};
+    return {.pack = Pack::b, .kc = 512, .mc = c_is_large ? 24 : 48, .nc = 2048, .vectors = 4};
   const int vectors = static_cast<int>(std::min<int64_t>(4, (n + floats - 1) / floats));
   // A tile as wide as b: a is read once and b stays in the cache.
   if (n <= 64 && n * k <= (1 << 18) && !b_lies_along_k)

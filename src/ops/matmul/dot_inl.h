@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of few rows with a b whose columns are contiguous (a transposed one): vectors along k, b
-// is read as it lies. Included once per instruction set by gemm.cpp.
+// Products of few rows or columns with a b whose columns are contiguous (a transposed or a packed
+// one): vectors along k. Included once per instruction set by gemm.cpp.
 #if defined(EJK_OPS_MATMUL_DOT_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef EJK_OPS_MATMUL_DOT_INL_H
 #undef EJK_OPS_MATMUL_DOT_INL_H
@@ -45,8 +45,7 @@ HWY_INLINE void sum_four(V x0, V x1, V x2, V x3, float* to) {
 #else
   const hn::Repartition<uint64_t, F> pairs;
   const auto halves = [&](V x, V y) HWY_ATTR {  // of each block: x y x y
-    return hn::BitCast(pairs,
-                       hn::Add(hn::InterleaveLower(d, x, y), hn::InterleaveUpper(d, x, y)));
+    return hn::BitCast(pairs, hn::Add(hn::InterleaveLower(d, x, y), hn::InterleaveUpper(d, x, y)));
   };
   const auto x01 = halves(x0, x1), x23 = halves(x2, x3);
   const V blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, x01, x23)),
@@ -55,9 +54,11 @@ HWY_INLINE void sum_four(V x0, V x1, V x2, V x3, float* to) {
 #endif
 }
 
-// From one row of a tile's sums to the next: a row is not divided between two fours, or it could not
-// be copied at once.
-constexpr int64_t dot_row(size_t columns) { return columns == 3 ? 4 : static_cast<int64_t>(columns); }
+// From one row of a tile's sums to the next: a row is not divided between two fours, or it could
+// not be copied at once.
+constexpr int64_t dot_row(size_t columns) {
+  return columns == 3 ? 4 : static_cast<int64_t>(columns);
+}
 
 // Every element has one sum of its own, so that it does not matter which others it is computed
 // with. `out` has room for whole fours.

@@ -336,10 +336,6 @@ void multiply_blocks(const Gemm& problem, const MatmulBlocking& blocking, float*
   with_types(problem, [&]<class A, class B>() { Blocks<A, B>(problem, blocking, scratch).run(); });
 }
 
-bool multiply_if_small(const Gemm& problem, const MatmulBlocking& blocking) {
-  return multiply_small(problem, blocking);
-}
-
 void multiply_by_dots(const Gemm& problem) {
   with_types(problem, [&]<class A, class B>() { dot_products<A, B>(problem); });
 }
@@ -350,7 +346,8 @@ void pack_transposed(const Gemm& p, float* to) {
     const auto* const b = static_cast<const B*>(p.b.data);
     if constexpr (std::is_same_v<B, float>)
       if (p.b.column_stride == 1 && p.b.row_stride == p.n && (p.n == 2 || p.n == 3))
-        return p.n == 2 ? pack_pairs_or_triples<2>(b, p.k, to) : pack_pairs_or_triples<3>(b, p.k, to);
+        return p.n == 2 ? pack_pairs_or_triples<2>(b, p.k, to)
+                        : pack_pairs_or_triples<3>(b, p.k, to);
     pack_strip(b, p.b.row_stride, p.b.column_stride, p.k, p.k, p.k, p.n, to);
   });
 }
@@ -372,7 +369,7 @@ namespace ejk::ops {
 namespace {
 
 HWY_EXPORT(multiply_blocks);
-HWY_EXPORT(multiply_if_small);
+HWY_EXPORT(multiply_small);
 HWY_EXPORT(multiply_by_dots);
 HWY_EXPORT(pack_transposed);
 HWY_EXPORT(floats_for_packing);
@@ -381,8 +378,8 @@ HWY_EXPORT(floats_in_a_vector);
 using Pack = MatmulBlocking::Pack;
 
 // Vectors of 16 would be half empty: with those of 8 less of what is read and written is masked.
-bool half_empty(int64_t elements, int64_t in_a_vector) {
-  return elements <= 8 && in_a_vector == 16;
+bool half_empty(int64_t elements) {
+  return elements <= 8 && HWY_DYNAMIC_DISPATCH(floats_in_a_vector)() == 16;
 }
 
 // The version of a function for vectors of 8 if it is wanted and was compiled.
@@ -419,9 +416,9 @@ struct Way {
 };
 
 Way way_of(const Gemm& p, const MatmulBlocking& blocking) {
-  const int64_t lanes = HWY_DYNAMIC_DISPATCH(floats_in_a_vector)();
-  return {half_empty(p.n, lanes), half_empty(p.k, lanes),
-          blocking.pack == Pack::b && p.a.column_stride == 1 && p.n < lanes};
+  return {half_empty(p.n), half_empty(p.k),
+          blocking.pack == Pack::b && p.a.column_stride == 1 &&
+              p.n < HWY_DYNAMIC_DISPATCH(floats_in_a_vector)()};
 }
 
 // Where c cannot be written by tiles, blocks of it are computed aside and copied.
@@ -444,30 +441,23 @@ int64_t floats_for(const Gemm& p, const MatmulBlocking& blocking, const Way& way
   if (in_one_go(p, blocking)) return 0;
   const int64_t aside =
       needs_aside(p.c) ? std::min(aside_rows, p.m) * std::min(aside_columns, p.n) : 0;
-  const int64_t packing =
-      way.packed_dots ? p.n * p.k
-                      : version(way.narrow, HWY_CHOOSE_AVX2(floats_for_packing),
-                                HWY_DYNAMIC_DISPATCH(floats_for_packing))(p, blocking);
+  const int64_t packing = way.packed_dots
+                              ? p.n * p.k
+                              : version(way.narrow, HWY_CHOOSE_AVX2(floats_for_packing),
+                                        HWY_DYNAMIC_DISPATCH(floats_for_packing))(p, blocking);
   return (aside + packing + 31) / 16 * 16;
 }
 
 void multiply_along_k(const Gemm& p, bool narrow) {
-  version(narrow, HWY_CHOOSE_AVX2(multiply_by_dots),
-          HWY_DYNAMIC_DISPATCH(multiply_by_dots))(p);
+  version(narrow, HWY_CHOOSE_AVX2(multiply_by_dots), HWY_DYNAMIC_DISPATCH(multiply_by_dots))(p);
 }
 
-// False: nothing was done.
+// False: it is not small, nothing was done.
 bool multiply_in_one_go(const Gemm& p, const MatmulBlocking& blocking) {
   if (!in_one_go(p, blocking)) return false;
-  const auto half = [](int64_t elements) {
-    return elements <= 8 && half_empty(elements, HWY_DYNAMIC_DISPATCH(floats_in_a_vector)());
-  };
-  if (p.n == 1 && p.b.row_stride == 1) {  // a column lies as a row does
-    multiply_along_k(p, half(p.k));
-    return true;
-  }
-  return version(p.k > 16 && half(p.n), HWY_CHOOSE_AVX2(multiply_if_small),
-                 HWY_DYNAMIC_DISPATCH(multiply_if_small))(p, blocking);
+  const bool narrow = p.k > 16 && half_empty(p.n);
+  return version(narrow, HWY_CHOOSE_AVX2(multiply_small), HWY_DYNAMIC_DISPATCH(multiply_small))(
+      p, blocking);
 }
 
 void multiply(const Gemm& p, const MatmulBlocking& blocking, const Way& way, float* scratch) {
@@ -479,8 +469,8 @@ void multiply(const Gemm& p, const MatmulBlocking& blocking, const Way& way, flo
     along_k.b = {scratch, DType::float32, 1, p.k};
     return multiply_along_k(along_k, way.narrow_dots);
   }
-  version(way.narrow, HWY_CHOOSE_AVX2(multiply_blocks),
-          HWY_DYNAMIC_DISPATCH(multiply_blocks))(p, blocking, scratch);
+  version(way.narrow, HWY_CHOOSE_AVX2(multiply_blocks), HWY_DYNAMIC_DISPATCH(multiply_blocks))(
+      p, blocking, scratch);
 }
 
 void multiply_aside(const Gemm& p, const MatmulBlocking& blocking, const Way& way, float* scratch) {
@@ -544,7 +534,11 @@ float* scratch_for(int64_t floats, Scratch& own) {
 }
 
 void multiply_alone(const Gemm& problem, const MatmulBlocking& blocking) {
-  // To find out what others need takes longer than some of these.
+  // To find out what others need takes longer than some of these. A single column that lies as a
+  // row does is left to dots, as it would be in parts.
+  const bool one_column = problem.n == 1 && problem.b.row_stride == 1;
+  if (one_column && in_one_go(problem, blocking))
+    return multiply_along_k(problem, half_empty(problem.k));
   if (multiply_in_one_go(problem, blocking)) return;
   const Gemm whole = without_idle_strides(problem);
   const Way way = way_of(whole, blocking);
@@ -571,8 +565,7 @@ int row_parts_for(int threads, int64_t rows, int64_t columns) {
 }  // namespace
 
 int64_t simd_floats(int64_t columns) {
-  const int64_t lanes = HWY_DYNAMIC_DISPATCH(floats_in_a_vector)();
-  return half_empty(columns, lanes) ? 8 : lanes;
+  return half_empty(columns) ? 8 : HWY_DYNAMIC_DISPATCH(floats_in_a_vector)();
 }
 
 bool gemm_can_run(const MatmulBlocking& b) {
@@ -592,8 +585,7 @@ void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking) {
   for (const Gemm& p : problems) {
     rows += p.m;
     const Gemm whole = without_idle_strides(p);
-    scratch_floats =
-        std::max(scratch_floats, floats_for(whole, blocking, way_of(whole, blocking)));
+    scratch_floats = std::max(scratch_floats, floats_for(whole, blocking, way_of(whole, blocking)));
   }
   if (rows == 0 || problems[0].n == 0) return;
   const int64_t columns = problems[0].n;

@@ -59,7 +59,8 @@ HWY_INLINE void pack_four(const T* from, int64_t across, int64_t step, int64_t d
   int64_t k = 0;
   for (; k + 4 <= depth; k += 4) transpose_four(from + k, across, to + k * step, step);
   // The last ones again, together with some that are done.
-  if (k < depth && depth >= 4) return transpose_four(from + depth - 4, across, to + (depth - 4) * step, step);
+  if (k < depth && depth >= 4)
+    return transpose_four(from + depth - 4, across, to + (depth - 4) * step, step);
   for (; k < depth; ++k)
     for (int64_t i = 0; i < 4; ++i) to[k * step + i] = to_float(from[i * across + k]);
 }
@@ -105,7 +106,8 @@ HWY_INLINE void pack_pairs_or_triples(const float* from, int64_t rows, float* to
     if constexpr (columns == 3) hn::StoreU(v2, d, to + 2 * rows + k);
   }
   for (; k < rows; ++k)
-    for (int64_t j = 0; j < int64_t{columns}; ++j) to[j * rows + k] = from[k * int64_t{columns} + j];
+    for (int64_t j = 0; j < int64_t{columns}; ++j)
+      to[j * rows + k] = from[k * int64_t{columns} + j];
 }
 
 // A strip of whole vectors whose columns lie side by side. Asks for the rows behind them.

@@ -50,16 +50,13 @@ constexpr size_t most_shallow(size_t vectors) {
 }
 constexpr size_t most_shallow_vectors = 3;
 
-// Less than a vector of columns. Masked stores are slow where they are not part of every
-// instruction.
+// The first lanes only. Masked stores are slow where not every instruction can be masked.
 template <class D>
-HWY_INLINE void put_some(hn::Vec<D> v, hn::Mask<D> mask, D d, float* to, int64_t columns) {
+HWY_INLINE void put_some(hn::Vec<D> v, D d, float* to, int64_t count) {
 #if HWY_TARGET <= HWY_AVX3
-  static_cast<void>(columns);
-  hn::BlendedStore(v, mask, d, to);
+  hn::BlendedStore(v, hn::FirstN(d, static_cast<size_t>(count)), d, to);
 #else
-  static_cast<void>(mask);
-  store_some(v, d, to, columns);
+  store_some(v, d, to, count);
 #endif
 }
 
@@ -71,17 +68,9 @@ HWY_INLINE void pass(const Passing& w, std::index_sequence<at...>, std::index_se
   const auto place = [=](size_t vector) HWY_ATTR {
     return vector == 0 ? 0 : vector + 1 == vectors ? last : static_cast<int64_t>(vector) * lanes;
   };
-  const auto mask = hn::FirstN(d, static_cast<size_t>(few ? w.columns : lanes));
   const auto load = [&](const float* from) HWY_ATTR {
-    if constexpr (few) {
-#if HWY_TARGET > HWY_AVX2
-      return load_some(d, from, w.columns);
-#else
-      return hn::MaskedLoad(mask, d, from);
-#endif
-    } else {
-      return hn::LoadU(d, from);
-    }
+    if constexpr (few) return load_some(d, from, w.columns);
+    else return hn::LoadU(d, from);
   };
   const hn::Vec<D> b[] = {load(w.b + int64_t{at / vectors} * w.b_row + place(at % vectors))...};
   const float* HWY_RESTRICT a = w.a;
@@ -103,7 +92,7 @@ HWY_INLINE void pass(const Passing& w, std::index_sequence<at...>, std::index_se
     if (bias != nullptr) ((sum[column] = hn::Add(sum[column], load(bias + place(column)))), ...);
     if constexpr (few) {
       if (left > too_far) hn::StoreU(sum[0], d, c);
-      else put_some(sum[0], mask, d, c, w.columns);
+      else put_some(sum[0], d, c, w.columns);
     } else {
       (hn::StoreU(sum[column], d, c + place(column)), ...);
     }
@@ -152,7 +141,8 @@ inline void multiply_shallow(const Gemm& p, const MatmulBlocking& blocking) {
     w.a = a + row * p.a.row_stride;
     for (int64_t column = 0; column < p.n; column += w.columns) {
       Strip s = strip_at(column, p.n, vectors);
-      if (static_cast<int64_t>(s.vectors) > vectors) s = {column, lanes, 1};  // and a narrow one
+      // Two vectors that overlap may be too many for the registers: one, and a narrow strip later.
+      if (static_cast<int64_t>(s.vectors) > vectors) s = {column, lanes, 1};
       w.columns = s.width;
       w.b = b + column;
       w.c = c + row * p.c.row_stride + column;
@@ -211,8 +201,9 @@ inline bool multiply_small(const Gemm& p, const MatmulBlocking& blocking) {
       walk(static_cast<size_t>(p.m), work_on(p, {0, p.n, 1}), p.n);
       return true;
     }
-    // A few long rows at a time are walked along, too.
-    if (p.n * p.k > 1 << 18 && p.n >= least_walked_columns && std::min<int64_t>(p.m, blocking.mc) <= 8)
+    // A few long rows at a time: Blocks walk along them.
+    if (p.n * p.k > 1 << 18 && p.n >= least_walked_columns &&
+        std::min<int64_t>(p.m, blocking.mc) <= 8)
       return false;
   }
   if (p.k <= static_cast<int64_t>(most_shallow(1))) {

@@ -70,7 +70,8 @@ HWY_INLINE V load_floats(F d, const hwy::bfloat16_t* from) {
 }
 
 // The first lanes only, zeros in the others; memory behind them is not touched.
-HWY_INLINE V load_some(F d, const float* from, int64_t count) {
+template <class D>
+HWY_INLINE hn::Vec<D> load_some(D d, const float* from, int64_t count) {
 #if HWY_TARGET > HWY_AVX2  // there, masked loads read all lanes
   HWY_ALIGN float buffer[hn::MaxLanes(d)] = {};
   std::memcpy(buffer, from, static_cast<size_t>(count) * sizeof(*from));
@@ -105,7 +106,7 @@ HWY_INLINE void store_some(V v, F d, float* to, int64_t count) {
 // What is used several times is loaded once: compilers would rather load it for every use, which is
 // slow where vectors cross cache lines.
 HWY_INLINE V in_register(V v) {
-#if HWY_ARCH_X86_64 && HWY_COMPILER_GCC_ACTUAL
+#if HWY_ARCH_X86_64 && HWY_COMPILER_GCC_ACTUAL && HWY_TARGET <= HWY_SSSE3
 #if HWY_TARGET <= HWY_AVX3
   asm("" : "+v"(v.raw));
 #else
