@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/pages.h"
+#include "sanitized.h"
 #include "tunings.h"
 
 namespace {
@@ -295,6 +296,7 @@ struct Neighbours {
 // is no page to be read or written. Behind an array of a program there mostly is one.
 TEST_F(TuningEvidence, PagesBesideACopyAreThereWhenItIsMeasured) {
   if (::sysconf(_SC_PAGESIZE) != 4096) GTEST_SKIP() << "pages of another size";
+  if (sanitized) GTEST_SKIP() << "sanitizers touch pages of their own";
   Neighbours::host = ::getpid();
   std::vector<float> from(3072), to(3072);
   ejk::Executor(options()).tune(Neighbours{}, std::span<const float>(from), std::span<float>(to));
