@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <functional>
 #include <limits>
 #include <map>
 #include <random>
@@ -94,16 +93,28 @@ TuneResult tune(FakeTrial& trial, const std::vector<AnyConfig>& candidates,
 
 // ---- choosing ----------------------------------------------------------------------------------
 
+// How many of 100 tunings are right. They are tried `least` times, and up to four times as often
+// while less than `enough` are: a busy machine has a say in every tuning.
+int percent_right(int least, int enough, const std::function<bool(unsigned)>& tuning) {
+  int right = 0, times = 0;
+  while (times < least || (times < 4 * least && right * 100 < enough * times))
+    right += tuning(static_cast<unsigned>(times++));
+  return right * 100 / times;
+}
+
 TEST(Tuning, TheClearlyFasterCandidateWinsWhereverItStands) {
-  for (const auto& [order, best] : std::map<std::vector<int>, size_t>{
-           {{50, 80, 120}, 0}, {{80, 50, 120}, 1}, {{120, 80, 50}, 2}}) {
-    std::vector<AnyConfig> candidates;
-    for (int v : order) candidates.push_back(config(v));
-    FakeTrial trial;
-    const TuneResult result = tune(trial, candidates);
-    EXPECT_EQ(result.outcome, Outcome::tuned);
-    EXPECT_EQ(result.winner, best);
-  }
+  const std::vector<AnyConfig> first = configs({50, 80, 120}), second = configs({80, 50, 120}),
+                               third = configs({120, 80, 50});
+  const auto wins = [](const std::vector<AnyConfig>& candidates, size_t best) {
+    return [&candidates, best](unsigned) {
+      FakeTrial trial;
+      const TuneResult result = tune(trial, candidates);
+      return result.outcome == Outcome::tuned && result.winner == best;
+    };
+  };
+  EXPECT_GE(percent_right(1, 67, wins(first, 0)), 67);
+  EXPECT_GE(percent_right(1, 67, wins(second, 1)), 67);
+  EXPECT_GE(percent_right(1, 67, wins(third, 2)), 67);
 }
 
 TEST(Tuning, TheEvidenceIsComplete) {
@@ -131,15 +142,6 @@ TEST(Tuning, TheEvidenceIsComplete) {
   EXPECT_EQ(result.candidates[1].status, "ok");
   EXPECT_LT(result.candidates[1].ratio, 0.8);
   EXPECT_GE(result.candidates[1].samples, 3);
-}
-
-// How many of 100 tunings are right. They are tried `least` times, and up to four times as often
-// while less than `enough` are: a busy machine has a say in every tuning.
-int percent_right(int least, int enough, const std::function<bool(unsigned)>& tuning) {
-  int right = 0, times = 0;
-  while (times < least || (times < 4 * least && right * 100 < enough * times))
-    right += tuning(static_cast<unsigned>(times++));
-  return right * 100 / times;
 }
 
 // Once in a thousand tunings on a quiet machine the winner is another (bench/winner counts).
@@ -205,7 +207,7 @@ TEST(Tuning, AHeuristicThatIsNoCandidateIsNeverTheAnswer) {
 
 TEST(Tuning, EqualConfigsAreMeasuredOnce) {
   FakeTrial trial;
-  const TuneResult result = tune(trial, configs({100, 50, 100, 50}));
+  const TuneResult result = tune(trial, configs({300, 50, 300, 50}));
   EXPECT_EQ(result.winner, 1u);
   ASSERT_EQ(result.candidates.size(), 4u);
   EXPECT_EQ(result.candidates[1].seconds, result.candidates[3].seconds);
@@ -568,7 +570,7 @@ TEST(Searching, GoesOnInTheSameUnitWithoutTheEarlierWinner) {
 
 TEST(Searching, ThatIsStoppedWhenItGoesOnKeepsWhatWasMeasured) {
   FakeTrial trial;
-  trial.work = [](int) { spin(60); };
+  trial.work = [](int c) { spin(c == 3 ? 40 : 240); };
   std::atomic<bool> stop = false;
   TuneTask task = task_of(trial, first_configs(300));
   for (int i = 0; i < 30; ++i)
@@ -591,15 +593,18 @@ TEST(Searching, ThatIsStoppedWhenItGoesOnKeepsWhatWasMeasured) {
 }
 
 TEST(Searching, OnesThatDoNothingDoNotFillTheFinal) {
-  FakeTrial trial;
-  trial.work = [](int c) { spin(c < 16 ? 0 : c == 40 ? 40 : 160); };
-  trial.write = [](int c, FakeTrial& t) {
-    if (c >= 16) t.in_out += 1, t.output = 2;
+  const auto gives_the_fastest = [](unsigned) {
+    FakeTrial trial;
+    trial.work = [](int c) { spin(c < 16 ? 0 : c == 40 ? 40 : 160); };
+    trial.write = [](int c, FakeTrial& t) {
+      if (c >= 16) t.in_out += 1, t.output = 2;
+    };
+    TuneTask task = task_of(trial, first_configs(64));
+    const TuneResult result = Tuner(TunerOptions{.strategy = "exhaustive"}).tune(task);
+    for (int i = 0; i < 16; ++i) EXPECT_EQ(of(result, i).kind, "wrong") << i;
+    return result.winner == 40u;
   };
-  TuneTask task = task_of(trial, first_configs(64));
-  const TuneResult result = Tuner(TunerOptions{.strategy = "exhaustive"}).tune(task);
-  EXPECT_EQ(result.winner, 40u);
-  for (int i = 0; i < 16; ++i) EXPECT_EQ(of(result, i).kind, "wrong") << i;
+  EXPECT_GE(percent_right(1, 67, gives_the_fastest), 67);
 }
 
 TEST(Searching, ThatIsStoppedGivesTheBestItFound) {
