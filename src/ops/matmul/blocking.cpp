@@ -23,12 +23,14 @@ MatmulBlocking few_columns(int64_t m, int64_t n, int64_t k, const Matrix& a) {
   return {.pack = dots ? Pack::b : Pack::none, .kc = 4096, .mc = 672, .nc = 256, .vectors = 1};
 }
 
+// Of a short k. Rows of c are finished while they are in the cache: strips share lines.
+constexpr MatmulBlocking in_registers{
+    .pack = Pack::none, .kc = 512, .mc = 48, .nc = 4096, .vectors = 3};
+
 // Twice as wide and twice as many registers move most limits.
 MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_collide,
                                    bool a_lies_along_k, bool b_lies_along_k) {
   const int64_t floats = simd_floats(n);
-  constexpr MatmulBlocking in_registers{
-      .pack = Pack::none, .kc = 512, .mc = 48, .nc = 4096, .vectors = 3};
   const bool c_is_large = m * n >= 1 << 18;
   // Little is done with each element of b, which is read as it lies. Where its rows get into the
   // way of each other, few of them at a time.
@@ -79,11 +81,8 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
   const bool walk = wide ? m == 1 || (m <= 4 && (rows_collide || n * k > 1 << 20)) : m <= 4;
   if (!b_lies_along_k && ((walk && n >= 256) || (!wide && m <= 8 && rows_collide)))
     return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
-  // A c beyond the second level, and little to do for it: it is written row by row, so that lines
-  // that two strips share are still near when the second one comes.
   const bool c_is_large = m * n >= 1 << 19;
-  if (!wide && !b_lies_along_k && c_is_large && k <= 8 && n >= 256)
-    return {.pack = Pack::none, .kc = 8, .mc = 8, .nc = 4096, .vectors = 2};
+  if (!wide && !b_lies_along_k && k <= 8 && n > 64 && m > 8) return in_registers;
   if (wide) return with_wide_registers(m, n, k, rows_collide, a.column_stride == 1, b_lies_along_k);
   const int64_t needed = (n + floats - 1) / floats;
   // As many sums at once as hide the time that one takes.
