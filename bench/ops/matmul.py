@@ -33,7 +33,7 @@ def random_shapes(seed, count):
     return shapes
 
 
-# Guesses were looked at with the first of them, not with the last twenty.
+# Guesses for AVX-512 were looked at with the first twenty of them, not with the others.
 RANDOM = random_shapes(5, 12) + random_shapes(2026, 8) + random_shapes(90210, 20)
 QUICK = [(64, 64, 64), (512, 512, 512), (1, 4096, 4096), (32, 4096, 1024), (4096, 64, 1024), (97, 777, 1111)]
 BFLOAT16 = [(1, 4096, 4096), (16, 1024, 4096), (128, 4096, 1024), (512, 512, 512)]
