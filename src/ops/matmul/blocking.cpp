@@ -18,8 +18,7 @@ MatmulBlocking few_columns(int64_t m, int64_t n, int64_t k, const Matrix& a) {
   const int64_t by_tiles = m / 8 * (55 * k) + (m % 8 > 0 ? (33 + 3 * (m % 8)) * k : 0);
   const int64_t to_pack = n <= 3 ? k : 6 * n * k;
   const int64_t by_dots = 100 + to_pack + m * n * (k * 10 / 16 + 30);
-  const bool stays_in_registers = k <= 16;
-  const bool dots = a.column_stride == 1 && !stays_in_registers && by_dots < by_tiles;
+  const bool dots = a.column_stride == 1 && k > gemm_depth_in_registers() && by_dots < by_tiles;
   return {.pack = dots ? Pack::b : Pack::none, .kc = 4096, .mc = 672, .nc = 256, .vectors = 1};
 }
 
@@ -31,6 +30,7 @@ constexpr MatmulBlocking in_registers{
 MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_collide,
                                    bool a_lies_along_k, bool b_lies_along_k) {
   const int64_t floats = simd_floats(n);
+  const bool shallow = k <= gemm_depth_in_registers();
   const bool c_is_large = m * n >= 1 << 18;
   // Little is done with each element of b, which is read as it lies. Where its rows get into the
   // way of each other, few of them at a time.
@@ -38,7 +38,7 @@ MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_co
   if (!b_lies_along_k && (m <= 48 || (n > 64 && m <= (much_of_b ? 96 : 192)))) {
     if (rows_collide && much_of_b)
       return {.pack = Pack::none, .kc = m <= 8 ? 16 : 64, .mc = 96, .nc = 4096, .vectors = 2};
-    if (k <= 16) return in_registers;
+    if (shallow) return in_registers;
     const int depth = n * k > 1 << 18 ? 64 : 512;  // of what the second level holds
     const bool six_rows = m <= 6 || (m > 8 && m <= 12) || m > 16;
     return {.pack = Pack::none,
@@ -47,7 +47,7 @@ MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_co
             .nc = 1024,
             .vectors = six_rows ? 4 : 3};
   }
-  if (k <= 16 && (k > 4 || !c_is_large) && n > 64 && !b_lies_along_k) return in_registers;
+  if (shallow && (k > 4 || !c_is_large) && n > 64 && !b_lies_along_k) return in_registers;
   if (m * n >= 1 << 15 && n > 128 && k <= 48 && !b_lies_along_k)
     return {.pack = Pack::b, .kc = 512, .mc = c_is_large ? 24 : 48, .nc = 2048, .vectors = 4};
   const int vectors = static_cast<int>(std::min<int64_t>(4, (n + floats - 1) / floats));

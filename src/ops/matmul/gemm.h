@@ -53,6 +53,9 @@ void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking);
 // Whether gemm knows such tiles and the memory it would need for packing is bounded.
 bool gemm_can_run(const MatmulBlocking& blocking);
 
+// How much of k stays in registers where b is read as it lies.
+int64_t gemm_depth_in_registers();
+
 // In a vector that a product of so many columns is computed with.
 int64_t simd_floats(int64_t columns);
 

@@ -50,16 +50,6 @@ constexpr size_t most_shallow(size_t vectors) {
 }
 constexpr size_t most_shallow_vectors = 3;
 
-// The first lanes only. Masked stores are slow where not every instruction can be masked.
-template <class D>
-HWY_INLINE void put_some(hn::Vec<D> v, D d, float* to, int64_t count) {
-#if HWY_TARGET <= HWY_AVX3
-  hn::BlendedStore(v, hn::FirstN(d, static_cast<size_t>(count)), d, to);
-#else
-  store_some(v, d, to, count);
-#endif
-}
-
 template <class D, size_t vectors, bool few, size_t... at, size_t... column>
 HWY_INLINE void pass(const Passing& w, std::index_sequence<at...>, std::index_sequence<column...>) {
   const D d;
@@ -92,7 +82,7 @@ HWY_INLINE void pass(const Passing& w, std::index_sequence<at...>, std::index_se
     if (bias != nullptr) ((sum[column] = hn::Add(sum[column], load(bias + place(column)))), ...);
     if constexpr (few) {
       if (left > too_far) hn::StoreU(sum[0], d, c);
-      else put_some(sum[0], d, c, w.columns);
+      else store_some(sum[0], d, c, w.columns);
     } else {
       (hn::StoreU(sum[column], d, c + place(column)), ...);
     }

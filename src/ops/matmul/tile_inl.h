@@ -86,8 +86,12 @@ HWY_INLINE V load_some(F d, const hwy::bfloat16_t* from, int64_t count) {
   return load_floats(d, buffer);
 }
 
-// The first lanes only. Masked stores are slow on many CPUs.
-HWY_INLINE void store_some(V v, F d, float* to, int64_t count) {
+// The first lanes only. Masked stores are slow where not every instruction can be masked.
+template <class D>
+HWY_INLINE void store_some(hn::Vec<D> v, D d, float* to, int64_t count) {
+#if HWY_TARGET <= HWY_AVX3
+  hn::BlendedStore(v, hn::FirstN(d, static_cast<size_t>(count)), d, to);
+#else
   HWY_ALIGN float buffer[hn::MaxLanes(d)];
   hn::Store(v, d, buffer);
   const float* from = buffer;
@@ -97,10 +101,10 @@ HWY_INLINE void store_some(V v, F d, float* to, int64_t count) {
     to += part;
     from += part;
   };
-  if constexpr (hn::MaxLanes(F()) > 8) put.template operator()<8>();
-  if constexpr (hn::MaxLanes(F()) > 4) put.template operator()<4>();
-  if constexpr (hn::MaxLanes(F()) > 2) put.template operator()<2>();
+  if constexpr (hn::MaxLanes(D()) > 4) put.template operator()<4>();
+  if constexpr (hn::MaxLanes(D()) > 2) put.template operator()<2>();
   put.template operator()<1>();
+#endif
 }
 
 // What is used several times is loaded once: compilers would rather load it for every use, which is
