@@ -168,9 +168,9 @@ void multiply_along_k(const Gemm& p, bool narrow) {
 // False: it is not small, nothing was done.
 bool multiply_in_one_go(const Gemm& p, const MatmulBlocking& blocking) {
   if (!in_one_go(p, blocking)) return false;
-  const bool narrow = half_empty(p.n) && p.k > gemm_depth_in_registers();
-  return version(narrow, HWY_CHOOSE_AVX2(multiply_small), HWY_DYNAMIC_DISPATCH(multiply_small))(
-      p, blocking);
+  if (HWY_DYNAMIC_DISPATCH(multiply_small)(p, blocking)) return true;
+  return half_empty(p.n) && version(true, HWY_CHOOSE_AVX2(multiply_small),
+                                    HWY_DYNAMIC_DISPATCH(multiply_small))(p, blocking);
 }
 
 void multiply(const Gemm& p, const MatmulBlocking& blocking, const Way& way, float* scratch) {

@@ -201,6 +201,9 @@ inline bool multiply_small(const Gemm& p, const MatmulBlocking& blocking) {
     return true;
   }
   if (!b_stays || p.m > 64) return false;
+#if HWY_TARGET <= HWY_AVX3
+  if (p.n <= 8) return false;  // gemm asks again, for vectors of 8
+#endif
   multiply_by_tiles(p, blocking);
   return true;
 }
