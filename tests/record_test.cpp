@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
+#include <numeric>
+#include <set>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -53,6 +56,23 @@ struct Many {
 };
 EJK_REGISTER(Many);
 EJK_REGISTER(fakes::Show);
+
+// Gives back the integers it is called with.
+template <class T>
+struct Echo {
+  static constexpr std::string_view op_id = sizeof(T) == 1 ? "echo8" : "echo64", version = "1";
+  struct Config {
+    int block = 1;
+  };
+  ejk::Tensor run(const Config&, ejk::StridedView<const T, 1> x) const {
+    const ejk::Tensor out = ejk::Tensor::of<T>({x.size()});
+    for (int64_t i = 0; i < x.size(); ++i) static_cast<T*>(out.any().data)[i] = x(i);
+    return out;
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+EJK_REGISTER(Echo<int8_t>);
+EJK_REGISTER(Echo<int64_t>);
 
 class Record : public testing::Test {
  protected:
@@ -336,6 +356,161 @@ TEST_F(Record, EveryElementTypeCanBeMadeAgain) {
       EXPECT_EQ(again.find("data")->find("max")->as_double(), max->as_double());
     }
   }
+}
+
+// ---- integers -----------------------------------------------------------------------------------
+
+class RecordedIntegers : public Record {
+ protected:
+  template <class T>
+  ejk::RecordedCall recorded(const ejk::StridedView<const T, 1>& numbers) {
+    auto recording = open();
+    recording_into(recording)(Echo<T>{}, numbers);
+    recording->flush();
+    return calls_of(std::string(Echo<T>::op_id) + "@v1").begin()->second;
+  }
+  template <class T>
+  std::vector<T> made_again(const ejk::RecordedCall& call) {
+    using Config = typename Echo<T>::Config;
+    const auto made = ejk::rebuild_call(call);
+    const std::vector<ejk::Tensor> out = made->run(ejk::make_config(Config{}));
+    const ejk::AnyView view = out.at(0).any();
+    const auto* data = static_cast<const T*>(view.data);
+    return {data, data + view.size()};
+  }
+  template <class T>
+  std::vector<T> made_again(const std::vector<T>& numbers) {
+    return made_again<T>(recorded<T>({numbers.data(), {std::ssize(numbers)}, {1}}));
+  }
+  static std::vector<int64_t> offsets_of(const std::vector<int64_t>& lengths, int64_t first = 0) {
+    std::vector<int64_t> out{first};
+    for (const int64_t length : lengths) out.push_back(out.back() + length);
+    return out;
+  }
+  static std::vector<int64_t> lengths_of(const std::vector<int64_t>& offsets) {
+    std::vector<int64_t> out;
+    for (size_t i = 1; i < offsets.size(); ++i) out.push_back(offsets[i] - offsets[i - 1]);
+    return out;
+  }
+  static std::vector<int64_t> sorted(std::vector<int64_t> numbers) {
+    std::ranges::sort(numbers);
+    return numbers;
+  }
+};
+
+TEST_F(RecordedIntegers, OffsetsKeepTheLengthsBetweenThem) {
+  std::vector<int64_t> lengths(1000, 3);
+  for (size_t i = 0; i < 10; ++i) lengths[i] = 0;
+  lengths[500] = 100'000;  // one row has nearly everything
+  const auto made = made_again(offsets_of(lengths, 5));
+  EXPECT_EQ(made.front(), 5);
+  EXPECT_EQ(sorted(lengths_of(made)), sorted(lengths));
+}
+
+TEST_F(RecordedIntegers, OfManyDifferentLengthsTheDistributionIsKept) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 1; i <= 2000; ++i) lengths.push_back(1'000'000 / (i * i));  // few are long
+  const auto offsets = offsets_of(lengths), made = made_again(offsets);
+  EXPECT_EQ(made.front(), offsets.front());
+  EXPECT_EQ(made.back(), offsets.back());
+  const auto before = sorted(lengths), after = sorted(lengths_of(made));
+  EXPECT_EQ(after.front(), before.front());
+  EXPECT_EQ(after.back(), before.back());
+  for (size_t i = 0; i < before.size(); ++i) {
+    EXPECT_GE(4 * after[i], 3 * before[i]) << i;
+    EXPECT_LE(3 * after[i], 4 * before[i]) << i;
+  }
+}
+
+TEST_F(RecordedIntegers, LengthsKeepTheirDistributionAndTheirSum) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 500; ++i) lengths.push_back(i % 100 == 7 ? 4000 + 7 * i : 10 + i % 90);
+  const auto made = made_again(lengths);
+  EXPECT_EQ(std::reduce(made.begin(), made.end()), std::reduce(lengths.begin(), lengths.end()));
+  EXPECT_EQ(sorted(made).front(), sorted(lengths).front());
+  EXPECT_EQ(sorted(made).back(), sorted(lengths).back());
+  EXPECT_EQ(std::ranges::count_if(made, [](int64_t n) { return n >= 4000; }), 5);
+}
+
+TEST_F(RecordedIntegers, FewDifferentOnesAreKeptWithTheirCounts) {
+  std::vector<int64_t> blocks;
+  for (size_t i = 0; i < 300; ++i) blocks.push_back(i % 3 == 0 ? 128 : i % 5 == 0 ? -1 : 64);
+  EXPECT_EQ(sorted(made_again(blocks)), sorted(blocks));
+}
+
+TEST_F(RecordedIntegers, IndicesAreSpreadAsTheyWere) {
+  std::vector<int64_t> columns;
+  for (int64_t i = 0; i < 20'000; ++i) columns.push_back(i * 7919 % 20'011);
+  const auto made = made_again(columns);
+  EXPECT_GT(std::set<int64_t>(made.begin(), made.end()).size(), 10'000u);
+  EXPECT_NE(made, sorted(made));
+  EXPECT_GE(sorted(made).front(), 0);
+  EXPECT_LT(sorted(made).back(), 20'011);
+}
+
+TEST_F(RecordedIntegers, TheWidestRangesStayWithinTheirType) {
+  const std::vector<int8_t> narrow{-128, -128, -128, 127};  // a step of 255
+  EXPECT_EQ(made_again(narrow).front(), -128);
+  EXPECT_EQ(made_again(narrow).back(), 127);
+  constexpr int64_t low = std::numeric_limits<int64_t>::min(),
+                    high = std::numeric_limits<int64_t>::max();
+  const auto rising = made_again(std::vector<int64_t>{low, 0, high});
+  EXPECT_EQ(rising.front(), low);
+  EXPECT_EQ(rising.back(), high);
+  EXPECT_EQ(made_again(std::vector<int64_t>{high, 0, low}).size(), 3u);
+}
+
+TEST_F(RecordedIntegers, StridedOnesAreLikeTheRecordedOnesToo) {
+  std::vector<int64_t> lengths(50, 1);
+  lengths[20] = 900;
+  std::vector<int64_t> apart(51 * 3, -7);
+  const auto offsets = offsets_of(lengths);
+  for (size_t i = 0; i < offsets.size(); ++i) apart[3 * i] = offsets[i];
+  const auto made = made_again<int64_t>(recorded<int64_t>({apart.data(), {51}, {3}}));
+  EXPECT_EQ(made.front(), 0);
+  EXPECT_EQ(sorted(lengths_of(made)), sorted(lengths));
+}
+
+TEST_F(RecordedIntegers, RecordsWithoutAnyOfThatAreMadeWithinTheirBounds) {
+  const std::vector<int64_t> three{0, 4, 90};
+  ejk::RecordedCall call = recorded<int64_t>({three.data(), {3}, {1}});
+  const auto with_data = [&](const std::string& data) {
+    call.arguments.as_array()[0]["data"] = ejk::parse_json(data);
+    return made_again<int64_t>(call);
+  };
+  const auto in_order = with_data(R"({"min":2,"max":9,"order":"not falling","seed":3})");
+  EXPECT_EQ(in_order.front(), 2);
+  EXPECT_EQ(in_order.back(), 9);
+  EXPECT_TRUE(std::ranges::is_sorted(in_order));
+  for (const int64_t n : with_data(R"({"min":2,"max":9,"seed":3})")) {
+    EXPECT_GE(n, 2);
+    EXPECT_LE(n, 9);
+  }
+}
+
+TEST_F(RecordedIntegers, GroupsThatDoNotFitAreRefused) {
+  const std::vector<int64_t> three{0, 4, 90};
+  ejk::RecordedCall call = recorded<int64_t>({three.data(), {3}, {1}});
+  const auto why = [&](const std::string& data) -> std::string {
+    call.arguments.as_array()[0]["data"] = ejk::parse_json(data);
+    try {
+      ejk::rebuild_call(call);
+      return "";
+    } catch (const ejk::Error& error) {
+      return error.what();
+    }
+  };
+  const std::string steps = R"({"min":0,"max":90,"order":"rising","seed":1,"steps":)";
+  EXPECT_EQ(why(steps + "[[4,4,1,4],[86,86,1,86]]}"), "");
+  for (const char* bad :
+       {"[[4,4,1,4]]}", "[[4,4,1,4],[87,87,1,87]]}", "[[4,4,1,4],[86,86,1,85]]}", "[[0,90,2,90]]}",
+        "[[4,86,2,91]]}", "[[86,4,2,90]]}", "[[4,4,0,0],[4,86,2,90]]}", "[[-4,94,2,90]]}", "[[1]]}",
+        "[1]}", "7}", "[[4,86,4611686018427387904,90]]}", "[[4,86,2,1e3]]}"})
+    EXPECT_THAT(why(steps + bad), HasSubstr("groups")) << bad;
+  const std::string values = R"({"min":0,"max":90,"seed":1,"values":)";
+  EXPECT_EQ(why(values + "[[0,90,3,94]]}"), "");
+  EXPECT_THAT(why(values + "[[0,91,3,95]]}"), HasSubstr("groups"));
+  EXPECT_THAT(why(values + "[[0,90,4,94]]}"), HasSubstr("groups"));
 }
 
 TEST_F(Record, WhatCannotBeMadeAgainSaysWhy) {

@@ -22,8 +22,8 @@
 
 namespace ejk {
 
-// One distinct call. It holds no data: arrays are kept as sketches (type, shape, range of their
-// elements, a seed), everything else as values.
+// One distinct call. Arrays are kept as sketches, without their data (type, shape, range of their
+// elements, how many integers are how large, a seed), everything else as values.
 struct RecordedCall {
   EntryId id;  // of forward runs: the key that is in labels
   Platform platform = Platform::cpu;

@@ -13,6 +13,8 @@
 
 #include <ejk/error.h>
 
+#include "record/groups.h"
+
 namespace ejk::detail {
 
 namespace {
@@ -60,7 +62,18 @@ Value sketch_numbers(const T* data, int64_t size) {
                         {"finite", n / static_cast<double>(seen)}});
 }
 
-// Offsets into something else must stay in their order.
+// How far `a` is above `b`, which is not larger.
+template <std::integral T>
+uint64_t above(T a, T b) {
+  return static_cast<uint64_t>(a) - static_cast<uint64_t>(b);
+}
+template <std::integral T>
+T raised(T a, uint64_t by) {
+  return static_cast<T>(static_cast<uint64_t>(a) + by);
+}
+
+// Offsets into something else must stay in their order, and the lengths between them, as lengths by
+// themselves, are what the work depends on.
 template <class T>
 Value sketch_integers(const T* data, int64_t size) {
   T low = data[0], high = data[0];
@@ -73,6 +86,16 @@ Value sketch_integers(const T* data, int64_t size) {
   Value out = Value::object({{"min", low}, {"max", high}});
   if (rising) out["order"] = "rising";
   else if (never_falling) out["order"] = "not falling";
+  const uint64_t range = above(high, low), count = static_cast<uint64_t>(size);
+  int64_t largest_sum = 0;
+  if (range == 0 || __builtin_mul_overflow(range, never_falling ? 1 : count, &largest_sum))
+    return out;
+  if (never_falling)
+    out["steps"] = groups_to_value(
+        grouped(count - 1, [&](uint64_t i) { return above(data[i + 1], data[i]); }));
+  else
+    out["values"] =
+        groups_to_value(grouped(count, [&](uint64_t i) { return above(data[i], low); }));
   return out;
 }
 
@@ -161,24 +184,49 @@ T bound(const Value& sketch, std::string_view name) {
   }
 }
 
+bool is_rising(const Value& sketch) {
+  const Value* order = sketch.find("order");
+  return order != nullptr && order->is_string() && order->as_string() == "rising";
+}
+
+// Uniform ones between the bounds, in order if they were: of a call that was not recorded, or by an
+// earlier version.
 template <class T>
-void fill_integers(T* to, size_t size, const Value& sketch, std::mt19937_64& random) {
-  if (size == 0) return;
-  const T low = bound<T>(sketch, "min"), high = std::max(low, bound<T>(sketch, "max"));
+void fill_between(T low, T high, T* to, size_t size, const Value& sketch, std::mt19937_64& random) {
   using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
   std::uniform_int_distribution<Wide> any(low, high);
   for (size_t i = 0; i < size; ++i) to[i] = static_cast<T>(any(random));
-  const Value* order = sketch.find("order");
-  if (order == nullptr) return;
+  if (sketch.find("order") == nullptr) return;
   std::sort(to, to + size);
   to[0] = low, to[size - 1] = high;
-  if (!order->is_string() || order->as_string() != "rising") return;
-  if (static_cast<uint64_t>(high) - static_cast<uint64_t>(low) < size - 1) return;  // no room
+  if (!is_rising(sketch) || above(high, low) < size - 1) return;  // no room
   for (size_t i = 1; i < size; ++i)
     if (to[i] <= to[i - 1]) to[i] = to[i - 1] < high ? static_cast<T>(to[i - 1] + 1) : high;
   to[size - 1] = high;
   for (size_t i = size - 1; i-- > 0;)
     if (to[i] >= to[i + 1]) to[i] = static_cast<T>(to[i + 1] - 1);
+}
+
+template <class T>
+void fill_integers(T* to, size_t size, const Value& sketch, std::mt19937_64& random) {
+  if (size == 0) return;
+  const T low = bound<T>(sketch, "min"), high = std::max(low, bound<T>(sketch, "max"));
+  const uint64_t range = above(high, low);
+  if (const Value* steps = sketch.find("steps")) {
+    const Groups groups = groups_from_value(*steps, {size - 1, is_rising(sketch), range, range});
+    T* next = to + 1;
+    for (const Group& g : groups)
+      deal(g, random, [&](uint64_t step) { *next++ = static_cast<T>(step); });
+    std::shuffle(to + 1, to + size, random);
+    to[0] = low;
+    for (size_t i = 1; i < size; ++i) to[i] = raised(to[i - 1], static_cast<uint64_t>(to[i]));
+  } else if (const Value* values = sketch.find("values")) {
+    const Groups groups = groups_from_value(*values, {size, 0, range});
+    T* next = to;
+    for (const Group& g : groups)
+      deal(g, random, [&](uint64_t value) { *next++ = raised(low, value); });
+    std::shuffle(to, to + size, random);
+  } else fill_between(low, high, to, size, sketch, random);
 }
 
 int64_t integer(const Value& v) {
@@ -209,6 +257,27 @@ Extent extent_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& 
     if (span < 0) out.first -= span;
   }
   return out;
+}
+
+bool share_memory(const AnyView& array, const AnyView& block) {
+  int64_t elements = 1;
+  for (const int64_t d : array.shape)
+    if (__builtin_mul_overflow(elements, d, &elements) || elements > block.size()) return true;
+  return false;
+}
+
+// Fills an array that lies in a block of memory. If its elements share memory, all of the block is
+// filled, within the same bounds: they cannot differ as their sketch says.
+void fill_view(const AnyView& array, const AnyView& block, const Value& data) {
+  if (array.packed()) return fill_array(block, data);
+  if (share_memory(array, block)) {
+    Value bounds = data;
+    bounds.erase("steps"), bounds.erase("values");
+    return fill_array(block, bounds);
+  }
+  const Tensor packed(array.dtype, {array.shape.begin(), array.shape.end()});
+  fill_array(packed.any(), data);
+  copy_elements(packed.any(), array);
 }
 
 size_t memory_of_this_machine() {
@@ -335,9 +404,9 @@ const ArrayRef& RebuiltData::array(const Value& sketch) {
                     " is needed, and " + std::to_string(limit >> 20) + " MiB may be used here");
   Tensor& storage = storage_.emplace_back(ref.dtype, block);
   bytes_ += storage.any().bytes();
-  if (const Value* data = sketch.find("data")) fill_array(storage.any(), *data);
   ref.data = static_cast<std::byte*>(storage.any().data) +
              static_cast<size_t>(extent.first) * (dtype_bits(ref.dtype) / 8);
+  if (const Value* data = sketch.find("data")) fill_view(ref.any(), storage.any(), *data);
   return arrays_.emplace_back(std::move(ref));
 }
 

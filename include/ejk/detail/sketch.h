@@ -17,7 +17,7 @@
 namespace ejk::detail {
 
 // An array's type, shape and strides and, unless it is only written, what its elements are like:
-// ranges, bounds of integers, a seed.
+// ranges, bounds of integers and how many are how large, a seed.
 Value sketch_array(const AnyView& array, bool with_data);
 
 // Owns what rebuilt arguments refer to.
