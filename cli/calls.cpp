@@ -1,116 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "calls.h"
 
-#include <algorithm>
-#include <charconv>
 #include <filesystem>
-#include <map>
-#include <optional>
 
 #include <fmt/format.h>
 
 #include <ejk/error.h>
 #include <ejk/ops.h>
 
+#include "arguments.h"
+
 namespace ejk::cli {
 namespace {
-
-[[noreturn]] void refuse_argument(const std::string& text, const std::string& why) {
-  throw Failure(exit_usage,
-                "--arg " + text + ": " + why +
-                    " (an array is f32[512,512] or i32[64]:0..1023, anything else JSON)");
-}
-
-std::string full_dtype_name(const std::string& name) {
-  static const std::map<std::string, std::string> short_names = {
-      {"f16", "float16"},   {"bf16", "bfloat16"},  {"f32", "float32"}, {"f64", "float64"},
-      {"i8", "int8"},       {"i16", "int16"},      {"i32", "int32"},   {"i64", "int64"},
-      {"u8", "uint8"},      {"u16", "uint16"},     {"u32", "uint32"},  {"u64", "uint64"},
-      {"c64", "complex64"}, {"c128", "complex128"}};
-  const auto found = short_names.find(name);
-  return std::string(
-      dtype_name(dtype_from_name(found == short_names.end() ? name : found->second)));
-}
-
-bool is_dtype(const std::string& name) {
-  try {
-    return !full_dtype_name(name).empty();
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-template <class T>
-T number_from(std::string_view text, const std::string& argument) {
-  T out{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  if (error != std::errc() || end != text.data() + text.size())
-    refuse_argument(argument, "\"" + std::string(text) + "\" is no number");
-  return out;
-}
-
-Value shape_from(std::string_view text, const std::string& argument) {
-  Value out = Value::array();
-  while (!text.empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    const auto size = number_from<int64_t>(text.substr(0, comma), argument);
-    if (size < 0) refuse_argument(argument, "a size is negative");
-    out.push_back(size);
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return out;
-}
-
-// Elements between two bounds, floating-point ones around their middle.
-Value range_from(std::string_view text, bool floating, const std::string& argument) {
-  const size_t dots = text.find("..");
-  if (dots == std::string_view::npos) refuse_argument(argument, "a range is LOW..HIGH");
-  const std::string_view low_text = text.substr(0, dots), high_text = text.substr(dots + 2);
-  if (!floating) {
-    const auto low = number_from<int64_t>(low_text, argument);
-    const auto high = number_from<int64_t>(high_text, argument);
-    if (low > high) refuse_argument(argument, "the range is empty");
-    return Value::object({{"min", low}, {"max", high}});
-  }
-  const auto low = number_from<double>(low_text, argument);
-  const auto high = number_from<double>(high_text, argument);
-  if (!(low <= high)) refuse_argument(argument, "the range is empty");
-  return Value::object(
-      {{"min", low}, {"max", high}, {"mean", (low + high) / 2}, {"deviation", (high - low) / 4}});
-}
-
-// The sketch of an argument, as records hold them.
-Value sketch_from(const std::string& text, int64_t seed) {
-  if (text.starts_with("some(") && text.ends_with(')'))
-    return Value::object({{"some", sketch_from(text.substr(5, text.size() - 6), seed)}});
-  const size_t open = text.find('['), close = text.find(']');
-  if (open != 0 && open != std::string::npos && close != std::string::npos && close > open &&
-      text.find_first_of("\"{ ") == std::string::npos) {
-    std::string dtype;
-    try {
-      dtype = full_dtype_name(text.substr(0, open));
-    } catch (const Error& error) {
-      refuse_argument(text, error.what());
-    }
-    const std::string rest = text.substr(close + 1);
-    const bool floating = !(dtype.starts_with("int") || dtype.starts_with("uint"));
-    Value data = Value::object();
-    if (rest.starts_with(':')) data = range_from(std::string_view(rest).substr(1), floating, text);
-    else if (!rest.empty()) refuse_argument(text, "\"" + rest + "\" behind the shape");
-    data["seed"] = seed;
-    return Value::object(
-        {{"dtype", dtype},
-         {"shape", shape_from(std::string_view(text).substr(open + 1, close - open - 1), text)},
-         {"data", std::move(data)}});
-  }
-  try {
-    return parse_json(text);
-  } catch (const Error&) {
-    if (open != std::string::npos && close == std::string::npos && is_dtype(text.substr(0, open)))
-      refuse_argument(text, "its shape has no ']'");
-    return Value(text);
-  }
-}
 
 std::string op_known_as(const std::string& name) {
   std::vector<std::string> found;
@@ -173,7 +74,7 @@ RecordedCall call_from_line(const std::string& op, const std::vector<std::string
   call.id = {cpu_device().fingerprint, op_known_as(op), "", ""};
   call.arguments = Value::array();
   int64_t seed = 1;
-  for (const std::string& arg : args) call.arguments.push_back(sketch_from(arg, seed++));
+  for (const std::string& arg : args) call.arguments.push_back(sketch_from_line(arg, seed++));
   call.calls = 1;
   return call;
 }

@@ -112,7 +112,9 @@ class Line {
     verb->add_option("op", op, "An op whose kernel is known here: NAME or NAME@vVERSION")
         ->type_name("OP");
     verb->add_option("--arg", args,
-                     "Its next argument: an array as f32[512,512], or a value as JSON; repeated")
+                     "Its next argument, one for each of run's parameters: an array as "
+                     "f32[512,512], between bounds i32[64]:0..1023, in order from one to the "
+                     "other i32[101]:0..800:rising; some(ARG) or null; any other value as JSON")
         ->type_name("ARG")
         ->take_all()
         ->expected(1);

@@ -32,6 +32,17 @@ def test_tune_a_call_given_on_the_line(ejk, plugin):
         (["plugin.shifted", "--arg", "f32[-2]", "--arg", "f32[2]"], 2, "negative"),
         (["plugin.shifted", "--arg", "f32[2]:5", "--arg", "f32[2]"], 2, "LOW..HIGH"),
         (["plugin.shifted", "--arg", "f32[2]:5..1", "--arg", "f32[2]"], 2, "empty"),
+        (["plugin.shifted", "--arg", "i8[2]:0..128", "--arg", "f32[2]"], 2, "int8 goes from -128 to 127"),
+        (["plugin.shifted", "--arg", "u8[2]:-1..2", "--arg", "f32[2]"], 2, "uint8 has no negative numbers"),
+        (["plugin.shifted", "--arg", "i32[2]:0..99999999999999999999", "--arg", "f32[2]"], 2, "out of range"),
+        (["plugin.shifted", "--arg", "f32[2]:0..inf", "--arg", "f32[2]"], 2, "not finite"),
+        (["plugin.shifted", "--arg", "int4[2]:0..3", "--arg", "f32[2]"], 2, "int4 take no range"),
+        (["plugin.shifted", "--arg", "i32[2]:rising", "--arg", "f32[2]"], 2, "rising needs a range before it"),
+        (["plugin.shifted", "--arg", "i32[2]:0..4:", "--arg", "f32[2]"], 2, 'only rising can be'),
+        (["plugin.shifted", "--arg", "i32[2]:0..4:falling", "--arg", "f32[2]"], 2, '"falling" behind the range'),
+        (["plugin.shifted", "--arg", "i32[2]:0..4:rising:x", "--arg", "f32[2]"], 2, '"rising:x" behind the range'),
+        (["plugin.shifted", "--arg", "f32[2]:0..4:rising", "--arg", "f32[2]"], 2, "only integers can rise"),
+        (["plugin.shifted", "--arg", "i32[1]:0..4:rising", "--arg", "f32[2]"], 2, "one element cannot rise from 0 to 4"),
         (["plugin.shifted", "--arg", "i32[2]", "--arg", "f32[2]"], 2, "[plugin.shifted@v1] the call cannot be made: argument 0"),
         (["plugin.shifted", "--arg", "f32[999999999999]", "--arg", "f32[2]"], 2, "fit"),
         (["plugin.shifted", "--arg", "f32[2]", "--arg", "7"], 2, "argument 1"),
@@ -40,6 +51,18 @@ def test_tune_a_call_given_on_the_line(ejk, plugin):
 def test_calls_that_cannot_be_made_are_refused(ejk, plugin, args, code, says):
     result = ejk("tune", *args, *plugin, expect=code)
     assert says in result.stderr and result.stdout == ""
+
+
+def test_integers_given_on_the_line_can_rise(ejk, plugin):
+    rows = ["plugin.row_sums", "--arg", "f32[800]", "--arg", "f32[100]", *plugin, "--json"]
+    for offsets in ["i32[101]:0..800:rising", "int32[101]:0..800:rising"]:
+        (tuned,) = ejk("tune", rows[0], "--arg", offsets, *rows[1:], "--retune").json["tuned"]
+        assert tuned["outcome"] in ("tuned", "unresolved") and tuned["call"] == "int32[101] float32[800]"
+    skipped = ejk("tune", rows[0], "--arg", "i32[101]:0..800", *rows[1:], "--retune", expect=1).json["skipped"]
+    assert "no offsets of rows" in skipped[0]["why"]
+    for rest in [["i32[1]:0..0:rising", "f32[0]", "f32[0]"], ["i32[3]:0..1:rising", "f32[1]", "f32[2]"]]:
+        line = [word for arg in rest for word in ("--arg", arg)]
+        assert ejk("tune", "plugin.row_sums", *line, *plugin, "--json").json["tuned"]
 
 
 def test_a_tuning_that_cannot_be_kept_is_a_failure(ejk, plugin, tmp_path):
