@@ -54,7 +54,7 @@ int bench_verb(const BenchOptions& options, Output& out) {
     throw Failure(exit_usage, "--arg belongs to an op given on the line");
   load_plugins(options.kernels);
   Problems problems;
-  const auto store = open_layers(options.store, true, problems);
+  const auto store = existing_layers(options.kernels.store, problems);
   Filter filter = options.filter;
   filter.device = "this";
   std::vector<RecordedCall> calls;
@@ -68,7 +68,7 @@ int bench_verb(const BenchOptions& options, Output& out) {
   }
   if (calls.empty())
     throw Failure(exit_nothing, "no such calls of this device are recorded in " +
-                                    recorded_folder(options.kernels));
+                                    where_to_record(options.kernels));
 
   const StopOnInterrupt stop;
   Progress progress;

@@ -47,12 +47,19 @@ std::vector<std::string> plugin_paths(const KernelOptions& options) {
 }
 
 std::string recorded_folder(const KernelOptions& options) {
-  const std::string folder = options.recorded.empty() ? default_recording_path() : options.recorded;
+  const std::string folder =
+      options.recorded.empty() ? records_of(options.store) : without_home_sign(options.recorded);
   if (folder.empty())
     throw Failure(exit_failed,
                   "there is no place for recorded calls: give --recorded-in DIR, or set "
                   "EJKERNEL_OPS_RECORD_DIR or HOME");
   return folder;
+}
+
+std::string where_to_record(const KernelOptions& options) {
+  const std::string folder = recorded_folder(options);
+  return folder + " (a program records its calls there with EJKERNEL_OPS_RECORD=1 and " +
+         "EJKERNEL_OPS_RECORD_DIR=" + folder + "; --recorded-in DIR names another folder)";
 }
 
 std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const Filter& filter,

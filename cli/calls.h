@@ -19,6 +19,8 @@ void load_plugins(const KernelOptions& options);
 
 // The folder of recorded calls. Throws Failure if there is no place for one.
 std::string recorded_folder(const KernelOptions& options);
+// The same with what to do if nothing is in it: "FOLDER (...)".
+std::string where_to_record(const KernelOptions& options);
 // What is in it. Throws Failure(nothing) if a folder that was named is not there.
 std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const Filter& filter,
                                          Problems& problems);

@@ -89,8 +89,8 @@ int explain_verb(const ExplainOptions& options, Output& out) {
   check_key(options.filter.key);
   load_plugins(options.kernels);
   Problems problems;
-  auto entries = read_entries(store_paths(options.store), options.filter, problems);
-  const auto store = open_layers(options.store, true, problems);
+  auto entries = read_entries(store_paths(options.kernels.store), options.filter, problems);
+  const auto store = open_layers(options.kernels.store, true, problems);
   Progress progress;
   const auto selector = selector_for(store, 10, progress);
 

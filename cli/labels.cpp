@@ -13,7 +13,7 @@ namespace ejk::cli {
 int labels_verb(const LabelsOptions& options, Output& out) {
   using enum Table::Align;
   Problems problems;
-  const auto store = open_layers(options.store, true, problems);
+  const auto store = existing_layers(options.store, problems);
   Value files = Value::array();
   size_t total = 0;
   for (const std::string& file : options.files) {

@@ -98,11 +98,15 @@ class Line {
                      "Only this device: its fingerprint, how that begins, or \"this\"")
         ->type_name("DEVICE");
   }
-  static void with_kernels(CLI::App* verb, KernelOptions& to) {
-    verb->add_option("--recorded-in", to.recorded,
-                     "Folder of recorded calls; default: EJKERNEL_OPS_RECORD_DIR, else "
-                     "\"recorded\" in the default store")
+  static void recorded(CLI::App* verb, KernelOptions& to) {
+    verb->add_option(
+            "--recorded-in", to.recorded,
+            "Folder of recorded calls; default: \"recorded\" in the --store that is given, "
+            "else EJKERNEL_OPS_RECORD_DIR, else \"recorded\" in the default store")
         ->type_name("DIR");
+  }
+  static void with_kernels(CLI::App* verb, KernelOptions& to) {
+    recorded(verb, to);
     verb->add_option("--plugin", to.plugins, "A shared library of kernels; may be repeated")
         ->type_name("LIB")
         ->take_all()
@@ -150,7 +154,7 @@ class Line {
                      "How the key begins, OP:KEY, OP: for all, or a label")
         ->type_name("KEY")
         ->required();
-    store(verb, explain_.store);
+    store(verb, explain_.kernels.store);
     filter(verb, explain_.filter);
     with_kernels(verb, explain_.kernels);
 
@@ -168,7 +172,7 @@ class Line {
 
     verb = add("what-if", "What recorded calls would get from a store: coverage, expected regret",
                [this](Output& out) { return what_if_verb(what_if_, out); });
-    store(verb, what_if_.store);
+    store(verb, what_if_.kernels.store);
     with_kernels(verb, what_if_.kernels);
     verb->add_option("--op", what_if_.ops, "Only this op; may be repeated")
         ->type_name("OP")
@@ -188,11 +192,9 @@ class Line {
     verb->add_option("file", report_.file, "The HTML file")
         ->type_name("FILE")
         ->capture_default_str();
-    store(verb, report_.store);
+    store(verb, report_.kernels.store);
     filter(verb, report_.filter);
-    verb->add_option("--recorded-in", report_.recorded,
-                     "Folder of recorded calls, for the coverage")
-        ->type_name("DIR");
+    recorded(verb, report_.kernels);
 
     verb = add("doctor", "What is wrong with this machine for measuring, and with the store",
                [this](Output& out) { return doctor_verb(doctor_, out); });
@@ -221,7 +223,7 @@ class Line {
         ->type_name("OP")
         ->take_all()
         ->expected(1);
-    store(verb, tune_.store);
+    store(verb, tune_.kernels.store);
     with_kernels(verb, tune_.kernels);
     verb->add_option("--budget", tune_.budget, "Seconds for all calls together; 0: any time")
         ->type_name("S")
@@ -256,7 +258,7 @@ class Line {
     call(verb, bench_.op, bench_.args);
     verb->add_option("--key", bench_.filter.key, "Of recorded calls only this key")
         ->type_name("KEY");
-    store(verb, bench_.store);
+    store(verb, bench_.kernels.store);
     with_kernels(verb, bench_.kernels);
     verb->add_option("--seconds", bench_.seconds, "For each call, about")
         ->type_name("S")

@@ -357,19 +357,19 @@ std::string page(const Value& document) {
 
 int report_verb(const ReportOptions& options, Output& out) {
   Problems problems;
-  const auto entries = read_entries(store_paths(options.store), options.filter, problems);
+  const auto entries = read_entries(store_paths(options.kernels.store), options.filter, problems);
   Value list = Value::array();
   for (const Held& held : entries)
     if (!held.hidden) list.push_back(entry_report(held));
-  if (list.as_array().empty()) throw Failure(exit_nothing, "there are no such entries to report");
+  if (list.as_array().empty())
+    throw Failure(exit_nothing, "there are no such entries to report in " +
+                                    store_path(options.kernels.store) +
+                                    "; `ejk ls` lists what is there");
+  load_plugins(options.kernels);
+  const auto calls = recorded_calls(options.kernels, options.filter, problems);
   Value recorded;
-  const KernelOptions where{options.recorded, {}};
-  load_plugins(where);
-  if (!options.recorded.empty() || !default_recording_path().empty()) {
-    const auto calls = recorded_calls(where, options.filter, problems);
-    const auto store = open_layers(options.store, true, problems);
-    if (!calls.empty()) recorded = coverage_document(calls, *store);
-  }
+  if (!calls.empty())
+    recorded = coverage_document(calls, *open_layers(options.kernels.store, true, problems));
   Value summary = summary_of(list);
   const Value document = Value::object({{"file", options.file},
                                         {"summary", std::move(summary)},

@@ -36,12 +36,6 @@ std::vector<std::string> layers_from_environment() {
   return out;
 }
 
-std::string without_home_sign(const std::string& path) {
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || !(path == "~" || path.starts_with("~/"))) return path;
-  return home + path.substr(1);
-}
-
 // nullopt if the file is good, or gone.
 template <class Read>
 std::optional<BadFile> judge_file(const std::string& path, int known_schema, Read read) {
@@ -130,6 +124,12 @@ bool matches(const Filter& filter, const EntryId& id) {
          id.key.starts_with(filter.key.substr(colon + 1));
 }
 
+std::string without_home_sign(const std::string& path) {
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || !(path == "~" || path.starts_with("~/"))) return path;
+  return home + path.substr(1);
+}
+
 std::string store_path(const std::string& given) {
   const std::string path = given.empty() ? default_store_path() : without_home_sign(given);
   if (path.empty())
@@ -210,6 +210,11 @@ std::shared_ptr<PersistentCache> open_layers(const std::string& given, bool read
                                       .on_warning = problems.sink(),
                                       .environment = {}}));
   return std::make_shared<PersistentCache>(std::move(layers));
+}
+
+std::shared_ptr<PersistentCache> existing_layers(const std::string& given, Problems& problems) {
+  static_cast<void>(store_paths(given));
+  return open_layers(given, true, problems);
 }
 
 Value entry_summary(const Held& held) {

@@ -42,6 +42,8 @@ void check_key(const std::string& key);
 // "this" becomes this machine's fingerprint.
 std::string device_named(const std::string& name);
 
+// "~/x" becomes x in the home directory, as a shell does it at the beginning of a word only.
+std::string without_home_sign(const std::string& path);
 // `given`, or the default place. Throws Failure if there is none.
 std::string store_path(const std::string& given);
 // The directories that hold entries: the given store, or the default one with its layers behind it.
@@ -68,6 +70,8 @@ std::vector<BadFile> bad_files(const std::string& store, const std::string& reco
 // The layers for a selector; the first one can be written unless `read_only`.
 std::shared_ptr<PersistentCache> open_layers(const std::string& given, bool read_only,
                                              Problems& problems);
+// Only to be looked at. Throws as store_paths does.
+std::shared_ptr<PersistentCache> existing_layers(const std::string& given, Problems& problems);
 
 // Short facts of an entry for lists.
 Value entry_summary(const Held& held);

@@ -68,7 +68,7 @@ class Workers {
     WorkerOptions out;
     out.command = std::move(command);
     out.plugins = plugin_paths(options_.kernels);
-    if (!options_.store.empty()) out.store = store.layers().front()->where();
+    if (!options_.kernels.store.empty()) out.store = store.layers().front()->where();
     out.patience_seconds = options_.deadline;
     out.on_progress = [&progress](const TuneProgress& p) { progress.show(progress_text(p)); };
     out.on_warning = [](const std::string& message) { say(message); };
@@ -181,7 +181,7 @@ int show_plan(const TuneOptions& options, PersistentCache& store, Problems& prob
   auto calls =
       recorded_calls(options.kernels, {.ops = options.ops, .device = "this", .key = ""}, problems);
   const size_t recorded = calls.size();
-  const auto plan = plan_tuning(std::move(calls), &store);
+  const auto plan = plan_tuning(std::move(calls), options.retune ? nullptr : &store);
   Table table({{"OP"},
                {"KEY"},
                {"CALLS", right},
@@ -204,10 +204,11 @@ int show_plan(const TuneOptions& options, PersistentCache& store, Problems& prob
                                   {"known", is_registered(p.call.id.op)},
                                   {"why", p.why}}));
   }
-  if (table.empty())
-    out.line(fmt::format("nothing to tune: {} calls of this device are recorded in {}", recorded,
-                         recorded_folder(options.kernels)));
-  else out.table(table);
+  if (!table.empty()) out.table(table);
+  else if (recorded == 0)
+    out.line("nothing to tune: no such calls of this device are recorded in " +
+             where_to_record(options.kernels));
+  else out.line("nothing to tune: all recorded calls are tuned (--retune tunes them again)");
   const bool none = table.empty();
   out.document(Value::object({{"plan", std::move(list)}, {"problems", problems.to_value()}}));
   return none ? exit_nothing : exit_ok;
@@ -230,7 +231,7 @@ int tune_verb(const TuneOptions& options, Output& out) {
     throw Failure(exit_usage, "--dry-run shows the order of --recorded calls");
   load_plugins(options.kernels);
   Problems problems;
-  const auto store = open_layers(options.store, options.dry_run, problems);
+  const auto store = open_layers(options.kernels.store, options.dry_run, problems);
   if (options.dry_run) return show_plan(options, *store, problems, out);
 
   const StopOnInterrupt stop;
@@ -259,7 +260,11 @@ int tune_verb(const TuneOptions& options, Output& out) {
   if (options.all_recorded) {
     if (!options.kernels.recorded.empty())
       static_cast<void>(recorded_calls(options.kernels, {}, problems));  // says if it is not there
-    return finished(autotune_recorded(*selector, offline));
+    OfflineResult result = autotune_recorded(*selector, offline);
+    if (result.entries.empty() && result.skipped.empty() && options.ops.empty())
+      result.note = "nothing was tuned: no calls of this device are recorded in " +
+                    where_to_record(options.kernels);
+    return finished(result);
   }
   FoundLabels labels;
   try {

@@ -81,14 +81,14 @@ struct DoctorOptions {
 };
 int doctor_verb(const DoctorOptions&, Output& out);
 
-// Where recorded calls are and who runs them.
+// The store, where its recorded calls are, and who runs them.
 struct KernelOptions {
-  std::string recorded;              // folder; default: default_recording_path()
+  std::string store;
+  std::string recorded;              // folder; default: that of the store
   std::vector<std::string> plugins;  // shared libraries of kernels
 };
 
 struct ExplainOptions {
-  std::string store;
   Filter filter;
   KernelOptions kernels;
 };
@@ -102,7 +102,6 @@ struct LabelsOptions {
 int labels_verb(const LabelsOptions&, Output& out);
 
 struct TuneOptions {
-  std::string store;
   KernelOptions kernels;
   bool all_recorded = false;
   std::string lowered;  // file or dump folder
@@ -124,7 +123,6 @@ int tune_verb(const TuneOptions&, Output& out);
 int worker_verb();
 
 struct BenchOptions {
-  std::string store;
   KernelOptions kernels;
   Filter filter;
   std::string op;
@@ -135,7 +133,6 @@ int bench_verb(const BenchOptions&, Output& out);
 
 struct WhatIfOptions {
   std::string device = "this";  // that recorded them
-  std::string store;
   KernelOptions kernels;
   std::vector<std::string> ops;
   double least_coverage = 0;  // percent of the time; below it the exit code is 4
@@ -143,9 +140,8 @@ struct WhatIfOptions {
 int what_if_verb(const WhatIfOptions&, Output& out);
 
 struct ReportOptions {
-  std::string store;
   Filter filter;
-  std::string recorded;  // folder
+  KernelOptions kernels;
   std::string file = "ejk-report.html";
 };
 int report_verb(const ReportOptions&, Output& out);

@@ -107,9 +107,7 @@ Value coverage_document(const std::vector<RecordedCall>& calls, PersistentCache&
 int what_if_verb(const WhatIfOptions& options, Output& out) {
   load_plugins(options.kernels);
   Problems problems;
-  if (!options.store.empty())
-    static_cast<void>(store_paths(options.store));  // says if it is not there
-  const auto store = open_layers(options.store, true, problems);
+  const auto store = existing_layers(options.kernels.store, problems);
   Filter filter;
   filter.ops = options.ops;
   auto calls = recorded_calls(options.kernels, filter, problems);
@@ -118,10 +116,12 @@ int what_if_verb(const WhatIfOptions& options, Output& out) {
       std::erase_if(calls, [&](const RecordedCall& call) { return !matches(filter, call.id); });
   if (calls.empty())
     throw Failure(exit_nothing,
-                  "no such calls are recorded in " + recorded_folder(options.kernels) +
-                      (elsewhere > 0 ? fmt::format(" by {}; {} by other devices (--device)",
-                                                   device_named(options.device), elsewhere)
-                                     : " (EJKERNEL_OPS_RECORD=1 records a program's calls)"));
+                  elsewhere == 0
+                      ? "no such calls are recorded in " + where_to_record(options.kernels)
+                      : fmt::format("no such calls are recorded in {} by {}; {} by other devices "
+                                    "(--device)",
+                                    recorded_folder(options.kernels), device_named(options.device),
+                                    elsewhere));
   Value document = coverage_document(calls, *store);
   document["device"] = device_named(options.device);
   document["other_devices"] = elsewhere;

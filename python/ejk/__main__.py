@@ -48,8 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument("--op", dest="ops", action="append", default=[], metavar="OP", help="only this op; repeatable")
     tune.add_argument("--store", default="", metavar="DIR", help="default: EJKERNEL_PERSISTENT_CACHE_DIR and its layers")
     tune.add_argument(
-        "--recorded-in", default="", metavar="DIR", help='default: EJKERNEL_OPS_RECORD_DIR, else "recorded" in the store'
-    )
+        "--recorded-in", default="", metavar="DIR",
+        help='default: "recorded" in --store, else EJKERNEL_OPS_RECORD_DIR, else "recorded" in the default store',
+    )  # fmt: skip
     tune.add_argument("--budget", type=_seconds, default=0.0, metavar="S", help="for all calls together; 0: any time")
     tune.add_argument("--budget-per-call", type=_seconds, default=10.0, metavar="S", help="for one call, about")
     tune.add_argument(
@@ -93,7 +94,7 @@ def _tune(given) -> int:
         text, found = _core.tune_in_workers(
             command=command,
             store=os.path.expanduser(given.store),
-            recorded=os.path.expanduser(given.recorded_in),
+            recorded=os.path.expanduser(given.recorded_in or (given.store and os.path.join(given.store, "recorded"))),
             lowered=given.lowered,
             ops=given.ops,
             budget=given.budget,

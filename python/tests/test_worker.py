@@ -186,6 +186,17 @@ def test_modules_that_are_missing_are_named(program, record):
     assert "some_kernels:Good is not known" in told and "--import some_kernels" in told
 
 
+def test_a_store_that_is_given_has_its_own_recorded_calls(program, record, tmp_path):
+    record("Good")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "recorded").rename(tmp_path / "mine/recorded")
+    record("OwnKey")
+    entries, _ = tuned(program(*TUNE, "--json", "--store", "mine"))
+    assert set(entries) == {"good@v1"}
+    entries, _ = tuned(program(*TUNE, "--json", "--store", "mine", "--recorded-in", "recorded"))
+    assert set(entries) == {"own_key@v1"}
+
+
 def test_nothing_recorded_or_labelled_is_said(program, tmp_path):
     assert "nothing was tuned" in program(*TUNE, expect=3).stdout
     (tmp_path / "empty.mlir").write_text("module {}")

@@ -91,6 +91,39 @@ def test_recorded_calls_are_planned_and_tuned(ejk, plugin, shifted, device, tmp_
     assert ejk("tune", "--recorded", "--dry-run", *plugin, "--json", expect=3).json["plan"] == []
 
 
+def test_a_store_that_is_given_has_its_own_recorded_calls(ejk, plugin, shifted, device, tmp_path):
+    record(tmp_path / "mine/recorded", device, shifted)
+    record(tmp_path / "store/recorded", device, of_op(shifted, "other@v1"))
+    record(tmp_path / "elsewhere", device, of_op(shifted, "elsewhere@v1"))
+    mine = ["--store", tmp_path / "mine", *plugin, "--json"]
+    set_elsewhere = {"EJKERNEL_OPS_RECORD_DIR": str(tmp_path / "elsewhere")}
+    for env in [{}, set_elsewhere]:
+        (planned,) = ejk("tune", "--recorded", "--dry-run", "--retune", *mine, env=env).json["plan"]
+        assert planned["op"] == "plugin.shifted@v1"
+    (tuned,) = ejk("tune", "--recorded", *mine).json["tuned"]
+    assert tuned["key"] == shifted["key"] and tuned["kept"]
+    assert ejk("what-if", *mine).json["coverage"]["calls"] == 1
+    (told,) = ejk("explain", "plugin.shifted:", *mine).json["calls"]
+    assert told["origin"] == "persistent"
+    (row,) = ejk("bench", "--seconds", "0.2", *mine).json["benchmarks"]
+    assert row["op"] == "plugin.shifted@v1" and row["seconds"] > 0
+    page = ejk("report", tmp_path / "r.html", "--store", tmp_path / "mine", "--json").json
+    assert page["recorded"]["shapes"] == 1
+    named = ["--recorded-in", tmp_path / "elsewhere"]
+    assert ejk("what-if", *mine, *named).json["to_tune"][0]["op"] == "elsewhere@v1"
+    assert ejk("what-if", "--json", env=set_elsewhere).json["to_tune"][0]["op"] == "elsewhere@v1"
+    assert ejk("what-if", "--json").json["to_tune"][0]["op"] == "other@v1"
+
+
+@pytest.mark.parametrize("line", ["tune --recorded --dry-run", "tune --recorded", "what-if", "bench"])
+def test_where_nothing_is_recorded_the_cure_is_told(ejk, device, tmp_path, line):
+    (tmp_path / "empty").mkdir()
+    told = ejk(*line.split(), "--store", tmp_path / "empty", expect=3)
+    said = told.stdout + told.stderr
+    for part in [f"{tmp_path}/empty/recorded", "EJKERNEL_OPS_RECORD=1", "--recorded-in"]:
+        assert part in said, (part, said)
+
+
 def test_recorded_calls_of_unknown_kernels_are_told(ejk, shifted, device, tmp_path):
     record(tmp_path / "store/recorded", device, shifted)
     result = ejk("tune", "--recorded", "--json", expect=1)

@@ -118,8 +118,8 @@ def test_kernels_of_other_languages_are_tuned_by_workers_of_theirs(ejk, shifted,
     without = ejk("tune", "--recorded", "--json", expect=1).json["skipped"]
     assert "python -m ejk tune --import mine" in without[0]["why"] and "--import other" in without[1]["why"]
     (tmp_path / "speaks.py").write_text(WORKER)
-    command = f"{sys.executable} speaks.py {TOOL}"
-    result = ejk("tune", "--recorded", "--worker", command, "--store", tmp_path / "kept", "--json").json
+    command, records = f"{sys.executable} speaks.py {TOOL}", ["--recorded-in", tmp_path / "store/recorded"]
+    result = ejk("tune", "--recorded", "--worker", command, "--store", tmp_path / "kept", *records, "--json").json
     (tuned,) = result["tuned"]
     assert (tuned["op"], tuned["config"], tuned["kept"]) == ("my.norm@v0", {"block": 3}, True)
     assert [(s["op"], s["why"], s["lost"]) for s in result["skipped"]] == [("my.other@v0", "other is not imported", False)]
