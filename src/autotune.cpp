@@ -63,7 +63,7 @@ std::optional<Choice> ConfigSelectorChain::from_autotune(Call& call) {
     lock.lock();
   }
   if (const auto vain = state_->tried_in_vain.find(flight); vain != state_->tried_in_vain.end())
-    return call.pass("autotune", "it was tried before in this process: " + vain->second);
+    return call.pass("autotune", "not tried again: " + vain->second);
   if (options_.forbid_reautotune) {
     if (const auto earlier = state_->tuned.find(flight); earlier != state_->tuned.end()) {
       std::string why;

@@ -349,14 +349,25 @@ std::optional<Choice> ConfigSelectorChain::from_heuristics(Call& call) {
   return answer(call, {std::move(*config), Origin::heuristics}, "heuristics");
 }
 
+namespace {
+
+// What helps under this policy.
+std::string cure_under(const AutotunePolicy& policy) {
+  std::string put = "put one into the cache, an overlay or the store";
+  if (!policy.allow_autotune) put += " (ejk tune does)";
+  std::string hooks = policy.allow_autotune ? "candidate_cfgs" : "";
+  if (policy.allow_heuristics) hooks += hooks.empty() ? "heuristic_cfg" : " or heuristic_cfg";
+  if (hooks.empty()) return "Pass a config with the call, or " + put + ".";
+  return "Pass a config with the call, " + put + ", or let " + hooks + " give one that can run it.";
+}
+
+}  // namespace
+
 void ConfigSelectorChain::fail(Call& call) {
   std::string message = "[" + call.id.op + "] no configuration for key " + call.id.key + " on " +
                         call.id.device + ":";
   for (const auto& tier : call.tiers) message += "\n  " + tier.name + ": " + tier.detail;
-  message += "\n  arguments: " + call.id.spec +
-             "\nPass a config with the call, put one into the cache or an overlay, allow "
-             "autotuning, or give the "
-             "kernel a heuristic_cfg.";
+  message += "\n  arguments: " + call.id.spec + "\n" + cure_under(call.policy);
   if (options_.on_event) emit(call.event("error", {}, message));
   throw Error(ErrorKind::no_configuration, message);
 }

@@ -2,6 +2,7 @@
 // What the files of the chain share: one call on its way, and what a selector remembers.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <map>
@@ -33,9 +34,12 @@ struct ConfigSelectorChain::Call {
   Call(const ConfigSelectorChain& chain, const Invocation& invocation, const AnyKernel& any_kernel,
        bool is_dry);
 
-  // Why a tier did not answer.
-  std::nullopt_t pass(std::string tier, std::string why, Value config = {}) {
-    tiers.push_back({std::move(tier), false, std::move(why), std::move(config)});
+  // Why a tier did not answer. Of one that is asked again, its last word counts.
+  std::nullopt_t pass(const std::string& tier, std::string why, Value config = {}) {
+    Explanation::Tier said{tier, false, std::move(why), std::move(config)};
+    const auto before = std::ranges::find(tiers, tier, &Explanation::Tier::name);
+    if (before == tiers.end()) tiers.push_back(std::move(said));
+    else *before = std::move(said);
     return std::nullopt;
   }
 

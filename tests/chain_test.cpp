@@ -434,6 +434,62 @@ TEST_F(Chain, WithoutAnyConfigurationTheErrorNamesEveryTierAndWhy) {
   EXPECT_THAT(setup.events.take(), testing::Contains("error"));
 }
 
+TEST_F(Chain, AnErrorNamesEachTierOnce) {
+  const ejk::Executor executor(setup.options(dir.path()));
+  try {
+    executor(Hopeless{Hopeless::Mode::empty}, 5);
+    FAIL();
+  } catch (const ejk::Error& e) {
+    const std::string text = e.what();
+    for (const char* tier :
+         {"override", "overlay", "memory", "persistent", "autotune", "heuristics"}) {
+      const std::string line = "\n  " + std::string(tier) + ": ";
+      EXPECT_NE(text.find(line), text.npos) << text;
+      EXPECT_EQ(text.find(line), text.rfind(line)) << text;
+    }
+  }
+}
+
+TEST_F(Chain, ATuningThatGaveNothingIsNotTriedAgainAndSaysSo) {
+  const ejk::Executor executor(setup.options());
+  const auto complaint = [&]() -> std::string {
+    try {
+      executor(Hopeless{Hopeless::Mode::empty}, 5);
+      return "no error";
+    } catch (const ejk::Error& e) {
+      return e.what();
+    }
+  };
+  EXPECT_THAT(complaint(), HasSubstr("\n  autotune: candidate_cfgs returned no candidate\n"));
+  EXPECT_THAT(complaint(),
+              HasSubstr("\n  autotune: not tried again: candidate_cfgs returned no candidate\n"));
+}
+
+TEST_F(Chain, AnErrorAdvisesWhatThePolicyAllows) {
+  const auto advice = [&](const ejk::AutotunePolicy& policy) -> std::string {
+    auto options = setup.options();
+    options.policy = policy;
+    try {
+      ejk::Executor{options}(Hopeless{Hopeless::Mode::empty}, 5);
+      return "no error";
+    } catch (const ejk::Error& e) {
+      const std::string text = e.what();
+      return text.substr(text.find("\nPass a config") + 1);
+    }
+  };
+  const std::string put = "put one into the cache, an overlay or the store";
+  EXPECT_EQ(advice({}), "Pass a config with the call, " + put +
+                            ", or let candidate_cfgs or heuristic_cfg give one that can run it.");
+  EXPECT_EQ(
+      advice({.allow_heuristics = false}),
+      "Pass a config with the call, " + put + ", or let candidate_cfgs give one that can run it.");
+  EXPECT_EQ(advice({.allow_autotune = false}),
+            "Pass a config with the call, " + put +
+                " (ejk tune does), or let heuristic_cfg give one that can run it.");
+  EXPECT_EQ(advice({.allow_autotune = false, .allow_heuristics = false}),
+            "Pass a config with the call, or " + put + " (ejk tune does).");
+}
+
 struct Nested {
   static constexpr std::string_view op_id = "nested";
   struct Config {
