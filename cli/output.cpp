@@ -175,6 +175,11 @@ std::string config_text(const Value& config) {
   return out;
 }
 
+std::string why_text(const std::string& kind, const std::string& why) {
+  if (kind.empty() || why.starts_with(kind + ": ")) return why;  // so earlier versions kept it
+  return why.empty() ? kind : kind + ": " + why;
+}
+
 std::string call_text(const std::string& spec) {
   if (spec.empty()) return "(call not known)";
   Value value;

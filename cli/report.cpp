@@ -236,7 +236,7 @@ std::string rejections(const Value& list) {
                   list.as_array().size());
   for (const Value& r : list.as_array())
     out += "<tr><td>" + html(config_text(at(r, "config"))) + "<td>" +
-           html(at(r, "kind").as_string() + ": " + at(r, "why").as_string()) + "</tr>";
+           html(why_text(at(r, "kind").as_string(), at(r, "why").as_string())) + "</tr>";
   return out + "</table></details>";
 }
 

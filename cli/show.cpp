@@ -61,8 +61,7 @@ void show_candidates(const Entry& entry, int most, Output& out) {
                m.ratio > 0 && m.samples >= least_samples
                    ? fmt::format("{:.3f} to {:.3f}", m.ratio_low, m.ratio_high)
                    : "-",
-               std::to_string(m.samples), config_text(m.config),
-               m.kind.empty() ? m.why : m.kind + (m.why.empty() ? "" : ": " + m.why)});
+               std::to_string(m.samples), config_text(m.config), why_text(m.kind, m.why)});
   }
   out.line();
   out.table(table);

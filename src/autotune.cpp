@@ -171,7 +171,7 @@ namespace {
 std::string rejections(const TuneResult& result) {
   std::string text = "every candidate was rejected";
   for (const Measurement& m : result.candidates)
-    text += "; " + stable_json(m.config) + ": " + m.why;
+    text += "; " + stable_json(m.config) + ": " + (m.kind.empty() ? m.why : m.kind + ": " + m.why);
   return text;
 }
 

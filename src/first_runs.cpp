@@ -19,8 +19,8 @@ constexpr int most_deaths = 3;
 
 // The kind is told beside it.
 std::string reason(const Finding& finding) {
-  constexpr std::string_view threw = "threw: ";
-  return finding.why.starts_with(threw) ? finding.why.substr(threw.size()) : finding.why;
+  const std::string kind = std::string(kind_name(finding.kind)) + ": ";
+  return finding.why.starts_with(kind) ? finding.why.substr(kind.size()) : finding.why;
 }
 
 // ---- what the outputs must be ------------------------------------------------------------------

@@ -44,6 +44,16 @@ struct Bad {
   std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}, {3}}; }
 };
 
+// The config 2 does it wherever it runs.
+template <const char* Name, void (*Act)()>
+struct Worse : Bad<Name, Act> {
+  using Config = typename Bad<Name, Act>::Config;
+  void run(const Config& c, std::span<const float> x, ejk::Out<std::span<float>> y) const {
+    if (c.block == 2) Act();
+    Bad<Name, Act>::run({1}, x, y);
+  }
+};
+
 // Whatever is tried: there is nobody to suspect.
 template <const char* Name, void (*Act)()>
 struct Hopeless : Bad<Name, Act> {
@@ -54,13 +64,14 @@ struct Hopeless : Bad<Name, Act> {
   }
 };
 
-constexpr char crash[] = "bad.crash", quit[] = "bad.exit", wait[] = "bad.hang",
-               talk[] = "bad.print", crash_hook[] = "bad.hook.crash", quit_hook[] = "bad.hook.exit",
-               wait_hook[] = "bad.hook.hang";
+constexpr char crash[] = "bad.crash", always[] = "bad.always", quit[] = "bad.exit",
+               wait[] = "bad.hang", talk[] = "bad.print", crash_hook[] = "bad.hook.crash",
+               quit_hook[] = "bad.hook.exit", wait_hook[] = "bad.hook.hang";
 
 }  // namespace
 
 EJK_REGISTER(Bad<crash, end_process>);
+EJK_REGISTER(Worse<always, end_process>);
 EJK_REGISTER(Bad<quit, leave>);
 EJK_REGISTER(Bad<wait, hang>);
 EJK_REGISTER(Bad<talk, chatter>);

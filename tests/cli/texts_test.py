@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tool says: each thing once, in one form, and with what to do."""
+
+from tool import KEY, entry, exported
+
+
+def test_a_crash_is_named_once(ejk, bad, device, tmp_path):
+    arguments = ["--arg", "f32[16]", "--arg", "f32[16]"]
+    ejk("tune", "bad.always", *arguments, *bad)
+    (shown,) = ejk("show", "bad.always:", "--json").json["entries"]
+    (crashed,) = [c for c in shown["candidates"] if c["status"] == "rejected"]
+    assert crashed["config"] == {"block": 2} and not crashed["why"].startswith(crashed["kind"])
+    text = ejk("show", "bad.always:").stdout
+    assert f"{crashed['kind']}: {crashed['why']}" in text and "crashed: crashed" not in text
+
+
+def test_a_crash_that_an_earlier_version_kept_is_named_once_too(ejk, device, tmp_path):
+    old = entry(device)
+    old["candidates"][3]["why"] = "crashed: SIGSEGV"
+    ejk("import", exported(tmp_path / "e", old))
+    ejk("report", tmp_path / "r.html")
+    for text in [ejk("show", KEY).stdout, (tmp_path / "r.html").read_text()]:
+        assert text.count("crashed: SIGSEGV") == 1 and "crashed: crashed" not in text
+
+
+def test_a_rejection_says_its_kind(ejk, plugin):
+    line = ["plugin.row_sums", "--arg", "i32[101]:0..800", "--arg", "f32[800]", "--arg", "f32[100]", *plugin]
+    assert '{"block":2}: threw: these are no offsets of rows' in ejk("tune", *line, expect=1).stdout
