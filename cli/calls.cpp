@@ -102,7 +102,7 @@ EntryId id_of(const Invocation& inv) {
 }
 
 std::string progress_text(const TuneProgress& p) {
-  std::string line = fmt::format("{} {}: ", p.op, p.key.substr(0, 8));
+  std::string line = call_name(p.op, p.key.substr(0, 8)) + ": ";
   if (p.candidates == 0 && !p.message.empty())
     return line + fmt::format("{} ({:.0f} s)", p.message, p.elapsed);
   if (p.candidates == 0) return line + fmt::format("under way for {:.0f} s", p.elapsed);

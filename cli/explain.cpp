@@ -44,7 +44,7 @@ Value explain_stored(const std::vector<Held>& entries, Output& out) {
   Value list = Value::array();
   for (size_t i = 0; i < entries.size();) {
     const EntryId& id = entries[i].entry.id;
-    out.line(id.op + " " + id.key + "  " + call_text(id.spec));
+    out.line(call_name(id.op, id.key) + "  " + call_text(id.spec));
     Value layers = Value::array();
     bool asked = false, answered = false;
     Value config;

@@ -175,6 +175,10 @@ std::string config_text(const Value& config) {
   return out;
 }
 
+std::string call_name(std::string_view op, std::string_view key) {
+  return std::string(op) + ":" + std::string(key);
+}
+
 std::string why_text(const std::string& kind, const std::string& why) {
   if (kind.empty() || why.starts_with(kind + ": ")) return why;  // so earlier versions kept it
   return why.empty() ? kind : kind + ": " + why;

@@ -32,8 +32,6 @@ std::string remark(const Entry& e, bool already, bool kept) {
   return out;
 }
 
-std::string name_of(const std::string& op, const std::string& key) { return op + ":" + key; }
-
 // The module and class of a call that Python recorded; "" for others.
 std::string python_kernel(const RecordedCall& call) {
   if (!call.arguments.is_array() || call.arguments.as_array().empty()) return "";
@@ -56,7 +54,7 @@ class Workers {
     try {
       return worker_for(call).tune(call, budget_seconds);
     } catch (const WorkerLost& error) {
-      lost.insert(name_of(call.id.op, call.id.key));
+      lost.insert(call_name(call.id.op, call.id.key));
       throw WorkerLost(std::string(error.what()) +
                        " (a debugger shows where: ejk tune --in-process)");
     }
@@ -128,14 +126,18 @@ int finish(const OfflineResult& result, const std::set<std::string>& lost, Persi
   if (!table.empty()) out.table(table);
   for (const auto& s : result.skipped) {
     const std::string why = with_cure(s);
-    lines("not tuned: " + s.op + " " + s.key + ": " + why, out);
+    lines("not tuned: " + call_name(s.op, s.key) + ": " + why, out);
     skipped.push_back(Value::object({{"op", s.op},
                                      {"key", s.key},
                                      {"why", why},
-                                     {"lost", lost.contains(name_of(s.op, s.key))}}));
+                                     {"lost", lost.contains(call_name(s.op, s.key))}}));
   }
-  if (!result.note.empty()) lines(result.note, out);
-  if (!all_kept) out.line("what is not kept was found, but could not be written to the store");
+  // What is left out has said why; the note says it again, for those who read nothing else.
+  if (result.skipped.empty() && !result.note.empty()) lines(result.note, out);
+  if (!all_kept)
+    out.line(
+        "what is not kept was found, but could not be written to the store; --store DIR names "
+        "another");
   const bool interrupted = StopOnInterrupt::requested().load();
   if (interrupted) out.line("interrupted: what was found until then is kept");
   out.document(Value::object({{"tuned", std::move(tuned)},
@@ -246,7 +248,7 @@ int tune_verb(const TuneOptions& options, Output& out) {
   offline.retune = options.retune;
   offline.labels.prefixes = options.prefixes;
   offline.on_progress = [&](const TuneProgress& p) {
-    progress.show(fmt::format("{} {}: {}", p.op, p.key, p.message));
+    progress.show(call_name(p.op, p.key) + ": " + std::string(p.message));
   };
   Workers workers(options, *store, progress);
   if (!options.in_process)

@@ -240,7 +240,7 @@ std::string OfflineResult::text() const {
   }
   for (const Skipped& s : skipped)
     out += "[" + s.op + "] " + s.key + ": not tuned: " + s.why + "\n";
-  if (!note.empty()) out += note + "\n";
+  if (skipped.empty() && !note.empty()) out += note + "\n";  // else it was just said
   return out;
 }
 

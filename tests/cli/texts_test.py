@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tool says: each thing once, in one form, and with what to do."""
 
-from tool import KEY, entry, exported
+from tool import KEY, entry, exported, of_op, record
 
 
 def test_a_crash_is_named_once(ejk, bad, device, tmp_path):
@@ -26,3 +26,22 @@ def test_a_crash_that_an_earlier_version_kept_is_named_once_too(ejk, device, tmp
 def test_a_rejection_says_its_kind(ejk, plugin):
     line = ["plugin.row_sums", "--arg", "i32[101]:0..800", "--arg", "f32[800]", "--arg", "f32[100]", *plugin]
     assert '{"block":2}: threw: these are no offsets of rows' in ejk("tune", *line, expect=1).stdout
+
+
+def test_why_a_call_is_not_tuned_is_said_once(ejk, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, shifted)
+    record(tmp_path / "store/recorded", device, of_op(shifted, "softmax@v1"))
+    lines = [line.strip() for line in ejk("tune", "--recorded", expect=1).stdout.splitlines() if line.strip()]
+    assert len(lines) == len(set(lines))
+    assert sum("no kernel of that op" in line for line in lines) == 1
+    assert sum("Softmax<float>: " in line for line in lines) == 1
+
+
+def test_calls_are_named_as_show_takes_them(ejk, plugin, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, shifted)
+    name = f"plugin.shifted@v1:{shifted['key']}"
+    assert f"not tuned: {name}: " in ejk("tune", "--recorded", expect=1).stdout
+    ejk("tune", "--recorded", *plugin)
+    assert ejk("show", name, "--json").json["entries"][0]["key"] == shifted["key"]
+    stored = ejk("explain", name, "--recorded-in", tmp_path / "home").stdout
+    assert stored.startswith(name + "  ")

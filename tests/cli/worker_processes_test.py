@@ -64,7 +64,7 @@ def test_kernels_that_crash_exit_or_hang_cost_their_own_calls(ejk, bad, shifted,
     by_block = {c["config"]["block"]: c for c in crashed["candidates"]}
     assert crashed["config"]["block"] != 2 and "processes died" in by_block[2]["why"]
     text = ejk("tune", "--recorded", "--op", "bad.hook.exit", *bad, expect=1).stdout
-    assert re.search(r"not tuned: bad.hook.exit@v1 \w{16}: .*exit code 7", text)
+    assert re.search(r"not tuned: bad.hook.exit@v1:\w{16}: .*exit code 7", text)
 
 
 def test_a_call_on_the_line_that_ends_its_worker_is_told(ejk, bad):
