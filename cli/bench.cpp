@@ -63,7 +63,9 @@ int bench_verb(const BenchOptions& options, Output& out) {
     calls.push_back(call_from_line(options.op, options.args));
     (void)make_line_call(calls.front());  // a wrong line is told before anything is measured
   } else {
-    if (!options.op.empty()) filter.ops = {options.op};
+    const bool names_key = options.op.find(':') != std::string::npos;  // OP:KEY, or a label
+    if (names_key) filter.key = options.op;
+    else if (!options.op.empty()) filter.ops = {options.op};
     calls = recorded_calls(options.kernels, filter, problems);
   }
   if (calls.empty())

@@ -114,9 +114,7 @@ int explain_verb(const ExplainOptions& options, Output& out) {
   Value stored = explain_stored(entries, out);
   if (calls.as_array().empty() && stored.as_array().empty())
     throw Failure(exit_nothing,
-                  "neither the store nor the recorded calls have a key that begins "
-                  "with \"" +
-                      options.filter.key + "\"; `ejk ls` lists what is there");
+                  "neither the store nor the recorded calls have " + key_text(options.filter.key));
   out.document(Value::object({{"calls", std::move(calls)},
                               {"stored", std::move(stored)},
                               {"problems", problems.to_value()}}));

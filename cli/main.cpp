@@ -44,6 +44,15 @@ CLI::Validator number_of(double least, bool above, double most = 0) {
   return CLI::Validator(check, "", "");
 }
 
+// An op may be named as where a key is asked for: NAME: is NAME.
+CLI::Validator op_name() {
+  const auto strip = [](std::string& text) -> std::string {
+    if (text.size() > 1 && text.ends_with(':')) text.pop_back();
+    return "";
+  };
+  return CLI::Validator(strip, "", "");
+}
+
 // The command line: fills options, remembers which verb is to run.
 class Line {
  public:
@@ -89,6 +98,7 @@ class Line {
   static void filter(CLI::App* verb, Filter& to) {
     verb->add_option("--op", to.ops, "Only this op: NAME or NAME@vVERSION; may be repeated")
         ->type_name("OP")
+        ->transform(op_name())
         ->take_all()
         ->expected(1);
     device(verb, to.device);
@@ -114,7 +124,8 @@ class Line {
   }
   static void call(CLI::App* verb, std::string& op, std::vector<std::string>& args) {
     verb->add_option("op", op, "An op whose kernel is known here: NAME or NAME@vVERSION")
-        ->type_name("OP");
+        ->type_name("OP")
+        ->transform(op_name());
     verb->add_option("--arg", args,
                      "Its next argument, one for each of run's parameters: an array as "
                      "f32[512,512], between bounds i32[64]:0..1023, in order from one to the "
@@ -131,7 +142,8 @@ class Line {
     CLI::App* verb =
         add("ls", "List the entries of a store", [this](Output& out) { return ls_verb(ls_, out); });
     verb->add_option("ops", ls_.filter.ops, "Only these ops: NAME or NAME@vVERSION")
-        ->type_name("OP");
+        ->type_name("OP")
+        ->transform(op_name());
     store(verb, ls_.store);
     device(verb, ls_.filter.device);
     verb->add_flag("--all", ls_.all, "Also entries that a layer in front hides");
@@ -176,6 +188,7 @@ class Line {
     with_kernels(verb, what_if_.kernels);
     verb->add_option("--op", what_if_.ops, "Only this op; may be repeated")
         ->type_name("OP")
+        ->transform(op_name())
         ->take_all()
         ->expected(1);
     verb->add_option("--device", what_if_.device,
@@ -221,6 +234,7 @@ class Line {
         ->expected(1);
     verb->add_option("--op", tune_.ops, "Of recorded calls only those of this op; may be repeated")
         ->type_name("OP")
+        ->transform(op_name())
         ->take_all()
         ->expected(1);
     store(verb, tune_.kernels.store);
@@ -321,11 +335,11 @@ class Line {
     quarantine->require_subcommand(1);
     verb = add(*quarantine, "ls", "List them",
                [this](Output& out) { return quarantine_ls_verb(quarantine_, out); });
-    verb->add_option("op", quarantine_.op, "Only this op")->type_name("OP");
+    verb->add_option("op", quarantine_.op, "Only this op")->type_name("OP")->transform(op_name());
     store(verb, quarantine_.store);
     verb = add(*quarantine, "clear", "Let them be tried again",
                [this](Output& out) { return quarantine_clear_verb(quarantine_, out); });
-    verb->add_option("op", quarantine_.op, "Of this op")->type_name("OP");
+    verb->add_option("op", quarantine_.op, "Of this op")->type_name("OP")->transform(op_name());
     verb->add_flag("--all", quarantine_.all, "Of all ops");
     store(verb, quarantine_.store);
   }

@@ -95,9 +95,7 @@ int show_verb(const ShowOptions& options, Output& out) {
   check_key(options.filter.key);
   Problems problems;
   const auto entries = read_entries(store_paths(options.store), options.filter, problems);
-  if (entries.empty())
-    throw Failure(exit_nothing, "no entry has a key that begins with \"" + options.filter.key +
-                                    "\"; `ejk ls` lists what is there");
+  if (entries.empty()) throw Failure(exit_nothing, "no entry has " + key_text(options.filter.key));
   Value list = Value::array();
   for (const Held& held : entries) {
     if (!list.as_array().empty()) out.line();

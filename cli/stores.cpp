@@ -101,6 +101,14 @@ bool op_matches(const std::vector<std::string>& ops, std::string_view op) {
          });
 }
 
+std::string key_text(const std::string& key) {
+  if (key.ends_with(':'))
+    return "the op " + key.substr(0, key.size() - 1) + "; `ejk ls` lists what is there";
+  std::string out = "a key that begins with \"" + key + "\"; `ejk ls` lists what is there";
+  if (key.find(':') == std::string::npos) out += ", " + key + ": names all of an op " + key;
+  return out;
+}
+
 void check_key(const std::string& key) {
   if (parse_label(key)) return;
   if (key.empty() || key == ":")

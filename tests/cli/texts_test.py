@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tool says: each thing once, in one form, and with what to do."""
 
-from tool import KEY, entry, exported, of_op, record
+import pytest
+from tool import KEY, SHIFTED, entry, exported, of_op, record
 
 
 def test_a_crash_is_named_once(ejk, bad, device, tmp_path):
@@ -45,3 +46,30 @@ def test_calls_are_named_as_show_takes_them(ejk, plugin, shifted, device, tmp_pa
     assert ejk("show", name, "--json").json["entries"][0]["key"] == shifted["key"]
     stored = ejk("explain", name, "--recorded-in", tmp_path / "home").stdout
     assert stored.startswith(name + "  ")
+
+
+@pytest.mark.parametrize("form", ["plugin.shifted", "plugin.shifted:", "plugin.shifted@v1", "plugin.shifted@v1:"])
+def test_an_op_may_be_named_with_its_colon_wherever_one_is_asked_for(ejk, plugin, shifted, device, tmp_path, form):
+    record(tmp_path / "store/recorded", device, shifted)
+    (tuned,) = ejk("tune", form, *SHIFTED[1:], *plugin, "--json").json["tuned"]
+    assert ejk("tune", "--recorded", "--op", form, *plugin, "--json").json["tuned"][0]["already"]
+    assert len(ejk("ls", form, "--json").json["entries"]) == 1
+    assert len(ejk("report", "r.html", "--op", form, "--json").json["entries"]) == 1
+    assert ejk("what-if", "--op", form, "--json").json["shapes"] == 1
+    assert ejk("quarantine", "ls", form, "--json").json["quarantined"] == []
+    assert "note" in ejk("bench", form, *plugin, "--seconds", "0.1", "--json").json["benchmarks"][0]
+
+
+def test_bench_takes_keys_as_show_does(ejk, plugin, shifted, device, tmp_path):
+    record(tmp_path / "store/recorded", device, shifted)
+    for form in [f"plugin.shifted:{shifted['key'][:6]}", f"ejkernel_ops#plugin.shifted@v1:{shifted['key']}"]:
+        told = ejk("bench", form, *plugin, "--store", tmp_path / "first", "--recorded-in", tmp_path / "store/recorded",
+                   "--seconds", "0.1", "--json")  # fmt: skip
+        assert [row["key"] for row in told.json["benchmarks"]] == [shifted["key"]]
+    assert "--recorded-in" in ejk("bench", "plugin.shifted:0000", *plugin, expect=3).stderr
+
+
+def test_an_op_where_a_key_belongs_is_put_right(ejk, store):
+    for verb in ["show", "explain"]:
+        assert "gemm: names all of an op gemm" in ejk(verb, "gemm", expect=3).stderr
+        assert "the op nobody" in ejk(verb, "nobody:", expect=3).stderr
