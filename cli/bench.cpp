@@ -36,7 +36,7 @@ Row measure(const RecordedCall& call, PersistentCache& store, double seconds, Pr
       throw Failure(exit_nothing, "its tuning rejected every candidate");
     row.config = stored->entry.config;
     // Nothing is kept: this is a look, not a tuning.
-    const auto selector = selector_for(nullptr, seconds, progress);
+    const auto selector = selector_for(nullptr, {.budget_seconds = seconds}, progress);
     const AnyConfig config = typed_config(made->kernel(), row.config);
     row.evidence = selector->tune(made->invocation(), made->kernel(), candidate_list({config}))
                        .second.evidence;

@@ -115,9 +115,10 @@ std::string progress_text(const TuneProgress& p) {
 }
 
 std::shared_ptr<ConfigSelectorChain> selector_for(std::shared_ptr<PersistentCache> store,
-                                                  double budget_seconds, Progress& progress) {
+                                                  const AutotunePolicy& policy,
+                                                  Progress& progress) {
   return std::make_shared<ConfigSelectorChain>(SelectorOptions{
-      .policy = AutotunePolicy{.budget_seconds = budget_seconds},
+      .policy = policy,
       .persistent = std::move(store),
       .on_warning = [](const std::string& message) { say(message); },
       .on_progress = [&progress](const TuneProgress& p) { progress.show(progress_text(p)); },

@@ -43,6 +43,6 @@ std::string progress_text(const TuneProgress& p);
 
 // A selector for this store that shows its progress and ends with Ctrl-C.
 std::shared_ptr<ConfigSelectorChain> selector_for(std::shared_ptr<PersistentCache> store,
-                                                  double budget_seconds, Progress& progress);
+                                                  const AutotunePolicy& policy, Progress& progress);
 
 }  // namespace ejk::cli

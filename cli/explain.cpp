@@ -23,8 +23,7 @@ LayerAnswer judge(const Held& held, bool& asked) {
   const Entry& e = held.entry;
   if (e.id.device != cpu_device().fingerprint)
     return {&held, false, "it is for another device, " + e.id.device};
-  if (e.outcome == Outcome::failed)
-    return {&held, false, "its tuning rejected every candidate: the heuristic is used"};
+  if (e.outcome == Outcome::failed) return {&held, false, "its tuning rejected every candidate"};
   if (std::exchange(asked, true)) return {&held, false, "a layer in front is asked"};
   std::string why = e.outcome == Outcome::unresolved
                         ? "the machine was too noisy to tell: the incumbent is used"
@@ -40,7 +39,14 @@ LayerAnswer judge(const Held& held, bool& asked) {
   return {&held, true, why};
 }
 
-Value explain_stored(const std::vector<Held>& entries, Output& out) {
+// What happens to a call without a stored answer.
+std::string without_answer(const AutotunePolicy& policy) {
+  if (policy.allow_autotune) return "it would be tuned, or run with the heuristic";
+  if (policy.allow_heuristics) return "it would run with the heuristic";
+  return "EJKERNEL_AUTOTUNE_POLICY=frozen makes that an error";
+}
+
+Value explain_stored(const std::vector<Held>& entries, const std::string& otherwise, Output& out) {
   Value list = Value::array();
   for (size_t i = 0; i < entries.size();) {
     const EntryId& id = entries[i].entry.id;
@@ -62,9 +68,7 @@ Value explain_stored(const std::vector<Held>& entries, Output& out) {
                                       {"config", entries[i].entry.config},
                                       {"why", answer.why}}));
     }
-    if (!answered)
-      out.line(
-          "  nothing that is stored answers here: it would be tuned, or run with the heuristic");
+    if (!answered) out.line("  nothing that is stored answers here: " + otherwise);
     list.push_back(Value::object({{"op", id.op},
                                   {"key", id.key},
                                   {"call", call_text(id.spec)},
@@ -92,7 +96,7 @@ int explain_verb(const ExplainOptions& options, Output& out) {
   auto entries = read_entries(store_paths(options.kernels.store), options.filter, problems);
   const auto store = open_layers(options.kernels.store, true, problems);
   Progress progress;
-  const auto selector = selector_for(store, 10, progress);
+  const auto selector = selector_for(store, policy_from_environment(), progress);
 
   Value calls = Value::array();
   for (const RecordedCall& call : recorded_calls(options.kernels, options.filter, problems)) {
@@ -111,7 +115,7 @@ int explain_verb(const ExplainOptions& options, Output& out) {
              held.entry.id.device == call.id.device;
     });
   }
-  Value stored = explain_stored(entries, out);
+  Value stored = explain_stored(entries, without_answer(selector->policy()), out);
   if (calls.as_array().empty() && stored.as_array().empty())
     throw Failure(exit_nothing,
                   "neither the store nor the recorded calls have " + key_text(options.filter.key));

@@ -240,7 +240,7 @@ int tune_verb(const TuneOptions& options, Output& out) {
   Progress progress;
   const double per_call = options.budget > 0 ? std::min(options.budget, options.budget_per_call)
                                              : options.budget_per_call;
-  const auto selector = selector_for(store, per_call, progress);
+  const auto selector = selector_for(store, {.budget_seconds = per_call}, progress);
   OfflineOptions offline;
   offline.folder = recorded_folder(options.kernels);
   offline.ops = options.ops;

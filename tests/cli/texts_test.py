@@ -69,6 +69,25 @@ def test_bench_takes_keys_as_show_does(ejk, plugin, shifted, device, tmp_path):
     assert "--recorded-in" in ejk("bench", "plugin.shifted:0000", *plugin, expect=3).stderr
 
 
+@pytest.mark.parametrize(
+    "policy, origin, says",
+    [
+        ("autotune", "autotune", "it would be tuned"),
+        ("heuristics", "heuristics", "it would run with the heuristic"),
+        ("frozen", "error", "EJKERNEL_AUTOTUNE_POLICY=frozen makes that an error"),
+    ],
+)
+def test_explain_knows_the_policy(ejk, plugin, shifted, device, tmp_path, policy, origin, says):
+    record(tmp_path / "store/recorded", device, shifted)
+    env = {"EJKERNEL_AUTOTUNE_POLICY": policy}
+    (told,) = ejk("explain", shifted["key"], *plugin, "--json", env=env).json["calls"]
+    assert told["origin"] == origin
+    ejk("import", exported(tmp_path / "e", entry(device, op="bad@v1", outcome="failed", config=None)))
+    stored = ejk("explain", "bad:", env=env).stdout
+    assert "rejected every candidate" in stored and says in stored
+    assert policy != "frozen" or "heuristic" not in stored
+
+
 def test_an_op_where_a_key_belongs_is_put_right(ejk, store):
     for verb in ["show", "explain"]:
         assert "gemm: names all of an op gemm" in ejk(verb, "gemm", expect=3).stderr
