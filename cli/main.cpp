@@ -100,7 +100,8 @@ class Line {
         ->type_name("OP")
         ->transform(op_name())
         ->take_all()
-        ->expected(1);
+        ->expected(1)
+        ->allow_extra_args(false);
     device(verb, to.device);
   }
   static void device(CLI::App* verb, std::string& to) {
@@ -120,7 +121,8 @@ class Line {
     verb->add_option("--plugin", to.plugins, "A shared library of kernels; may be repeated")
         ->type_name("LIB")
         ->take_all()
-        ->expected(1);
+        ->expected(1)
+        ->allow_extra_args(false);
   }
   static void call(CLI::App* verb, std::string& op, std::vector<std::string>& args) {
     verb->add_option("op", op, "An op whose kernel is known here: NAME or NAME@vVERSION")
@@ -132,7 +134,8 @@ class Line {
                      "other i32[101]:0..800:rising; some(ARG) or null; any other value as JSON")
         ->type_name("ARG")
         ->take_all()
-        ->expected(1);
+        ->expected(1)
+        ->allow_extra_args(false);
   }
 
   void looking() {
@@ -180,7 +183,8 @@ class Line {
     verb->add_option("--prefix", labels_.prefixes, "A further prefix of labels; may be repeated")
         ->type_name("TEXT")
         ->take_all()
-        ->expected(1);
+        ->expected(1)
+        ->allow_extra_args(false);
 
     verb = add("what-if", "What recorded calls would get from a store: coverage, expected regret",
                [this](Output& out) { return what_if_verb(what_if_, out); });
@@ -190,7 +194,8 @@ class Line {
         ->type_name("OP")
         ->transform(op_name())
         ->take_all()
-        ->expected(1);
+        ->expected(1)
+        ->allow_extra_args(false);
     verb->add_option("--device", what_if_.device,
                      "Calls recorded on this device: its fingerprint, or how that begins")
         ->type_name("DEVICE")
@@ -231,12 +236,14 @@ class Line {
     verb->add_option("--prefix", tune_.prefixes, "A further prefix of labels; may be repeated")
         ->type_name("TEXT")
         ->take_all()
-        ->expected(1);
+        ->expected(1)
+        ->allow_extra_args(false);
     verb->add_option("--op", tune_.ops, "Of recorded calls only those of this op; may be repeated")
         ->type_name("OP")
         ->transform(op_name())
         ->take_all()
-        ->expected(1);
+        ->expected(1)
+        ->allow_extra_args(false);
     store(verb, tune_.kernels.store);
     with_kernels(verb, tune_.kernels);
     verb->add_option("--budget", tune_.budget, "Seconds for all calls together; 0: any time")

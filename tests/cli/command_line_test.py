@@ -129,6 +129,13 @@ def test_wrong_command_lines_are_refused_with_a_word(ejk, line, says):
     assert says in result.stderr and result.stdout == ""
 
 
+def test_what_may_be_repeated_takes_one_word_each_time(ejk, plugin):
+    arguments = ["--arg", "f32[16]", "--arg", "f32[16]"]
+    for line in [[*plugin, "plugin.shifted", *arguments], [*arguments, "plugin.shifted", *plugin]]:
+        assert len(ejk("tune", *line, "--json").json["tuned"]) == 1
+    assert "not expected: gemm" in ejk("report", "r.html", "--op", "norm", "gemm", expect=2).stderr
+
+
 def test_version(ejk):
     assert re.fullmatch(r"ejk \d+\.\d+\.\d+\n", ejk("--version").stdout)
 
