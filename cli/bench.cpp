@@ -31,7 +31,9 @@ Row measure(const RecordedCall& call, PersistentCache& store, double seconds, Pr
     const auto made = rebuild_call(call);
     row.id = id_of(made->invocation());
     const auto stored = store.get(row.id);
-    if (!stored) throw Failure(exit_nothing, "nothing is stored for it");
+    if (!stored)
+      throw Failure(exit_nothing,
+                    "nothing is stored for it (ejk tune measures and keeps something)");
     if (stored->entry.outcome == Outcome::failed)
       throw Failure(exit_nothing, "its tuning rejected every candidate");
     row.config = stored->entry.config;

@@ -214,9 +214,11 @@ void look_at_store(const std::string& given, Findings& out) {
   store.for_each("", [&](const Entry&) { return ++count, true; });
   out.push_back(
       {"store", writable ? "ok" : "warn",
-       path + (fs::exists(path) ? fmt::format(": {} entries", count) : ": not there yet") +
+       path +
+           (fs::exists(path) ? ": " + count_text(count, "entry", "entries") : ": not there yet") +
            (writable ? "" : ", cannot be written"),
-       writable ? "" : "choices are not kept: give EJKERNEL_PERSISTENT_CACHE_DIR", count});
+       writable ? "" : "choices are not kept: set EJKERNEL_PERSISTENT_CACHE_DIR to another",
+       count});
   struct statvfs space {};
   if (::statvfs(there.c_str(), &space) == 0) {
     const double mib =
@@ -236,7 +238,8 @@ void look_at_store(const std::string& given, Findings& out) {
   }
   const size_t quarantined = quarantine_list(path, [](const std::string&) {}).size();
   if (quarantined > 0)
-    out.push_back({"quarantine", "note", fmt::format("{} configs that crashed", quarantined),
+    out.push_back({"quarantine", "note",
+                   count_text(quarantined, "config", "configs") + " that crashed",
                    "ejk quarantine ls", quarantined});
 }
 

@@ -23,7 +23,9 @@ int export_verb(const ExportOptions& options, Output& out) {
     text += to_json(list.as_array().back()) + "\n";
   }
   const size_t count = list.as_array().size();
-  if (count == 0) throw Failure(exit_nothing, "there are no such entries to export");
+  if (count == 0)
+    throw Failure(exit_nothing, "there are no such entries to export in " +
+                                    store_path(options.store) + "; `ejk ls` lists what is there");
   const int code = problems.list().empty() ? exit_ok : exit_failed;  // the rest is written
   if (options.file == "-") {
     if (!out.json()) out.raw(text);
@@ -31,8 +33,7 @@ int export_verb(const ExportOptions& options, Output& out) {
     return code;
   }
   write_whole(options.file, text);
-  out.line(std::to_string(count) + (count == 1 ? " entry" : " entries") + " written to " +
-           options.file);
+  out.line(count_text(count, "entry", "entries") + " written to " + options.file);
   out.document(Value::object(
       {{"file", options.file}, {"entries", count}, {"problems", problems.to_value()}}));
   return code;

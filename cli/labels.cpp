@@ -46,8 +46,8 @@ int labels_verb(const LabelsOptions& options, Output& out) {
                                       {"config", config}}));
     }
     total += found.labels.size();
-    out.line(file + ": " + found.format + ", " + std::to_string(found.labels.size()) +
-             (found.labels.size() == 1 ? " label" : " labels"));
+    out.line(file + ": " + found.format + ", " +
+             count_text(found.labels.size(), "label", "labels"));
     if (!table.empty()) out.table(table);
     Value notes = Value::array();
     for (const std::string& note : found.notes) {

@@ -23,7 +23,7 @@ std::string state_of(const Held& held) {
 int ls_verb(const LsOptions& options, Output& out) {
   Problems problems;
   const auto paths = store_paths(options.store);
-  const auto entries = read_entries(paths, options.filter, problems);
+  const auto entries = read_entries(paths, {}, problems);
 
   Value list = Value::array();
   std::string device;
@@ -32,7 +32,7 @@ int ls_verb(const LsOptions& options, Output& out) {
     if (!table.empty()) out.table(table);
   };
   for (const Held& held : entries) {
-    if (held.hidden && !options.all) continue;
+    if (!matches(options.filter, held.entry.id) || (held.hidden && !options.all)) continue;
     list.push_back(entry_summary(held));
     const Entry& e = held.entry;
     if (device != e.id.device) {
@@ -48,7 +48,12 @@ int ls_verb(const LsOptions& options, Output& out) {
   }
   flush();
   const size_t shown = list.as_array().size();
-  if (shown == 0) out.line("no entries in " + paths.front());
+  const std::string& place = paths.front();
+  if (entries.empty())
+    out.line("no entries in " + place + " (ejk tune and ejk import put some there)");
+  else if (shown == 0)
+    out.line(place + " has " + count_text(entries.size(), "entry", "entries") +
+             ", but none of that op and device");
   Value places = Value::array();
   for (const std::string& path : paths) places.push_back(path);
   out.document(Value::object({{"stores", std::move(places)},

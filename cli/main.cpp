@@ -36,10 +36,10 @@ CLI::Validator number_of(double least, bool above, double most = 0) {
     if (read && std::isfinite(number) && (above ? number > least : number >= least) &&
         (most == 0 || number <= most))
       return "";
-    std::string needed = above ? fmt::format("above {:g}", least) : fmt::format("from {:g}", least);
-    if (most != 0) needed += fmt::format(" to {:g}", most);
-    else if (!above) needed += " on";
-    return text + " is no number " + needed;
+    return "got " + text + "; expected a number " +
+           (most != 0 ? fmt::format("from {:g} to {:g}", least, most)
+            : above   ? fmt::format("above {:g}", least)
+                      : fmt::format("of at least {:g}", least));
   };
   return CLI::Validator(check, "", "");
 }
@@ -444,17 +444,42 @@ std::string unknown_verb(CLI::App& app, const std::string& word) {
          (nearest.empty() ? "" : "; did you mean " + nearest + "?") + " (ejk --help lists them)";
 }
 
+// What is missing, as the help names it: CLI11 only says that "key is required".
+std::string needs(const std::string& words, const CLI::App& verb, const std::string& message) {
+  for (const CLI::Option* option : verb.get_options())
+    if (message == option->get_name() + " is required")
+      return words + " needs " + option->get_type_name() + ": " + option->get_description();
+  return message;
+}
+
 std::string usage_error(const CLI::App& app, std::string message) {
   std::string words = "ejk";
   const CLI::App* at = &app;
   for (; !at->get_subcommands().empty(); words += " " + at->get_name())
     at = at->get_subcommands().front();
+  message = needs(words, *at, message);
   const auto below = at->get_subcommands([](const CLI::App*) { return true; });
   if (at != &app && !below.empty()) {
     message = words + " needs a subcommand:";
     for (const CLI::App* verb : below) message += " " + verb->get_name();
   }
   return message + " (" + words + " --help says more)";
+}
+
+// CLI11 would only say that it did not expect the option.
+std::string option_before_verb(const std::vector<CLI::App*>& verbs, int argc, char** argv) {
+  const std::vector<std::string_view> words(argv + std::min(argc, 1), argv + argc);
+  if (words.empty() || !words[0].starts_with('-')) return "";
+  for (const char* own : {"-h", "--help", "--version"})
+    if (words[0] == own) return "";
+  const auto is_verb = [&](std::string_view word) {
+    return std::ranges::any_of(verbs, [&](const CLI::App* v) { return v->get_name() == word; });
+  };
+  const auto verb = std::ranges::find_if(words, is_verb);
+  std::string line = "options follow the verb: ejk ";
+  line += verb == words.end() ? "VERB" : *verb;
+  for (auto word = words.begin(); word != verb; ++word) line.append(" ").append(*word);
+  return line;
 }
 
 // A store's file must not become standard output because that was closed.
@@ -490,6 +515,8 @@ int main(int argc, char** argv) {
   const auto is_named = [&](const CLI::App* verb) { return verb->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && std::ranges::none_of(verbs, is_named))
     return give_up(exit_usage, unknown_verb(app, argv[1]), json);
+  if (const std::string misplaced = option_before_verb(verbs, argc, argv); !misplaced.empty())
+    return give_up(exit_usage, misplaced, json);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

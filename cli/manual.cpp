@@ -228,7 +228,7 @@ std::string completion(const std::vector<VerbHelp>& verbs, const std::string& sh
   if (shell == "bash") return bash_completion(verbs);
   if (shell == "zsh") return zsh_completion(verbs);
   if (shell == "fish") return fish_completion(verbs);
-  throw Failure(exit_usage, "completion for \"" + shell + "\": needed is bash, zsh or fish");
+  throw Failure(exit_usage, "completion: got \"" + shell + "\"; expected bash, zsh or fish");
 }
 
 }  // namespace ejk::cli

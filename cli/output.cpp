@@ -175,6 +175,10 @@ std::string config_text(const Value& config) {
   return out;
 }
 
+std::string count_text(size_t count, const std::string& one, const std::string& many) {
+  return std::to_string(count) + " " + (count == 1 ? one : many);
+}
+
 std::string call_name(std::string_view op, std::string_view key) {
   return std::string(op) + ":" + std::string(key);
 }

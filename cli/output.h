@@ -51,6 +51,8 @@ std::string interval_text(const std::string& value, const std::string& low, cons
 std::string noise_text(double noise, int samples);
 // Objects of plain members as "block=64 threads=2", everything else as JSON.
 std::string config_text(const Value& config);
+// "1 entry", "2 entries".
+std::string count_text(size_t count, const std::string& one, const std::string& many);
 // A call as verbs take it: "OP:KEY".
 std::string call_name(std::string_view op, std::string_view key);
 // Of a candidate that was rejected or not tried: "crashed: SIGSEGV".

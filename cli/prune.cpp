@@ -25,8 +25,8 @@ double age_of(const std::string& text) {
   const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
   const double seconds = unit == "h" ? 3600 : unit == "d" ? 86400 : unit == "w" ? 604800 : 0;
   if (error != std::errc() || seconds == 0 || !(number >= 0) || number > 1e6)
-    throw Failure(exit_usage,
-                  "--older-than " + text + ": needed is a number and h, d or w, as 30d");
+    throw Failure(exit_usage, "--older-than: got " + text +
+                                  "; expected a number followed by h, d or w, such as 30d");
   return number * seconds;
 }
 
@@ -124,8 +124,8 @@ int prune_verb(const PruneOptions& options, Output& out) {
     }
   if (!table.empty()) out.table(table);
   out.line(std::string(options.dry_run ? "would remove " : "removed ") +
-           std::to_string(list.as_array().size()) + " entries and " +
-           std::to_string(files.as_array().size()) + " damaged files from " + path);
+           count_text(list.as_array().size(), "entry", "entries") + " and " +
+           count_text(files.as_array().size(), "damaged file", "damaged files") + " from " + path);
   if (failed > 0) out.line(std::to_string(failed) + " could not be removed");
   out.document(Value::object({{"store", path},
                               {"dry_run", options.dry_run},

@@ -32,7 +32,7 @@ int quarantine_ls_verb(const QuarantineOptions& options, Output& out) {
   for (const std::string& path : store_paths(options.store))
     for (const SuspectRecord& r : suspect_list(path, problems.sink())) {
       if (!op_matches(ops, r.op)) continue;
-      suspects.add({r.op, std::to_string(r.times) + (r.times == 1 ? " process" : " processes"),
+      suspects.add({r.op, count_text(static_cast<size_t>(r.times), "process", "processes"),
                     config_text(r.config), r.device});
       suspected.push_back(Value::object({{"op", r.op},
                                          {"device", r.device},
@@ -58,8 +58,12 @@ int quarantine_clear_verb(const QuarantineOptions& options, Output& out) {
     throw Failure(exit_usage, "quarantine clear needs an op, or --all");
   const std::string path = store_paths(options.store).front();
   const size_t cleared = quarantine_clear(path, options.op);
-  out.line(std::to_string(cleared) + (cleared == 1 ? " config" : " configs") +
-           " cleared; the next tuning tries them again");
+  if (cleared == 0)
+    out.line("nothing " + (options.all ? "" : "of " + options.op + " ") + "is quarantined in " +
+             path);
+  else
+    out.line(count_text(cleared, "config", "configs") +
+             " cleared; the next tuning tries them again");
   out.document(Value::object({{"cleared", cleared}, {"where", path}}));
   return cleared == 0 && !options.op.empty() ? exit_nothing : exit_ok;
 }

@@ -377,8 +377,9 @@ int report_verb(const ReportOptions& options, Output& out) {
                                         {"entries", std::move(list)},
                                         {"problems", problems.to_value()}});
   write_whole(options.file, page(document));
-  out.line("report of " + std::to_string(at(document, "entries").as_array().size()) +
-           " entries written to " + options.file);
+  out.line("report of " +
+           count_text(at(document, "entries").as_array().size(), "entry", "entries") +
+           " written to " + options.file);
   out.document(document);
   return exit_ok;
 }

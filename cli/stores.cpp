@@ -156,7 +156,8 @@ std::vector<std::string> store_paths(const std::string& given) {
   if (!given.empty()) {
     if (!fs::exists(status))
       throw Failure(exit_nothing, "there is no store at " + path + ": " +
-                                      (error ? error.message() : "no such directory"));
+                                      (error ? error.message() : "no such directory") +
+                                      " (ejk tune and ejk import make one)");
     return {path};
   }
   std::vector<std::string> out = {path};

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tool says: each thing once, in one form, and with what to do."""
 
+import os
+import re
+
 import pytest
 from tool import KEY, SHIFTED, entry, exported, of_op, record
 
@@ -92,3 +95,41 @@ def test_an_op_where_a_key_belongs_is_put_right(ejk, store):
     for verb in ["show", "explain"]:
         assert "gemm: names all of an op gemm" in ejk(verb, "gemm", expect=3).stderr
         assert "the op nobody" in ejk(verb, "nobody:", expect=3).stderr
+
+
+@pytest.mark.parametrize("line", ["show abc", "explain abc", "bench", "labels f", "what-if", "export", "report", "prune --all", "quarantine ls"])
+def test_a_store_that_is_not_there_is_told_with_what_makes_one(ejk, tmp_path, line):
+    (tmp_path / "f").write_text("nothing")
+    said = ejk(*line.split(), "--store", tmp_path / "nothing", expect=3).stderr
+    assert f"there is no store at {tmp_path}/nothing" in said and "ejk tune" in said
+
+
+def test_an_empty_store_says_what_fills_it(ejk, tmp_path):
+    (tmp_path / "store").mkdir()
+    assert "ejk tune" in ejk("ls").stdout
+    for line in ["export", "report"]:
+        said = ejk(line, expect=3).stderr
+        assert f"{tmp_path}/store" in said and "ejk ls" in said
+
+
+def test_a_filter_that_leaves_nothing_says_so(ejk, store):
+    assert "2 entries, but none of that op and device" in ejk("ls", "nobody", expect=3).stdout
+    assert "2 entries, but none of that op and device" in ejk("ls", "--device", "gpu").stdout
+    assert "nothing of nobody is quarantined" in ejk("quarantine", "clear", "nobody", expect=3).stdout
+
+
+def test_one_is_not_several(ejk, device, tmp_path):
+    ejk("import", exported(tmp_path / "e", entry(device)))
+    assert re.search(r": 1 entry\b", ejk("doctor", "--seconds", "0", expect=None).stdout)
+    assert "report of 1 entry written" in ejk("report", "r.html").stdout
+    assert "removed 1 entry and 0 damaged files" in ejk("prune", "--all").stdout
+
+
+def test_a_folder_that_cannot_be_written_is_told_with_another_way(ejk, device, plugin, tmp_path):
+    if os.geteuid() == 0:
+        closed = "/proc/store"  # where not even root can write
+    else:
+        closed = tmp_path / "closed"
+        closed.mkdir(mode=0o555)
+    told = ejk("tune", *SHIFTED, *plugin, "--store", closed, expect=1)
+    assert str(closed) in told.stderr and "not kept" in told.stdout and "--store DIR" in told.stdout
