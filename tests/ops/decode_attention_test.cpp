@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include <ejk/ejk.h>
 #include <ejk/ops/decode_attention.h>
@@ -18,6 +19,7 @@ using ejk::Tensor;
 using ejk::ops::DecodeAttention;
 using ejk::ops::DecodeOptions;
 using ejk::ops::PagedDecodeAttention;
+using Order = ejk::ops::DecodeConfig::Order;
 using ops_test::expect_near;
 using ops_test::normals;
 using ops_test::refusal;
@@ -77,6 +79,49 @@ TEST(DecodeAttention, IsTunedOverItsCandidates) {
   }
 }
 
+Order guessed_order(const Tensor& q, const Tensor& k, const Tensor& v) {
+  return ops_test::guessing()
+      .choose_config(DecodeAttention{}, q, k, v, std::span<const int32_t>{}, DecodeOptions{})
+      .config.order;
+}
+
+TEST(DecodeAttention, ManyKeyHeadsAreReadInTheOrderInWhichTheyLie) {
+  const auto guess = [](int64_t heads, int64_t kv_heads) {
+    const Tensor cache = normals({2, 3, kv_heads, 4}, 2);
+    return guessed_order(normals({2, heads, 4}, 1), cache, cache);
+  };
+  EXPECT_EQ(guess(8, 8), Order::by_position);
+  EXPECT_EQ(guess(32, 8), Order::by_position);
+  EXPECT_EQ(guess(40, 8), Order::by_head);
+  EXPECT_EQ(guess(1, 1), Order::by_head);
+}
+
+TEST(DecodeAttention, HeadsThatLieApartAreReadOneAfterTheOther) {
+  const Tensor q = normals({2, 5, 4}, 1), k = normals({2, 9, 5, 4}, 2),
+               v = normals({2, 9, 5, 4}, 3);
+  const Tensor apart = normals({2, 5, 9, 4}, 4).transposed({0, 2, 1, 3});
+  EXPECT_EQ(guessed_order(q, k, v), Order::by_position);
+  EXPECT_EQ(guessed_order(q, apart, v), Order::by_head);
+  EXPECT_EQ(guessed_order(q, k, apart), Order::by_head);
+  for (const auto& [keys, values] : {std::pair{apart, v}, {k, apart}, {apart, apart}})
+    expect_near(DecodeAttention{}.run({.order = Order::by_position}, q, keys, values, {}, {}),
+                DecodeAttention{}.reference(q, keys, values, {}, {}));
+}
+
+TEST(DecodeAttention, BothOrdersAreCandidatesWhereTheyDiffer) {
+  const auto orders = [](int64_t kv_heads) {
+    const Tensor q = normals({2, 4, 5}, 1), cache = normals({2, 10, kv_heads, 5}, 2);
+    const ejk::Invocation inv = ops_test::guessing().describe(
+        DecodeAttention{}, q, cache, cache, std::span<const int32_t>{}, DecodeOptions{});
+    std::set<Order> found;
+    for (const auto& config : DecodeAttention{}.candidate_cfgs(inv).configs())
+      found.insert(config.order);
+    return found;
+  };
+  EXPECT_THAT(orders(1), testing::ElementsAre(Order::by_head));
+  EXPECT_THAT(orders(2), testing::ElementsAre(Order::by_head, Order::by_position));
+}
+
 TEST(DecodeAttention, WindowOfNothingIsTheLastValue) {
   const Cache c;
   const Tensor out = DecodeAttention{}.run({}, c.q, c.k, c.v, c.lengths, {.window_left = 0});
@@ -89,10 +134,12 @@ TEST(DecodeAttention, WindowOfNothingIsTheLastValue) {
 TEST(DecodeAttention, SequencesOfLengthZeroGiveZeros) {
   const Cache c;
   const std::vector<int32_t> lengths{0, 3};
-  for (const int splits : {1, 3}) {
-    const Tensor out = DecodeAttention{}.run({.splits = splits}, c.q, c.k, c.v, lengths, {});
-    for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(out.data<float>()[i] == 0, i < 20) << i;
-  }
+  for (const int splits : {1, 3})
+    for (const Order order : {Order::by_head, Order::by_position}) {
+      const Tensor out =
+          DecodeAttention{}.run({.splits = splits, .order = order}, c.q, c.k, c.v, lengths, {});
+      for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(out.data<float>()[i] == 0, i < 20) << i;
+    }
 }
 
 TEST(DecodeAttention, EmptyInputsGiveEmptyOrZeroOutputs) {
@@ -107,28 +154,42 @@ TEST(DecodeAttention, EmptyInputsGiveEmptyOrZeroOutputs) {
   for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(out.data<float>()[i], 0);
 }
 
-TEST(DecodeAttention, WhatLiesBeyondALengthIsNotRead) {
+class InEitherOrder : public testing::TestWithParam<Order> {};
+INSTANTIATE_TEST_SUITE_P(, InEitherOrder, testing::Values(Order::by_head, Order::by_position),
+                         [](const auto& order) {
+                           return order.param == Order::by_head ? "by_head" : "by_position";
+                         });
+
+TEST_P(InEitherOrder, WhatLiesBeyondALengthIsNotRead) {
   Cache c;
-  const Tensor clean = DecodeAttention{}.run({}, c.q, c.k, c.v, c.lengths, {});
+  const ejk::ops::DecodeConfig config{.order = GetParam()};
+  const Tensor clean = DecodeAttention{}.run(config, c.q, c.k, c.v, c.lengths, {});
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (int64_t s = 7; s < 10; ++s)
     for (int64_t i = 0; i < 10; ++i)
       c.k.data<float>()[(10 + s) * 10 + i] = c.v.data<float>()[(10 + s) * 10 + i] = nan;
-  expect_near(DecodeAttention{}.run({}, c.q, c.k, c.v, c.lengths, {}), clean, 0);
+  expect_near(DecodeAttention{}.run(config, c.q, c.k, c.v, c.lengths, {}), clean, 0);
   c.table.data<int32_t>()[3 + 2] = -17;  // sequence 1 has 7 positions: two pages
-  expect_near(PagedDecodeAttention{}.run({}, c.q, c.k_pages, c.v_pages, c.table, c.lengths, {}),
+  expect_near(PagedDecodeAttention{}.run(config, c.q, c.k_pages, c.v_pages, c.table, c.lengths, {}),
               clean);
 }
 
-TEST(DecodeAttention, InfiniteLogitsGiveWhatSoftmaxGives) {
+TEST_P(InEitherOrder, InfiniteLogitsGiveWhatSoftmaxGives) {
   const float infinity = std::numeric_limits<float>::infinity();
   const auto one = [](float logit_0, float logit_1) {
     const Tensor q = Tensor::of<float>({1, 1, 1}, std::vector<float>{1});
     const Tensor k = Tensor::of<float>({1, 2, 1, 1}, std::vector<float>{logit_0, logit_1});
     const Tensor v = Tensor::of<float>({1, 2, 1, 1}, std::vector<float>{4, 8});
-    const float whole = DecodeAttention{}.run({}, q, k, v, {}, {}).data<float>()[0];
-    const float split = DecodeAttention{}.run({.splits = 2}, q, k, v, {}, {}).data<float>()[0];
-    EXPECT_TRUE(whole == split || (std::isnan(whole) && std::isnan(split)));
+    ejk::ops::DecodeConfig config{.order = GetParam()};
+    const float whole = DecodeAttention{}.run(config, q, k, v, {}, {}).data<float>()[0];
+    const auto expect_same = [&] {
+      const float found = DecodeAttention{}.run(config, q, k, v, {}, {}).data<float>()[0];
+      EXPECT_TRUE(whole == found || (std::isnan(whole) && std::isnan(found)));
+    };
+    config.splits = 2;
+    expect_same();
+    config.splits = 1, config.k_block = 1;
+    expect_same();
     return whole;
   };
   EXPECT_EQ(one(-infinity, 0), 8);

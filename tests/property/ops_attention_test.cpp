@@ -20,6 +20,7 @@ using ejk::Tensor;
 using ejk::ops::AttentionOptions;
 using ejk::ops::FlashAttention;
 using ops_test::values;
+using Order = ejk::ops::DecodeConfig::Order;
 
 class OnEveryInstructionSet : public testing::TestWithParam<int64_t> {
  protected:
@@ -137,20 +138,23 @@ TEST_P(OnEveryInstructionSet, FlashDoesNotDependOnTheNumberOfThreads) {
 }
 
 TEST_P(OnEveryInstructionSet, DecodeIsTheReferencePlainAndPaged) {
-  for (unsigned seed = 3000; seed < 3100; ++seed) {
+  for (unsigned seed = 3000; seed < 3150; ++seed) {
     Random r(seed);
     const DType dtype = r.chance(30) ? DType::bfloat16 : DType::float32;
-    const int64_t batch = r.from_to(1, 3), kv_heads = r.from_to(1, 3), group = r.from_to(1, 7);
+    const int64_t batch = r.from_to(1, 3), kv_heads = r.from_to(1, seed % 2 == 0 ? 11 : 3);
+    const int64_t group = r.chance(40) ? 1 : r.from_to(2, 7);
     const int64_t dim = r.from_to(1, seed % 5 == 0 ? 270 : 40);
     const int64_t page_size = r.from_to(1, 20), pages = r.from_to(1, 12), most = r.from_to(1, 6);
-    const int64_t positions = r.from_to(1, 200);
+    const int64_t positions = seed % 10 == 0 ? 1 : r.from_to(1, 200);
     ejk::ops::DecodeOptions options;
     if (r.chance(30)) options.window_left = r.from_to(0, 40);
     if (r.chance(30)) options.softcap = 5.f;
     if (r.chance(30)) options.scale = 0.3f;
-    const ejk::ops::DecodeConfig config{.splits = static_cast<int>(r.from_to(1, 5)),
-                                        .k_block = static_cast<int>(r.from_to(1, 150)),
-                                        .threads = static_cast<int>(r.from_to(1, 3))};
+    const ejk::ops::DecodeConfig config{
+        .splits = static_cast<int>(r.from_to(1, 5)),
+        .k_block = static_cast<int>(r.from_to(1, 150)),
+        .threads = static_cast<int>(r.from_to(1, 3)),
+        .order = r.chance(75) ? Order::by_position : Order::by_head};
     const auto lengths = [&](int64_t longest) {
       std::vector<int32_t> all;
       for (int64_t b = 0; b < batch; ++b)

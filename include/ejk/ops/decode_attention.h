@@ -26,9 +26,14 @@ struct DecodeOptions {
 void ejk_key(KeySink& key, const DecodeOptions& options);
 
 struct DecodeConfig {
+  enum class Order {
+    by_head,      // a few positions of one kv head, then the next head: results stay in registers
+    by_position,  // all kv heads of a position, then the next position: memory is read in order
+  };
   int splits = 1;     // parts of each sequence that are worked on apart and then put together
   int k_block = 128;  // keys that are worked on at a time
   int threads = 1;    // of sequences times splits
+  Order order = Order::by_head;  // by_head anyway where heads do not lie side by side
 };
 
 // softmax(scale q k^T) v for q [batch, heads, dim] and k, v [batch, positions, kv_heads, dim], all
@@ -39,7 +44,7 @@ struct DecodeConfig {
 //
 // - A sequence of length 0 gives zeros. What lies beyond a length or a window is never read.
 // - NaN, infinity and huge logits do what they do in FlashAttention.
-// - Results depend on splits and k_block (by rounding) and not on the number of threads.
+// - Results depend on splits, k_block and order (by rounding) and not on the number of threads.
 struct DecodeAttention {
   static constexpr std::string_view op_id = "decode_attention", version = "1";
   using Config = DecodeConfig;

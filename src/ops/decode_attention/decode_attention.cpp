@@ -138,23 +138,45 @@ std::tuple<Tensor, Tensor, Tensor> gradients(std::string_view op, const DecodeCo
   return {std::move(dq), as_type_of(call.k, dk), as_type_of(call.v, dv)};
 }
 
-// Threads that the work is worth, for so many positions of a cache k, and keys that together with
-// their values stay in the second level.
-DecodeConfig heuristic(int64_t batch, double positions, const Arg& k) {
+using Order = DecodeConfig::Order;
+
+// Whether the heads of a position lie side by side in a cache.
+bool side_by_side(const Arg& cache) {
+  return cache.strides.size() != 4 || cache.strides[2] <= cache.strides[1];  // none: packed
+}
+
+// Memory in order, unless so many heads share what is read that adding to all of their sums takes
+// longer.
+Order best_order(int64_t heads, const Arg& k, const Arg& v) {
+  constexpr int64_t many = 4;
+  const int64_t kv_heads = k.shape[2];
+  const bool in_order = kv_heads > 1 && heads <= many * kv_heads;
+  return in_order && side_by_side(k) && side_by_side(v) ? Order::by_position : Order::by_head;
+}
+
+// Threads that the work is worth, for so many positions of a cache, and how many keys at a time. In
+// order: many, as each time the processor must find out again what is read. Else those that
+// together with their values stay in the second level.
+DecodeConfig heuristic(const Arg& q, double positions, const Arg& k, const Arg& v) {
   constexpr double worth_a_thread = 1e6;  // of elements: reading them takes longer than starting it
   constexpr int64_t worth_a_block = int64_t{256} << 10;  // of bytes
   DecodeConfig config;
+  config.order = best_order(q.shape[1], k, v);
   const int64_t in_a_row = k.shape[2] * k.shape[3];
   const int64_t bytes = in_a_row * static_cast<int64_t>(dtype_bits(k.dtype) / 8);
-  while (config.k_block > 32 && config.k_block * bytes > worth_a_block) config.k_block /= 2;
+  if (config.order == Order::by_position) config.k_block = 256;
+  else
+    while (config.k_block > 32 && config.k_block * bytes > worth_a_block) config.k_block /= 2;
   const double elements = 2 * positions * static_cast<double>(in_a_row);
   config.threads =
       static_cast<int>(std::clamp(elements / worth_a_thread, 1.0, double(visible_cores())));
-  while (config.splits * batch < config.threads) ++config.splits;
+  while (config.splits * q.shape[0] < config.threads) ++config.splits;
   return config;
 }
 
-Space<DecodeConfig> candidates() {
+// With one head of k and v, memory is read in order by head.
+Space<DecodeConfig> candidates(const Arg& k, const Arg& v) {
+  const bool both = k.shape.size() == 4 && k.shape[2] > 1 && side_by_side(k) && side_by_side(v);
   return ejk::space<DecodeConfig>()
       .param(&DecodeConfig::threads, thread_counts())
       .param(&DecodeConfig::splits,
@@ -162,7 +184,12 @@ Space<DecodeConfig> candidates() {
                return so_far.threads == 1 ? std::vector<int>{1}
                                           : std::vector<int>{1, so_far.threads, 4 * so_far.threads};
              })
-      .param(&DecodeConfig::k_block, {32, 64, 128, 256, 512});
+      .param(&DecodeConfig::order,
+             both ? std::vector{Order::by_head, Order::by_position} : std::vector{Order::by_head})
+      .param(&DecodeConfig::k_block, [](const DecodeConfig& so_far) {
+        return so_far.order == Order::by_head ? std::vector<int>{32, 64, 128, 256, 512}
+                                              : std::vector<int>{64, 256, 1024};
+      });
 }
 
 bool valid(const DecodeConfig& config) {
@@ -224,10 +251,11 @@ std::tuple<Tensor, Tensor, Tensor> DecodeAttention::vjp(const Config& config, co
 DecodeConfig DecodeAttention::heuristic_cfg(const Invocation& inv) const {
   const auto &q = inv.args[0].shape, &k = inv.args[1].shape;
   if (q.size() != 3 || k.size() != 4) return {};
-  return heuristic(q[0], static_cast<double>(k[0]) * static_cast<double>(k[1]), inv.args[1]);
+  const auto positions = static_cast<double>(k[0]) * static_cast<double>(k[1]);
+  return heuristic(inv.args[0], positions, inv.args[1], inv.args[2]);
 }
-Space<DecodeConfig> DecodeAttention::candidate_cfgs(const Invocation&) const {
-  return candidates();
+Space<DecodeConfig> DecodeAttention::candidate_cfgs(const Invocation& inv) const {
+  return candidates(inv.args[1], inv.args[2]);
 }
 bool DecodeAttention::is_valid(const Config& config, const Invocation&) const {
   return valid(config);
@@ -296,10 +324,10 @@ DecodeConfig PagedDecodeAttention::heuristic_cfg(const Invocation& inv) const {
   const auto &q = inv.args[0].shape, &k = inv.args[1].shape, &table = inv.args[3].shape;
   if (q.size() != 3 || k.size() != 4 || table.size() != 2) return {};
   const auto positions = static_cast<double>(table[0]) * static_cast<double>(table[1] * k[1]);
-  return heuristic(q[0], positions, inv.args[1]);
+  return heuristic(inv.args[0], positions, inv.args[1], inv.args[2]);
 }
-Space<DecodeConfig> PagedDecodeAttention::candidate_cfgs(const Invocation&) const {
-  return candidates();
+Space<DecodeConfig> PagedDecodeAttention::candidate_cfgs(const Invocation& inv) const {
+  return candidates(inv.args[1], inv.args[2]);
 }
 bool PagedDecodeAttention::is_valid(const Config& config, const Invocation&) const {
   return valid(config);

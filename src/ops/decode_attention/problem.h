@@ -36,6 +36,9 @@ struct DecodeProblem {
   }
 };
 
+// Whether the heads of a position are neighbours in memory.
+inline bool side_by_side(const Rows& rows) { return rows.head_stride <= rows.position_stride; }
+
 // All of config is positive.
 void decode_forward(const DecodeProblem& problem, const DecodeConfig& config, const Rows& out);
 
