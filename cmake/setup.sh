@@ -3,9 +3,21 @@
 # Sourced from the project's directory. Every step looks first and does nothing that is done already.
 
 started=$(date +%s)
+stages=
+
+elapsed() {
+  echo "$(($(date +%s) - started))"
+}
 
 stage() {
-  printf '== [%4d s] %s\n' "$(($(date +%s) - started))" "$*"
+  stages="$stages$(elapsed) $*
+"
+  printf '== [%4d s] %s\n' "$(elapsed)" "$*"
+}
+
+stage_times() {
+  printf '%s%d\n' "$stages" "$(elapsed)" |
+    awk 'NR > 1 { printf "%6d s  %s\n", $1 - began, name } { began = $1; sub(/^[0-9]+ /, ""); name = $0 }'
 }
 
 fail() {

@@ -79,6 +79,21 @@ def test_a_package_that_was_removed_but_not_purged_counts_as_missing(fake_tools)
     assert call("run", path_first=path).stderr.splitlines()[-1].endswith("recommends make")
 
 
+def test_the_time_of_each_stage_is_told(fake_tools, tmp_path):
+    clock = tmp_path / "clock"
+    clock.write_text("1000")
+    path = fake_tools("date", f"cat {clock}")
+    script = f"""
+        . cmake/setup.sh
+        stage "building dev: ejk"; echo 1090 > {clock}
+        stage "testing dev"; echo 1097 > {clock}
+        stage_times
+    """
+    env = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}"}
+    told = subprocess.run(["sh", "-c", script], cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+    assert told.splitlines()[-2:] == ["    90 s  building dev: ejk", "     7 s  testing dev"]
+
+
 def shown_commands():
     """Commands in code spans and code blocks of the documents; prose may say "make sure"."""
     for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
