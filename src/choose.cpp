@@ -10,6 +10,7 @@
 #include <ejk/record.h>
 
 #include "scope.h"
+#include "thread_fields.h"
 #include "tuning.h"
 
 namespace ejk {
@@ -39,38 +40,16 @@ AnyConfig as_type(const AnyConfig& config, const ConfigType& type, std::string& 
 
 namespace {
 
-bool is_threads(std::string_view name, const Value& value) {
-  return value.is_int() && (name == "threads" || name == "num_threads");
-}
-
-// Whether a config, or a part of it, says how many threads to use.
-bool speaks_of_threads(const Value& config) {
-  return config.is_object() && std::ranges::any_of(config.as_object().members, [](const auto& m) {
-           return is_threads(m.first, m.second) || speaks_of_threads(m.second);
-         });
-}
-
-// Asks for as many threads as run here at most. Returns how many of its members asked for more.
-int lower_threads(Value& config) {
-  if (!config.is_object()) return 0;
-  int lowered = 0;
-  for (auto& [name, value] : config.as_object().members) {
-    if (!is_threads(name, value)) lowered += lower_threads(value);
-    else if (value.as_double() > visible_cores()) ++lowered, value = visible_cores();
-  }
-  return lowered;
-}
-
 // What a tuning with more cores knows of this many: of the candidates that took part with fewer
 // threads than the winner, the fastest. Parts of it that were not measured (of a gradient) may
 // still have asked for more. Null if there is none.
 Value best_with_fewer_threads(const Entry& entry) {
   Value best = entry.config;
-  int least = lower_threads(best);
+  int least = detail::lower_threads(best);
   double ratio = 0;
   for (const Measurement& m : entry.candidates) {
     Value config = m.config;
-    const int lowered = lower_threads(config);
+    const int lowered = detail::lower_threads(config);
     const bool measured = m.ratio > 0 && (m.status == "tied" || m.status == "slower");
     if (!measured || lowered > least || (lowered == least && (ratio == 0 || m.ratio >= ratio)))
       continue;
@@ -83,7 +62,7 @@ Value best_with_fewer_threads(const Entry& entry) {
 bool tuned_with_fewer_cores(const Entry& entry) {
   const Value* cores = entry.environment.find("cores");
   return cores != nullptr && cores->is_int() && cores->as_double() < visible_cores() &&
-         speaks_of_threads(entry.config);
+         detail::speaks_of_threads(entry.config);
 }
 
 // Whether a candidate can run this call that the entry knows nothing of. Of large sets only the
@@ -279,7 +258,7 @@ std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
   if (options_.strict_environment && entry.environment != call.inv.device->environment)
     return unusable("it was measured in another environment and the selector is strict");
   Value stored = entry.config;
-  if (lower_threads(stored) > 0) {
+  if (detail::lower_threads(stored) > 0) {
     stored = best_with_fewer_threads(entry);
     if (stored.is_null()) return unusable("its config asks for more threads than run here");
   }

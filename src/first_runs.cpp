@@ -75,7 +75,7 @@ void run_here(Tuning& t, size_t who) {
 void judge(Tuning& t, size_t who, const Finding& finding) {
   Entrant& e = t.entrants[who];
   e.first_run = finding.seconds;
-  if (finding.kind == Kind::passed) compare(t, who, finding.outputs);
+  if (finding.kind == Kind::passed) t.passed_in_child = true, compare(t, who, finding.outputs);
   else t.reject(e, std::string(kind_name(finding.kind)), reason(finding));
   count(t, who);
 }
@@ -89,48 +89,65 @@ bool time_for_more(const Tuning& t) { return !t.has_enough() && (!any_ran(t) || 
 // Not tried any further, which is no verdict. The tuning may be complete without it.
 void leave_out(Entrant& e, std::string why) { e.status = Status::untried, e.why = std::move(why); }
 
-bool has_passed_in_child(const Tuning& t) {
-  return std::ranges::any_of(
-      t.entrants, [](const Entrant& e) { return e.ran && (e.racing() || e.kind == "wrong"); });
+// The guard could not try them. The tuning stays open for a process in which it can.
+void leave_open(Tuning& t, std::span<const size_t> who) {
+  for (size_t i : who) leave_out(t.entrants[i], t.entrants[i].why), t.complete = false;
 }
 
-// What the child could say nothing about is left to run here, unless others passed beside it: then
-// it is no fault of the guard, and this process is too dear to find out.
+// Returns those that must run here. One that only waits in a child does, for its threads may be
+// here. So does what the child could say nothing about, unless others passed beside it: then it is
+// no fault of the guard, and this process is too dear to find out.
 std::vector<size_t> run_guarded(Tuning& t, const std::vector<size_t>& who) {
   std::vector<AnyConfig> configs;
-  std::vector<size_t> unsaid;
+  std::vector<size_t> waiting, unsaid;
   for (size_t i : who) configs.push_back(t.entrants[i].config);
   t.guard->run(configs, [&](size_t index, Finding finding) {
-    if (finding.kind == Kind::unknown) {
-      unsaid.push_back(who[index]);
-      t.entrants[who[index]].why = finding.why;
-    } else judge(t, who[index], finding);
+    const size_t i = who[index];
+    if (finding.kind == Kind::waited) waiting.push_back(i);
+    else if (finding.kind == Kind::unknown) unsaid.push_back(i), t.entrants[i].why = finding.why;
+    else judge(t, i, finding);
+    if (finding.kind == Kind::waited && t.waited.empty()) t.waited = std::move(finding.why);
     return time_for_more(t);
   });
-  if (!has_passed_in_child(t)) return unsaid;
-  for (size_t i : unsaid) leave_out(t.entrants[i], t.entrants[i].why);
-  return {};
+  if (t.passed_in_child) leave_open(t, std::exchange(unsaid, {}));
+  waiting.insert(waiting.end(), unsaid.begin(), unsaid.end());
+  return waiting;
 }
 
 // ---- the control and the reference -------------------------------------------------------------
 
 void do_without_guard(Tuning& t, const std::string& why) {
+  if (!t.guard) return;
   t.note += fmt::format("first runs are not guarded: {}; ", why);
   t.guard.reset();
 }
 
+// Once others were tried in children, too.
+void tell_who_waited(Tuning& t) {
+  if (t.waited.empty() || std::exchange(t.told_who_waited, true)) return;
+  if (!t.passed_in_child) return do_without_guard(t, t.waited);
+  t.note +=
+      "some configs only wait in a child process, perhaps for threads that only exist here, such "
+      "as a pool's: their first runs are not guarded; ";
+}
+
 // The guard proves itself on the heuristic. One that throws is a bad heuristic, not a bad guard;
-// what else it dies of is decided when others have been tried in a child.
+// one that waits runs here. What else it dies of is decided when others have been tried in a child.
 void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
   Entrant& e = t.entrants[*t.heuristic];
   Finding finding = t.guard->prove(e.config);
   e.first_run = finding.seconds;
   if (finding.kind == Kind::passed) {
+    t.passed_in_child = true;
     outputs = std::move(finding.outputs);
     count(t, *t.heuristic);
     return;
   }
   t.guard->rest();
+  if (finding.kind == Kind::waited) {
+    t.waited = std::move(finding.why);
+    return;
+  }
   if (finding.kind != Kind::threw) {
     t.doubt = std::move(finding);
     return;
@@ -144,7 +161,7 @@ void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
 void settle_doubt(Tuning& t) {
   Entrant& heuristic = t.entrants[*t.heuristic];
   const Finding doubt = *std::exchange(t.doubt, std::nullopt);
-  if (has_passed_in_child(t)) {
+  if (t.passed_in_child) {
     t.reject(heuristic, std::string(kind_name(doubt.kind)), reason(doubt));
     return count(t, *t.heuristic);
   }
@@ -154,23 +171,25 @@ void settle_doubt(Tuning& t) {
       e.status = Status::racing, e.ran = false, e.kind.clear(), e.why.clear();
 }
 
+// Where there is no guard, or it waits in a child.
+std::optional<std::vector<OutputBytes>> reference_here(Tuning& t, std::string& failure) {
+  bool has_one = false;
+  const auto thrown = failure_of([&] {
+    t.task.trial->reset();
+    has_one = t.task.trial->run_reference();
+  });
+  if (thrown) failure = "threw: " + *thrown;
+  return has_one ? std::optional(t.task.trial->outputs()) : std::nullopt;
+}
+
 std::optional<std::vector<OutputBytes>> reference_outputs(Tuning& t) {
   std::string failure;
-  if (t.guard) {
-    auto finding = t.guard->reference();
-    if (!finding) return std::nullopt;
-    if (finding->kind == Kind::passed) return std::move(finding->outputs);
-    failure = finding->why;
-  } else {
-    bool has_one = false;
-    const auto thrown = failure_of([&] {
-      t.task.trial->reset();
-      has_one = t.task.trial->run_reference();
-    });
-    if (!thrown) return has_one ? std::optional(t.task.trial->outputs()) : std::nullopt;
-    failure = "threw: " + *thrown;
-  }
-  if (!t.stopped())
+  std::optional<Finding> finding;
+  if (t.guard && !(finding = t.guard->reference())) return std::nullopt;
+  if (finding && finding->kind == Kind::passed) return std::move(finding->outputs);
+  if (finding && finding->kind != Kind::waited) failure = finding->why;
+  else if (auto outputs = reference_here(t, failure)) return outputs;
+  if (!failure.empty() && !t.stopped())
     t.note += fmt::format(
         "the reference {}: results are compared with those of the first config that runs; ",
         failure);
@@ -222,7 +241,7 @@ void try_suspect(Tuning& t, size_t who, int deaths) {
   e.suspect = true;
   if (t.guard) {
     t.guard->run({&e.config, 1}, [&](size_t, Finding finding) {
-      if (finding.kind == Kind::unknown) return true;
+      if (finding.kind == Kind::unknown || finding.kind == Kind::waited) return true;
       judge(t, who, finding);
       // A read out of bounds may be harmless outside of the child; without a control nothing is
       // sure.
@@ -304,6 +323,7 @@ void first_runs(Tuning& t, std::span<const size_t> who) {
   }
   if (t.doubt) std::erase(plain, *t.heuristic);
   if (t.guard && !plain.empty()) plain = run_guarded(t, plain);
+  if (!who.empty()) tell_who_waited(t);
   if (t.doubt && !who.empty()) {
     settle_doubt(t);
     if (!t.guard) plain = not_yet_run(t, suspects);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "guard_child.h"
+#include "thread_fields.h"
 
 namespace ejk::detail {
 
@@ -28,6 +29,8 @@ std::string_view kind_name(Kind kind) {
       return "out_of_memory";
     case Kind::out_of_bounds:
       return "out_of_bounds";
+    case Kind::waited:
+      return "waited";
     case Kind::unknown:
       break;
   }
@@ -69,10 +72,27 @@ GuardChild& Guard::child_for(size_t job) {
   return *child_;
 }
 
+JobReport Guard::run_job(size_t job, double deadline_seconds, double idle_seconds) {
+  const double still = waited_ > 0 ? limits_.still_again_seconds : limits_.still_seconds;
+  JobReport report = child_for(job).run(job, {deadline_seconds, idle_seconds, still});
+  if (jobs_[job] == nullptr) return report;
+  const bool several = asks_for_several_threads(jobs_[job]->to_value());
+  if (report.finding.kind == Kind::waited) ++waited_, several_threads_waited_ |= several;
+  if (report.finding.kind == Kind::passed) any_passed_ = true, several_threads_passed_ |= several;
+  return report;
+}
+
+bool Guard::would_wait(const AnyConfig& config) const {
+  constexpr int enough = 3;
+  if (waited_ >= enough && !any_passed_) return true;
+  return several_threads_waited_ && !several_threads_passed_ &&
+         asks_for_several_threads(config.to_value());
+}
+
 Finding Guard::prove(const AnyConfig& control) {
   const size_t job = job_of(control);
   control_.reset();
-  Finding finding = child_for(job).run(job, deadline(), limits_.least_deadline_seconds).finding;
+  Finding finding = run_job(job, deadline(), limits_.least_deadline_seconds).finding;
   if (finding.kind == Kind::passed) {
     control_ = control, control_seconds_ = finding.seconds;
     why_not_.clear();
@@ -84,8 +104,7 @@ Finding Guard::prove(const AnyConfig& control) {
 
 std::optional<Finding> Guard::reference() {
   constexpr size_t job = 0;
-  JobReport report =
-      child_for(job).run(job, std::max(deadline(), limits_.control_deadline_seconds));
+  JobReport report = run_job(job, std::max(deadline(), limits_.control_deadline_seconds));
   if (report.finding.kind == Kind::passed && !report.has_reference) return std::nullopt;
   return std::move(report.finding);
 }
@@ -123,11 +142,12 @@ class Guard::Tour {
   // False if `each_` wants no more.
   bool first_run(size_t index) {
     const size_t job = jobs_[index];
-    GuardChild& child = guard_.child_for(job);
-    const bool fresh = child.jobs_done() == 0;
+    if (guard_.would_wait(*guard_.jobs_[job]))
+      return each_(index, {Kind::waited, "would wait in a child process as others did"});
+    const bool fresh = guard_.child_for(job).jobs_done() == 0;
     const double least = guard_.limits_.least_deadline_seconds;
-    JobReport report = control_ ? child.run(job, guard_.deadline())
-                                : child.run(job, patient_ ? control_deadline() : least, least);
+    JobReport report = control_ ? guard_.run_job(job, guard_.deadline())
+                                : guard_.run_job(job, patient_ ? control_deadline() : least, least);
     const bool passed = report.finding.kind == Kind::passed;
     if (!control_ && report.finding.kind == Kind::timed_out)
       patient_ = (waited_ += report.finding.seconds) >= control_deadline();
@@ -170,19 +190,18 @@ class Guard::Tour {
     const std::string& why = first.report.finding.why;
     const size_t job = jobs_[first.index];
     guard_.rest();
-    GuardChild& child = guard_.child_for(job);
-    const Finding control = child.run(*control_, control_deadline()).finding;
+    const Finding control = guard_.run_job(*control_, control_deadline()).finding;
     if (control.kind != Kind::passed)
       return unknown(why + "; but the control did not pass either: " + control.why);
     guard_.control_seconds_ = std::max(guard_.control_seconds_, control.seconds);
-    JobReport again = child.run(job, guard_.deadline());
+    JobReport again = guard_.run_job(job, guard_.deadline());
     if (again.finding.kind != Kind::passed) return std::move(again.finding);
     // It failed where others had run before it, or was only late: they, or the machine, may have
     // been the cause. A second pass clears it.
     const Kind kind = first.report.finding.kind;
     const bool excused = !first.fresh || kind == Kind::timed_out || kind == Kind::unknown ||
                          kind == Kind::out_of_memory;
-    if (excused) again = child.run(job, guard_.deadline());
+    if (excused) again = guard_.run_job(job, guard_.deadline());
     if (excused && again.finding.kind == Kind::passed) return std::move(again.finding);
     return unknown(why + "; but not when it was repeated");
   }

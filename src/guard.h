@@ -20,6 +20,8 @@ struct GuardLimits {
   double least_deadline_seconds = 1;     // wall time of one run
   double deadline_over_control = 50;     // times the control's own wall time
   double control_deadline_seconds = 10;  // of the control, the reference, or while there is none
+  double still_seconds = 0.2;            // until one whose threads all sleep is said to wait,
+  double still_again_seconds = 0.05;     // and after another one has waited
   uint64_t memory_bytes = 0;  // beyond what the process uses now; 0: chosen from the machine
 };
 
@@ -33,6 +35,7 @@ struct Finding {
     timed_out,      // ran longer than its deadline
     out_of_memory,  // asked for more than its limit
     out_of_bounds,  // missed one of its arrays, or wrote into an input
+    waited,         // for a thread of the host, perhaps: says nothing about the config
     unknown,        // says nothing about the config: killed from outside, could not fork...
   };
   Kind kind = Kind::unknown;
@@ -45,6 +48,7 @@ struct Finding {
 std::string_view kind_name(Finding::Kind kind);
 
 class GuardChild;
+struct JobReport;
 
 // A failure counts only if it cannot be the guard's own fault: what could come from running in a
 // child at all (signals, exits, time, memory) is repeated in a fresh child directly after the
@@ -75,6 +79,8 @@ class Guard {
   // before those that failed earlier; until then each has the least deadline, and that of a control
   // only when all have had their turn. Without any: failures stand as they are, but what waited
   // until its deadline without computing is unknown.
+  // Configs that would wait as others did are told as `waited` and not run: those that ask for
+  // several threads as the one that waited does, and all of them if several waited and none passed.
   void run(std::span<const AnyConfig> configs,
            const std::function<bool(size_t index, Finding finding)>& each);
 
@@ -84,6 +90,8 @@ class Guard {
   size_t job_of(const AnyConfig& config);
   // The child, which is started if there is none that knows the job.
   GuardChild& child_for(size_t job);
+  JobReport run_job(size_t job, double deadline_seconds, double idle_seconds = 1e9);
+  bool would_wait(const AnyConfig& config) const;
 
   Trial& trial_;
   GuardLimits limits_;
@@ -95,6 +103,10 @@ class Guard {
   std::vector<const AnyConfig*> jobs_{nullptr};  // the reference, then the announced ones
   std::unique_ptr<GuardChild> child_;
   size_t child_knows_ = 0;  // so many of the jobs
+  // What configs did in children: how many waited; whether one passed; the same of those that ask
+  // for several threads.
+  int waited_ = 0;
+  bool any_passed_ = false, several_threads_waited_ = false, several_threads_passed_ = false;
 };
 
 }  // namespace ejk::detail

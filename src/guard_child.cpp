@@ -23,6 +23,7 @@
 #include <fmt/format.h>
 
 #include "guard_board.h"
+#include "stillness.h"
 
 namespace ejk::detail {
 namespace {
@@ -37,6 +38,7 @@ constexpr std::chrono::seconds start_deadline{10}, own_deadline{60};
 constexpr double busy = 0.7;
 constexpr double idle = 0.05;
 constexpr size_t most_last_words = 4096;
+constexpr double never = 1e9;  // seconds; longer ones would overflow the clock
 
 template <class Call>
 auto retry_interrupted(Call call) {
@@ -246,54 +248,82 @@ double GuardChild::cpu_seconds() const {
 
 // ---- one job -----------------------------------------------------------------------------------
 
-// The clocks of a run: its own begin with it, not with the reset before it.
-struct GuardChild::Watch {
-  Clock::time_point begin, deadline, idle_check;
-  Clock::duration idle;
-  double cpu_at_begin = 0, cpu_at_check = 0;
-};
-
 namespace {
 GuardChild::Clock::duration duration_of(double seconds) {
-  constexpr double most = 1e9;  // longer ones would overflow the clock
   return std::chrono::duration_cast<GuardChild::Clock::duration>(
-      std::chrono::duration<double>(std::min(seconds, most)));
+      std::chrono::duration<double>(std::min(seconds, never)));
 }
 }  // namespace
+
+// The clocks of a run: its own begin with it, not with the reset before it.
+struct GuardChild::Watch {
+  Clock::time_point begin, deadline, idle_check, still_check;
+  Clock::time_point moved = begin;  // when it was last seen to move
+  Clock::duration idle, still;
+  Stillness stillness;
+  bool is_still = false;
+  double cpu_at_begin = 0, cpu_at_check = 0;
+
+  // Until it is told to run, only what is not its doing can take long.
+  Watch(Clock::time_point now, const Patience& patience, pid_t child)
+      : begin(now),
+        idle(duration_of(patience.idle)),
+        still(duration_of(patience.still)),
+        stillness(child) {
+    wait_for_host(now);
+  }
+  void wait_for_host(Clock::time_point now) {
+    deadline = idle_check = still_check = now + own_deadline;
+  }
+  void start_run(Clock::time_point now, double deadline_seconds, double cpu) {
+    begin = moved = now;
+    deadline = now + duration_of(deadline_seconds), idle_check = now + idle;
+    cpu_at_begin = cpu_at_check = cpu;
+    look_again(now);
+  }
+  void look_again(Clock::time_point now) { still_check = now + still / looks; }
+  Clock::time_point next() const { return std::min({deadline, idle_check, still_check}); }
+
+  static constexpr int looks = 4;  // at its threads, while it is still
+};
 
 bool GuardChild::late_already(Watch& watch) const {
   const auto now = Clock::now();
   if (now >= watch.deadline) return true;
+  if (now >= watch.still_check) {
+    if (!watch.stillness.look()) watch.moved = now;
+    watch.is_still = now - watch.moved >= watch.still;
+    watch.look_again(now);
+    if (watch.is_still) return true;
+  }
+  if (now < watch.idle_check) return false;
   const double cpu = cpu_seconds(), before = std::exchange(watch.cpu_at_check, cpu);
   watch.idle_check = now + watch.idle;
   return cpu - before < idle * std::chrono::duration<double>(watch.idle).count();
 }
 
-JobReport GuardChild::run(size_t job, double deadline_seconds, double idle_seconds) {
+JobReport GuardChild::run(size_t job, const Patience& patience) {
   if (!alive()) return unknown(why_not_started_.empty() ? "its child was lost" : why_not_started_);
   const auto order = static_cast<uint32_t>(job);
   last_words_.clear();
   if (::write(orders_.get(), &order, sizeof order) != sizeof order)
     return unknown(error_text("tell a child what to do"));
-  const auto told_to = Clock::now();
-  Watch watch{told_to, told_to + own_deadline, told_to + own_deadline, duration_of(idle_seconds)};
+  Watch watch(Clock::now(), patience, pid_);
+  if (!host_has_threads_) watch.still = duration_of(never);
   for (;;) {
-    const Event event = wait(std::min(watch.deadline, watch.idle_check));
+    const Event event = wait(watch.next());
     if (event == Event::ended) return ended();
     if (event == Event::given_up) {
       kill_group(), reap();
       return {{Kind::unknown, "the tuning ended before it did"}};
     }
-    if (event == Event::late && late_already(watch))
-      return late(Clock::now() - watch.begin, cpu_seconds() - watch.cpu_at_begin);
+    if (event == Event::late && late_already(watch)) return late(watch);
     if (event == Event::late) continue;
     const auto now = Clock::now();
-    watch.deadline = watch.idle_check = now + own_deadline;
+    watch.wait_for_host(now);
     if (told_ == static_cast<char>(Board::Phase::finished)) return told(job);
-    if (told_ != static_cast<char>(Board::Phase::running)) continue;
-    watch.begin = now;
-    watch.deadline = now + duration_of(deadline_seconds), watch.idle_check = now + watch.idle;
-    watch.cpu_at_begin = watch.cpu_at_check = cpu_seconds();
+    if (told_ == static_cast<char>(Board::Phase::running))
+      watch.start_run(now, patience.deadline, cpu_seconds());
   }
 }
 
@@ -359,22 +389,27 @@ bool GuardChild::take_outputs(std::vector<OutputBytes>& outputs) const {
   return at == size;
 }
 
-JobReport GuardChild::late(Clock::duration after, double cpu_used) {
-  const double seconds = std::chrono::duration<double>(after).count();
+JobReport GuardChild::late(const Watch& watch) {
+  const double seconds = std::chrono::duration<double>(Clock::now() - watch.begin).count();
+  const double cpu_used = cpu_seconds() - watch.cpu_at_begin;
   const bool running = board_->phase == Board::Phase::running;
   kill_group(), reap();
   if (!running) return unknown("the child process hung before or after the run");
   JobReport report;
   Finding& f = report.finding;
+  report.waited = watch.is_still || cpu_used < idle * seconds;
+  if (report.waited && host_has_threads_) {
+    // Threads of the host, such as a pool's workers, do not exist in a child.
+    f.kind = Kind::waited;
+    f.why = fmt::format(
+        "waited for {:.1f} s in a child process, perhaps for threads that only exist outside",
+        seconds);
+    return report;
+  }
   f.kind = Kind::timed_out, f.seconds = seconds;
   f.why = with_last_words(fmt::format("ran longer than {:.1f} s", seconds));
   report.may_be_ours = cpu_used < busy * seconds, report.needs_control = true;
-  report.waited = cpu_used < idle * seconds;
-  if (!report.waited || !host_has_threads_) return report;
-  // Threads of the host, such as a pool's workers, do not exist in a child.
-  return unknown(fmt::format(
-      "waited for {:.1f} s in a child process, perhaps for threads that only exist outside",
-      seconds));
+  return report;
 }
 
 JobReport GuardChild::ended() {

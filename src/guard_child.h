@@ -31,6 +31,13 @@ struct JobReport {
   bool has_reference = false;  // of the reference's job
 };
 
+// How long a child may take for a run, in seconds.
+struct Patience {
+  double deadline;
+  double idle = 1e9;   // gives up if it computed next to nothing for so long
+  double still = 1e9;  // the same if none of its threads ran at all, where the host has threads
+};
+
 class GuardChild {
  public:
   using Clock = std::chrono::steady_clock;
@@ -48,8 +55,7 @@ class GuardChild {
   const std::string& why_not_started() const { return why_not_started_; }
   size_t jobs_done() const { return jobs_done_; }
 
-  // Gives up after `deadline_seconds`, and earlier if it did next to nothing for `idle_seconds`.
-  JobReport run(size_t job, double deadline_seconds, double idle_seconds = 1e9);
+  JobReport run(size_t job, const Patience& patience);
 
  private:
   enum class Event { told, ended, late, given_up };
@@ -63,7 +69,7 @@ class GuardChild {
   JobReport ended();
   JobReport died_of(int signal) const;
   JobReport exited(int status) const;
-  JobReport late(Clock::duration after, double cpu_used);
+  JobReport late(const Watch& watch);
   bool late_already(Watch& watch) const;
   bool take_outputs(std::vector<OutputBytes>& outputs) const;
   double cpu_seconds() const;

@@ -130,7 +130,7 @@ TuneResult report(const Tuning& t, std::optional<size_t> winner) {
   evidence.strategy = t.strategy;
   evidence.clock = clock_name(t.sampling.clock);
   evidence.cache = t.sampling.cache == CacheState::cold ? "cold" : "warm";
-  evidence.guard = t.guard ? "child" : "none";
+  evidence.guard = !t.guard ? "none" : t.waited.empty() ? "child" : "mixed";
   evidence.data = "call";
   evidence.library = library_version();
   evidence.time = base::utc_now();

@@ -77,7 +77,10 @@ struct Tuning {
   std::vector<OutputBytes> untouched;  // outputs before any run
   std::vector<size_t> idle;            // entrants that left them so
   std::optional<Finding> doubt;        // the heuristic failed in a child: is it that, or the guard?
-  bool prepared = false;               // guard, reference and heuristic are dealt with
+  bool passed_in_child = false;        // some config did
+  std::string waited;                  // how the first config did that only waited in a child
+  bool told_who_waited = false;
+  bool prepared = false;  // guard, reference and heuristic are dealt with
 
   Sampling sampling;
   size_t incumbent = nobody;           // what the others are compared with in the report

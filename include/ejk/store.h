@@ -52,7 +52,8 @@ struct Evidence {
   std::string strategy;  // "race", "single run", or the search before the race: "auto", "random"...
   std::string clock;     // "thread_cpu" or "wall"
   std::string cache;     // "warm" or "cold": what a sample began with
-  std::string guard;     // "child" (first runs in a child process) or "none"
+  std::string guard;     // "child" (first runs in a child process), "none", or "mixed": configs
+                         // that wait in a child had theirs in the process itself
   std::string data;      // what was measured on: "call" (the caller's own) or "recorded sketch"
   std::string library;   // version that measured
   std::string time;      // UTC, ISO 8601
