@@ -26,28 +26,54 @@ std::string reason(const Finding& finding) {
 // ---- what the outputs must be ------------------------------------------------------------------
 
 Expected expect(Tuning& t, std::vector<OutputBytes> outputs) {
-  return Expected(t.untouched, std::move(outputs),
-                  [&trial = *t.task.trial](DType dtype) { return trial.tolerance(dtype); });
+  return Expected::sharing(t.untouched, std::move(outputs), [&trial = *t.task.trial](DType dtype) {
+    return trial.tolerance(dtype);
+  });
+}
+
+enum class Place { child, here };
+
+// What a second run leaves; nullopt if it does not come back.
+std::optional<std::vector<OutputBytes>> outputs_again(Tuning& t, const AnyConfig& config,
+                                                      Place place) {
+  std::optional<std::vector<OutputBytes>> outputs;
+  if (place == Place::child) {
+    if (Finding f = t.guard->again(config); f.kind == Kind::passed) outputs = std::move(f.outputs);
+  } else if (!t.stopped()) {
+    static_cast<void>(failure_of([&] { outputs = outputs_of_run(t, config); }));
+  }
+  return outputs;
+}
+
+// Of one whose outputs are not the expected ones: that may be so in some of its runs only.
+void reject_outputs(Tuning& t, size_t who, std::vector<OutputBytes> outputs, std::string difference,
+                    Place place) {
+  Entrant& e = t.entrants[who];
+  const auto again = outputs_again(t, e.config, place);
+  const auto change =
+      again ? expect(t, std::move(outputs)).difference(*again) : std::optional<std::string>();
+  if (change) t.reject(e, "unsteady", "its results change from run to run: " + *change);
+  else t.reject(e, "wrong", std::move(difference));
 }
 
 // Where nothing else says what is right, the first outputs that changed anything do: one that does
 // nothing must not set the measure for those that work.
-void learn(Tuning& t, const std::vector<OutputBytes>& outputs) {
-  if (!t.expected && !same_bytes(outputs, t.untouched)) t.expected = expect(t, outputs);
-}
-
-void compare(Tuning& t, size_t who, const std::vector<OutputBytes>& outputs) {
-  learn(t, outputs);
-  if (!t.expected) return t.idle.push_back(who);
-  if (const auto difference = t.expected->difference(outputs))
-    t.reject(t.entrants[who], "wrong", *difference);
+void compare(Tuning& t, size_t who, std::vector<OutputBytes> outputs, Place place) {
+  if (!t.expected && same_bytes(outputs, *t.untouched)) return t.idle.push_back(who);
+  if (!t.expected) {
+    t.expected = expect(t, std::move(outputs));
+    return;
+  }
+  if (auto difference = t.expected->difference(outputs))
+    reject_outputs(t, who, std::move(outputs), std::move(*difference), place);
 }
 
 // Those that left everything untouched before somebody showed what there is to do.
 void judge_idle(Tuning& t) {
-  if (!t.expected) return;
+  if (!t.expected || t.idle.empty()) return;
+  const auto difference = t.expected->difference(*t.untouched);
   for (size_t i : std::exchange(t.idle, {}))
-    if (t.entrants[i].racing()) compare(t, i, t.untouched);
+    if (difference && t.entrants[i].racing()) t.reject(t.entrants[i], "wrong", *difference);
 }
 
 // ---- runs --------------------------------------------------------------------------------------
@@ -66,17 +92,19 @@ void run_here(Tuning& t, size_t who) {
       e.first_run = sample_seconds(*t.task.trial, e.config, 1, Sampling{});
     }
     if (const auto overrun = t.task.trial->overrun()) t.reject(e, "out_of_bounds", *overrun);
-    else compare(t, who, t.task.trial->outputs());
+    else compare(t, who, t.task.trial->outputs(), Place::here);
   });
   if (failure) t.reject(e, "threw", *failure);
   count(t, who);
 }
 
-void judge(Tuning& t, size_t who, const Finding& finding) {
+void judge(Tuning& t, size_t who, Finding finding) {
   Entrant& e = t.entrants[who];
   e.first_run = finding.seconds;
-  if (finding.kind == Kind::passed) t.passed_in_child = true, compare(t, who, finding.outputs);
-  else t.reject(e, std::string(kind_name(finding.kind)), reason(finding));
+  if (finding.kind == Kind::passed) {
+    t.passed_in_child = true;
+    compare(t, who, std::move(finding.outputs), Place::child);
+  } else t.reject(e, std::string(kind_name(finding.kind)), reason(finding));
   count(t, who);
 }
 
@@ -103,10 +131,13 @@ std::vector<size_t> run_guarded(Tuning& t, const std::vector<size_t>& who) {
   for (size_t i : who) configs.push_back(t.entrants[i].config);
   t.guard->run(configs, [&](size_t index, Finding finding) {
     const size_t i = who[index];
-    if (finding.kind == Kind::waited) waiting.push_back(i);
-    else if (finding.kind == Kind::unknown) unsaid.push_back(i), t.entrants[i].why = finding.why;
-    else judge(t, i, finding);
-    if (finding.kind == Kind::waited && t.waited.empty()) t.waited = std::move(finding.why);
+    if (finding.kind == Kind::waited) {
+      waiting.push_back(i);
+      if (t.waited.empty()) t.waited = std::move(finding.why);
+    } else if (finding.kind == Kind::unknown) {
+      unsaid.push_back(i);
+      t.entrants[i].why = std::move(finding.why);
+    } else judge(t, i, std::move(finding));
     return time_for_more(t);
   });
   if (t.passed_in_child) leave_open(t, std::exchange(unsaid, {}));
@@ -219,7 +250,7 @@ void leave_out_deadly_heuristic(Tuning& t) {
 // Before anything else runs: the guard, the reference, the heuristic.
 void prepare(Tuning& t) {
   t.task.trial->reset();
-  t.untouched = t.task.trial->outputs();
+  t.untouched = std::make_shared<const std::vector<OutputBytes>>(t.task.trial->outputs());
   leave_out_deadly_heuristic(t);
   const bool has_heuristic = t.heuristic && t.entrants[*t.heuristic].racing();
   std::vector<OutputBytes> of_heuristic;
@@ -229,7 +260,7 @@ void prepare(Tuning& t) {
   if (!has_heuristic || t.doubt) return;
   Entrant& e = t.entrants[*t.heuristic];
   if (!e.ran) run_here(t, *t.heuristic);
-  else if (e.racing()) compare(t, *t.heuristic, of_heuristic);
+  else if (e.racing()) compare(t, *t.heuristic, std::move(of_heuristic), Place::child);
 }
 
 // ---- suspects ----------------------------------------------------------------------------------
@@ -242,11 +273,12 @@ void try_suspect(Tuning& t, size_t who, int deaths) {
   if (t.guard) {
     t.guard->run({&e.config, 1}, [&](size_t, Finding finding) {
       if (finding.kind == Kind::unknown || finding.kind == Kind::waited) return true;
-      judge(t, who, finding);
+      const bool fatal = finding.kind == Kind::crashed && finding.fatal_signal;
+      const std::string why = finding.why;
+      judge(t, who, std::move(finding));
       // A read out of bounds may be harmless outside of the child; without a control nothing is
       // sure.
-      if (finding.kind == Kind::crashed && finding.fatal_signal && any_ran(t))
-        t.task.journal->condemn(e.config.to_value(), finding.why);
+      if (fatal && any_ran(t)) t.task.journal->condemn(e.config.to_value(), why);
       return true;
     });
     if (e.ran && !e.racing()) return;
@@ -299,6 +331,15 @@ Intent::Intent(Journal* journal, const AnyConfig& config) : journal_(journal) {
 
 Intent::~Intent() {
   if (journal_) journal_->done();
+}
+
+std::vector<OutputBytes> outputs_of_run(Tuning& t, const AnyConfig& config) {
+  t.task.trial->reset();
+  {
+    const Intent intent(t.task.journal, config);
+    t.task.trial->run(config);
+  }
+  return t.task.trial->outputs();
 }
 
 bool Tuning::has_enough() const { return stopped() || (spent() && any_ran(*this)); }

@@ -70,6 +70,9 @@ class Guard {
   bool usable() const { return why_not_.empty(); }
   const std::string& why_not() const { return why_not_; }  // for people
 
+  // One more run of a config that passed, in a child, whatever it comes to.
+  Finding again(const AnyConfig& config);
+
   // The kernel's own reference, in a child; nullopt if it has none.
   std::optional<Finding> reference();
 

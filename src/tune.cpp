@@ -120,6 +120,14 @@ bool heuristic_is_still_best(const Tuning& t) {
          t.entrants[*t.heuristic].racing() && t.entrants[*t.heuristic].ran;
 }
 
+std::optional<size_t> choose_winner(Tuning& t) {
+  const bool found = t.any_can_win();
+  if (found && t.rounds == 0) count_first_runs(t);
+  const auto winner = found ? std::optional(pick(t)) : std::nullopt;
+  if (winner ? heuristic_stays(t, *winner) : heuristic_is_still_best(t)) return t.heuristic;
+  return winner;
+}
+
 // In a race every candidate reads the same arrays. The last-level cache of a server may hold a
 // hundred megabytes of them; between two calls of a program, which reads others, it does not.
 CacheState cache_state(CacheState wanted, Trial& trial) {
@@ -221,10 +229,8 @@ TuneResult Tuner::tune(const TuneTask& task) {
   if (is_large(t)) screen(t);
   else run_open_ones(t);
   if (t.any_can_win() && warm_up_all(t)) run_rounds(t);
-  const bool found = t.any_can_win();
-  if (found && t.rounds == 0) count_first_runs(t);
-  std::optional<size_t> winner = found ? std::optional(pick(t)) : std::nullopt;
-  if (winner ? heuristic_stays(t, *winner) : heuristic_is_still_best(t)) winner = t.heuristic;
+  std::optional<size_t> winner = choose_winner(t);
+  while (winner && !confirm(t, *winner)) winner = choose_winner(t);
   if (t.strategy == "race" && has_gone_on(t)) t.complete = true;  // after the choice: it was cut
   t.leading = winner.value_or(nobody);
   t.tell(TuneProgress::Kind::finished, t.leading);

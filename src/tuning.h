@@ -72,13 +72,13 @@ struct Tuning {
   std::optional<size_t> heuristic;                    // index of its entrant
   std::unordered_map<std::string, size_t> by_config;  // stable_json -> entrant
 
-  std::unique_ptr<Guard> guard;        // none: first runs happen here
-  std::optional<Expected> expected;    // outputs
-  std::vector<OutputBytes> untouched;  // outputs before any run
-  std::vector<size_t> idle;            // entrants that left them so
-  std::optional<Finding> doubt;        // the heuristic failed in a child: is it that, or the guard?
-  bool passed_in_child = false;        // some config did
-  std::string waited;                  // how the first config did that only waited in a child
+  std::unique_ptr<Guard> guard;      // none: first runs happen here
+  std::optional<Expected> expected;  // outputs
+  SharedOutputs untouched;           // outputs before any run
+  std::vector<size_t> idle;          // entrants that left them so
+  std::optional<Finding> doubt;      // the heuristic failed in a child: is it that, or the guard?
+  bool passed_in_child = false;      // some config did
+  std::string waited;                // how the first config did that only waited in a child
   bool told_who_waited = false;
   bool prepared = false;  // guard, reference and heuristic are dealt with
 
@@ -136,6 +136,8 @@ std::optional<std::string> failure_of(const std::function<void()>& f);
 // first_runs.cpp: rejects what is wrong or deadly among these entrants, the heuristic first. Within
 // the budget, but until at least one candidate is known to be right.
 void first_runs(Tuning& tuning, std::span<const size_t> entrants);
+// One run in this process, from a reset trial. Throws what the kernel throws.
+std::vector<OutputBytes> outputs_of_run(Tuning& tuning, const AnyConfig& config);
 // It came back from a run in this process: no suspect any more.
 void acquit(Tuning& tuning, Entrant& entrant);
 
@@ -157,6 +159,10 @@ std::vector<double> ratios(const Tuning& tuning, size_t over, size_t under);
 
 // race.cpp: whether a heuristic that is none of the candidates stays although they have a winner.
 bool heuristic_stays(const Tuning& tuning, size_t winner);
+
+// confirm.cpp: one more run of the winner, whose outputs must still be the expected ones. False if
+// they are not: then it is rejected, and the others have raced on.
+bool confirm(Tuning& tuning, size_t winner);
 
 // report.cpp: what there is to tell, with or without a winner.
 TuneResult report(const Tuning& tuning, std::optional<size_t> winner);

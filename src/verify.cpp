@@ -226,12 +226,20 @@ Mismatch compare(const OutputBytes& got, const OutputBytes& expected, const Outp
 
 Expected::Expected(std::vector<OutputBytes> untouched, std::vector<OutputBytes> outputs,
                    const Tolerances& tolerance)
-    : untouched_(std::move(untouched)), outputs_(std::move(outputs)) {
+    : untouched_(std::make_shared<const std::vector<OutputBytes>>(std::move(untouched))),
+      outputs_(std::move(outputs)) {
   for (const OutputBytes& output : outputs_) {
     scales_.push_back(usual_magnitude(output));
     const auto own = tolerance ? tolerance(output.dtype) : std::nullopt;
     tolerances_.push_back(own.value_or(usual_tolerance(output.dtype)));
   }
+}
+
+Expected Expected::sharing(SharedOutputs untouched, std::vector<OutputBytes> outputs,
+                           const Tolerances& tolerance) {
+  Expected expected({}, std::move(outputs), tolerance);
+  expected.untouched_ = std::move(untouched);
+  return expected;
 }
 
 std::optional<std::string> Expected::difference(const std::vector<OutputBytes>& got) const {
@@ -243,10 +251,10 @@ std::optional<std::string> Expected::difference(const std::vector<OutputBytes>& 
       return fmt::format("output {}: {} bytes of {}, expected {} of {}", i, got[i].bytes.size(),
                          dtype_name(got[i].dtype), want.bytes.size(), dtype_name(want.dtype));
     // A returned array is not there before the run, or of another size.
-    const bool has_before =
-        i < untouched_.size() && untouched_[i].bytes.size() == want.bytes.size();
+    const std::vector<OutputBytes>& before = *untouched_;
+    const bool has_before = i < before.size() && before[i].bytes.size() == want.bytes.size();
     const Mismatch m =
-        compare(got[i], want, has_before ? &untouched_[i] : nullptr, scales_[i], tolerances_[i]);
+        compare(got[i], want, has_before ? &before[i] : nullptr, scales_[i], tolerances_[i]);
     if (auto text = text_of(m, i, want.dtype)) return text;
   }
   return std::nullopt;

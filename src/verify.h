@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,8 @@
 #include <ejk/tuner.h>
 
 namespace ejk::detail {
+
+using SharedOutputs = std::shared_ptr<const std::vector<OutputBytes>>;
 
 // What every candidate's outputs are compared with.
 class Expected {
@@ -20,6 +23,9 @@ class Expected {
   using Tolerances = std::function<std::optional<Tolerance>(DType)>;
   Expected(std::vector<OutputBytes> untouched, std::vector<OutputBytes> outputs,
            const Tolerances& tolerance = {});
+  // The same without a copy of what is untouched, which can be large.
+  static Expected sharing(SharedOutputs untouched, std::vector<OutputBytes> outputs,
+                          const Tolerances& tolerance);
 
   // nullopt if `got` agrees: integers and bools exactly, floating types within a tolerance that is
   // relative to the element and to the usual size of the elements; NaN and infinities in the same
@@ -27,7 +33,8 @@ class Expected {
   std::optional<std::string> difference(const std::vector<OutputBytes>& got) const;
 
  private:
-  std::vector<OutputBytes> untouched_, outputs_;
+  SharedOutputs untouched_;
+  std::vector<OutputBytes> outputs_;
   std::vector<double> scales_;         // usual magnitude of each output's elements
   std::vector<Tolerance> tolerances_;  // of each output
 };

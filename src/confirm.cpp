@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The winner is run once more before it is kept: its results may change from run to run.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "tuning.h"
+
+namespace ejk::detail {
+namespace {
+
+// True if it stays. A trial without outputs, or whose outputs no run changed, has nothing to check.
+bool is_still_right(Tuning& t, Entrant& e) {
+  if (!t.expected) return true;
+  std::optional<std::string> overrun, difference;
+  const auto failure = failure_of([&] {
+    const std::vector<OutputBytes> outputs = outputs_of_run(t, e.config);
+    overrun = t.task.trial->overrun();
+    difference = t.expected->difference(outputs);
+  });
+  acquit(t, e);
+  if (failure) t.reject(e, "threw", *failure);
+  else if (overrun) t.reject(e, "out_of_bounds", *overrun);
+  else if (difference) t.reject(e, "unsteady", "was right before the race: " + *difference);
+  return e.racing();
+}
+
+bool may_come_back(const Entrant& e) {
+  if (e.status == Status::carried) return e.known.status != "rejected";
+  return e.status == Status::slower || e.status == Status::left_out;
+}
+
+// Those that were only slower than it, now or in an earlier tuning.
+void readmit_others(Tuning& t) {
+  std::vector<size_t> not_run;
+  for (size_t i = 0; i < t.entrants.size(); ++i) {
+    Entrant& e = t.entrants[i];
+    if (!may_come_back(e)) continue;
+    e.status = Status::racing;
+    if (!e.ran) not_run.push_back(i);
+  }
+  if (!not_run.empty()) first_runs(t, not_run);
+}
+
+// Who has no sample, for the budget was spent, cannot be chosen.
+void leave_out_unmeasured(Tuning& t) {
+  for (Entrant& e : t.entrants) {
+    if (!e.racing() || !e.samples().empty()) continue;
+    e.status = Status::untried, e.why = "the budget was spent before its turn";
+    t.complete = false;
+  }
+}
+
+void race_on(Tuning& t) {
+  if (!t.any_can_win()) readmit_others(t);
+  const bool cold = std::ranges::any_of(
+      t.entrants, [](const Entrant& e) { return e.racing() && e.warm.executions == 0; });
+  if (t.any_can_win() && !t.spent() && (!cold || warm_up_all(t))) run_rounds(t);
+  leave_out_unmeasured(t);
+}
+
+}  // namespace
+
+bool confirm(Tuning& t, size_t winner) {
+  Entrant& e = t.entrants[winner];
+  if (is_still_right(t, e)) return true;
+  t.note += fmt::format("{} gave other results after the race than before ({}): it is left out; ",
+                        stable_json(e.config.to_value()), e.why);
+  race_on(t);
+  return false;
+}
+
+}  // namespace ejk::detail
