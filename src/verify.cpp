@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -151,12 +152,14 @@ double usual_magnitude(const OutputBytes& output) {
   return count == 0 ? 0 : limit * std::sqrt(sum / count);
 }
 
-// Counts what differs and remembers the first place.
+// Counts what differs and remembers the first place. Millions of elements may differ: `describe`
+// gives the texts of both sides only there.
 struct Mismatch {
   size_t count = 0, first = 0, total = 0;
-  std::string got, expected;
-  void add(size_t index, const std::string& left, const std::string& right) {
-    if (count++ == 0) first = index, got = left, expected = right;
+  std::pair<std::string, std::string> got_and_expected;
+  template <class Describe>
+  void add(size_t index, const Describe& describe) {
+    if (count++ == 0) first = index, got_and_expected = describe();
   }
 };
 
@@ -164,7 +167,8 @@ std::optional<std::string> text_of(const Mismatch& m, size_t output, DType dtype
   if (m.count == 0) return std::nullopt;
   return fmt::format(
       "output {}: {} of {} elements ({}) differ, the first at {}: got {}, expected {}", output,
-      m.count, m.total, dtype_name(dtype), m.first, m.got, m.expected);
+      m.count, m.total, dtype_name(dtype), m.first, m.got_and_expected.first,
+      m.got_and_expected.second);
 }
 
 bool close(double got, double expected, double scale, const Tolerance& allowed) {
@@ -204,9 +208,10 @@ Mismatch compare(const OutputBytes& got, const OutputBytes& expected, const Outp
       const double left = read(a), right = read(b);
       const std::byte* before = untouched == nullptr ? nullptr : &untouched->bytes[i * width];
       if (!close(left, right, scale, allowed))
-        m.add(i, fmt::format("{:.9g}", left), fmt::format("{:.9g}", right));
+        m.add(i,
+              [&] { return std::pair(fmt::format("{:.9g}", left), fmt::format("{:.9g}", right)); });
       else if (std::isnan(left) && left_unwritten(a, b, before, width))
-        m.add(i, "nothing written", "nan");
+        m.add(i, [] { return std::pair("nothing written", "nan"); });
     });
   });
   if (numbers) return m;
@@ -217,7 +222,7 @@ Mismatch compare(const OutputBytes& got, const OutputBytes& expected, const Outp
     if (std::memcmp(a, b, width) == 0) return;
     int64_t left = 0, right = 0;  // little endian; signs are not restored, the bits are the news
     std::memcpy(&left, a, width), std::memcpy(&right, b, width);
-    m.add(i, fmt::format("{:#x}", left), fmt::format("{:#x}", right));
+    m.add(i, [&] { return std::pair(fmt::format("{:#x}", left), fmt::format("{:#x}", right)); });
   });
   return m;
 }
