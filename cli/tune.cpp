@@ -169,7 +169,11 @@ OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selecto
       call.id = id;
       made.reset();  // its arrays
       result.entries.push_back(offline.tune_call(call, selector.policy().budget_seconds));
-    } else result.entries.push_back(selector.tune(made->invocation(), made->kernel()).second);
+    } else {
+      const auto tuned = options.retune ? selector.tune(made->invocation(), made->kernel())
+                                        : selector.resume(made->invocation(), made->kernel());
+      result.entries.push_back(tuned.second);
+    }
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::no_configuration) throw;
     result.skipped.push_back({id.op, id.key, error.what()});

@@ -6,6 +6,7 @@
 
 #include "choose.h"
 #include "journal.h"
+#include "stall.h"
 #include "tuning.h"
 
 namespace ejk {
@@ -100,18 +101,25 @@ std::optional<Choice> ConfigSelectorChain::from_autotune(Call& call) {
 std::optional<Choice> ConfigSelectorChain::tune_alone(Call& call) {
   std::unique_ptr<TuningLease> lease;
   if (options_.persistent && options_.persist_autotune) {
+    const double asked = seconds_now();
     lease = options_.persistent->lease(call.id, patience_for(call.policy));
+    detail::announce_wait(seconds_now() - asked, call.id.op, options_.on_warning);
     // Another process may have finished it while this one waited.
     if (auto found = from_persistent(call))
       return answer(call, std::move(*found), "cache_hit", "persistent");
     if (std::lock_guard lock(state_->mutex); state_->tried_in_vain.contains(text_of(call.id)))
       return call.pass("autotune", "an earlier tuning rejected every candidate");
   }
+  if (call.resume_seconds > 0) {
+    // Counted before it is spent: a process that is killed meanwhile must not be followed by
+    // others.
+    Entry charged = *call.unfinished;
+    charged.evidence.resumed_seconds += call.resume_seconds;
+    options_.persistent->put(charged, true);
+  }
   auto entry = run_tuner(call);
   if (!entry || entry->outcome == Outcome::failed) return std::nullopt;
-  if (call.unfinished && call.unfinished->config == entry->config && !entry->evidence.complete &&
-      entry->evidence.samples < call.unfinished->evidence.samples)
-    entry->outcome = call.unfinished->outcome, entry->evidence = call.unfinished->evidence;
+  call.add_unfinished(*entry);
   std::string why;
   AnyConfig config(call.kernel.config_type().from_value(entry->config, why),
                    &call.kernel.config_type());
@@ -164,6 +172,18 @@ Entry ConfigSelectorChain::Call::entry_of(const TuneResult& result) const {
   if (!inv.data.empty()) entry.evidence.data = inv.data;
   entry.candidates = result.candidates;
   return entry;
+}
+
+void ConfigSelectorChain::Call::add_unfinished(Entry& entry) const {
+  if (!unfinished) return;
+  const Evidence& before = unfinished->evidence;
+  const double spent = entry.evidence.tuning_seconds;
+  if (unfinished->config == entry.config && !entry.evidence.complete &&
+      entry.evidence.samples < before.samples)
+    entry.outcome = unfinished->outcome, entry.evidence = before;
+  entry.evidence.tuning_seconds = before.tuning_seconds + spent;
+  entry.evidence.resumed_seconds =
+      entry.evidence.complete ? 0 : before.resumed_seconds + (by_hand ? 0 : spent);
 }
 
 namespace {
@@ -233,11 +253,16 @@ TuneTask ConfigSelectorChain::task_of(const Call& call, Trial& trial,
   task.is_valid = [&call](const AnyConfig& config) { return !call.problem_with(config); };
   task.heuristic = std::move(heuristic);
   task.heuristic_may_win = call.given == nullptr;  // a list that was given is what was meant
-  task.budget = {call.policy.budget_seconds, call.policy.budget_evaluations,
-                 call.policy.target_seconds};
+  const double seconds = call.resume_seconds > 0 ? call.resume_seconds : call.policy.budget_seconds;
+  task.budget = {seconds, call.policy.budget_evaluations, call.policy.target_seconds};
   task.guard = call.policy.guard;
   task.journal = journal;
-  task.on_progress = options_.on_progress;
+  if (call.by_hand) task.on_progress = options_.on_progress;
+  else
+    task.on_progress = [this, op = call.id.op](const TuneProgress& p) {
+      detail::announce_wait(p.elapsed, op, options_.on_warning);
+      if (options_.on_progress) options_.on_progress(p);
+    };
   task.stop = options_.stop;
   if (call.unfinished) {
     task.known = call.unfinished->candidates;
@@ -298,6 +323,8 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   } catch (...) {
     return in_vain("the tuner threw: " + what_of(std::current_exception()));
   }
+  if (!call.by_hand)
+    detail::announce_wait(result.evidence.tuning_seconds, call.id.op, options_.on_warning);
   if (result.winner && !result.config) result.config = candidates->config(*result.winner);
   if (!result.note.empty())
     warn_once("note" + call.id.op, "[" + call.id.op + "] tuning: " + result.note);
@@ -331,16 +358,36 @@ std::pair<Choice, Entry> ConfigSelectorChain::tune(const Invocation& inv, const 
                                                    std::shared_ptr<const CandidateSet> candidates) {
   Call call(*this, inv, kernel, false);
   call.given = std::move(candidates);
+  return tune_by_hand(call);
+}
+
+std::pair<Choice, Entry> ConfigSelectorChain::resume(const Invocation& inv,
+                                                     const AnyKernel& kernel) {
+  Call call(*this, inv, kernel, false);
+  const auto stored = options_.persistent ? options_.persistent->get(call.id) : std::nullopt;
+  const bool here = stored && stored->entry.environment == call.inv.device->environment;
+  if (here && stored->entry.outcome != Outcome::failed &&
+      !left_to_do(stored->entry, call.inv, kernel).empty())
+    call.unfinished = stored->entry;
+  return tune_by_hand(call);
+}
+
+std::pair<Choice, Entry> ConfigSelectorChain::tune_by_hand(Call& call) {
+  call.by_hand = true;
   {
     std::lock_guard lock(state_->mutex);
     state_->tried_in_vain.erase(text_of(call.id));
   }
   auto entry = run_tuner(call);
+  if (entry) call.add_unfinished(*entry);
+  else entry = call.unfinished;  // is not lost if it cannot go on
   if (!entry || entry->outcome == Outcome::failed) fail(call);
   std::string why;
-  AnyConfig config(kernel.config_type().from_value(entry->config, why), &kernel.config_type());
+  const ConfigType& type = call.kernel.config_type();
+  AnyConfig config(type.from_value(entry->config, why), &type);
+  // One that was cut short adds to what is stored, at most.
   if (options_.persistent && options_.persist_autotune)
-    options_.persistent->put(*entry, entry->evidence.complete);  // one cut short adds, at most
+    options_.persistent->put(*entry, entry->evidence.complete || call.unfinished);
   call.generation = generation();  // asked for by name: whatever was put meanwhile does not stop it
   keep(call, config, Origin::autotune);
   return {Choice{std::move(config), Origin::autotune}, std::move(*entry)};

@@ -10,6 +10,7 @@
 #include <ejk/record.h>
 
 #include "scope.h"
+#include "stall.h"
 #include "thread_fields.h"
 #include "tuning.h"
 
@@ -98,7 +99,8 @@ bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel&
   return searched || !has_new_candidates(failed, inv, kernel);
 }
 
-// Why a stored tuning should go on; "" if there is nothing left to do.
+}  // namespace
+
 std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
   if (entry.provenance != "measured") return {};
   if (entry.evidence.strategy.ends_with(among_given))
@@ -109,8 +111,6 @@ std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKerne
   if (entry.candidates.empty() || !has_new_candidates(entry, inv, kernel)) return {};
   return "there are new candidates";
 }
-
-}  // namespace
 
 ConfigSelectorChain::Call::Call(const ConfigSelectorChain& chain, const Invocation& invocation,
                                 const AnyKernel& any_kernel, bool is_dry)
@@ -228,7 +228,7 @@ std::optional<Choice> ConfigSelectorChain::from_memory(Call& call) {
 }
 
 std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
-  call.stored_is_unusable = false, call.unfinished.reset();
+  call.stored_is_unusable = false, call.unfinished.reset(), call.resume_seconds = 0;
   if (!options_.persistent) return call.pass("persistent", "no persistent cache is set");
   const auto found = options_.persistent->get(call.id);
   if (!found) return call.pass("persistent", "nothing for this key");
@@ -269,11 +269,14 @@ std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
                     ": " + why);
   if (const auto problem = call.problem_with(config)) return unusable("its config " + *problem);
   if (may_resume(call)) {
+    const bool here = entry.environment == call.inv.device->environment;
+    const double seconds = here ? detail::seconds_to_resume(call.policy, entry.evidence) : 0;
     const std::string why_more = left_to_do(entry, call.inv, call.kernel);
-    if (!why_more.empty()) {
+    if (!why_more.empty() && (!here || seconds > 0)) {
       call.unfinished = entry;
+      call.resume_seconds = seconds;
       // Times of another number of cores are none of this machine's.
-      if (entry.environment != call.inv.device->environment) {
+      if (!here) {
         call.unfinished->candidates.clear();
         call.unfinished->evidence = {};
         call.unfinished->evidence.complete = false;

@@ -26,6 +26,8 @@ std::string what_of(const std::exception_ptr& error);
 std::string text_of(const EntryId& id);
 // The same config as the kernel's own type; empty with the reason if its fields do not fit.
 AnyConfig as_type(const AnyConfig& config, const ConfigType& type, std::string& why);
+// Why a stored tuning should go on; "" if there is nothing left to do.
+std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel);
 // Marks the strategy of a tuning over configs that were given by hand.
 inline constexpr std::string_view among_given = " among given configs";
 inline constexpr uint64_t backward_salt = 0x5851F42D4C957F2D;
@@ -55,6 +57,8 @@ struct ConfigSelectorChain::Call {
   std::optional<AnyConfig> control(std::string& why) const;
   // What is to be kept of a tuning.
   Entry entry_of(const TuneResult& result) const;
+  // Adds what is known from the tuning that this one went on with.
+  void add_unfinished(Entry& entry) const;
 
   // Why the config cannot run this call; empty if it can. An is_valid that throws says no.
   std::optional<std::string> problem_with(const AnyConfig& config) const;
@@ -66,7 +70,9 @@ struct ConfigSelectorChain::Call {
   bool would_tune = false;          // of a dry call
   bool stored_is_unusable = false;  // the persistent entry must make room, whatever its evidence
   std::shared_ptr<const CandidateSet> given;  // instead of the kernel's candidates
-  std::optional<Entry> unfinished;            // a stored tuning to go on with
+  std::optional<Entry> unfinished;            // a stored tuning to go on with,
+  double resume_seconds = 0;                  // for so long; 0: for the whole budget
+  bool by_hand = false;                       // nobody waits who did not ask for a tuning
   double started;
   uint64_t generation;  // of the cache when the call began
   EntryId id;

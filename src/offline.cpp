@@ -82,7 +82,8 @@ class Tunings {
   Entry tune_here(const RecordedCall& call, double budget_seconds) {
     const auto made = rebuild_call(call);
     const auto scope = policy_override(selector_, {.budget_seconds = budget_seconds});
-    return selector_.tune(made->invocation(), made->kernel()).second;
+    if (options_.retune) return selector_.tune(made->invocation(), made->kernel()).second;
+    return selector_.resume(made->invocation(), made->kernel()).second;
   }
   double seconds_left() const {
     if (options_.budget_seconds <= 0) return std::numeric_limits<double>::infinity();

@@ -33,6 +33,7 @@ void apply(const PolicyUpdates& updates, AutotunePolicy& policy) {
   if (updates.target_seconds) policy.target_seconds = *updates.target_seconds;
   if (updates.guard) policy.guard = *updates.guard;
   if (updates.resume) policy.resume = *updates.resume;
+  if (updates.resume_share) policy.resume_share = *updates.resume_share;
 }
 
 void apply_from_outermost(const detail::ScopeNode* scope, const ConfigSelectorChain* chain,

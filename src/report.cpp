@@ -127,6 +127,7 @@ TuneResult report(const Tuning& t, std::optional<size_t> winner) {
   Evidence& evidence = result.evidence;
   evidence.noise = noise(t);
   evidence.complete = t.complete;
+  evidence.tuning_seconds = t.elapsed();
   evidence.strategy = t.strategy;
   evidence.clock = clock_name(t.sampling.clock);
   evidence.cache = t.sampling.cache == CacheState::cold ? "cold" : "warm";

@@ -20,7 +20,7 @@ namespace {
 // ---- entries as documents (docs/store_format.md)
 
 // The tables give the order of members in files. What is not in them is unknown and kept as it is.
-constexpr std::array<std::pair<std::string_view, double Evidence::*>, 8> evidence_numbers = {{
+constexpr std::array<std::pair<std::string_view, double Evidence::*>, 10> evidence_numbers = {{
     {"seconds", &Evidence::seconds},
     {"seconds_low", &Evidence::seconds_low},
     {"seconds_high", &Evidence::seconds_high},
@@ -29,6 +29,8 @@ constexpr std::array<std::pair<std::string_view, double Evidence::*>, 8> evidenc
     {"speedup_low", &Evidence::speedup_low},
     {"speedup_high", &Evidence::speedup_high},
     {"noise", &Evidence::noise},
+    {"tuning_seconds", &Evidence::tuning_seconds},
+    {"resumed_seconds", &Evidence::resumed_seconds},
 }};
 constexpr std::array<std::pair<std::string_view, std::string Evidence::*>, 7> evidence_texts = {{
     {"strategy", &Evidence::strategy},

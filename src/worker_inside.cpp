@@ -140,7 +140,7 @@ Entry tune(const Value& request, Answers& answers, const WarningSink& on_warning
       .on_warning = on_warning,
       .on_progress = [&](const TuneProgress& p) { answers.tell(p); },
       .stop = &StopOnInterrupt::requested()});
-  return selector.tune(made->invocation(), made->kernel()).second;
+  return selector.resume(made->invocation(), made->kernel()).second;
 }
 
 Value failed(std::string_view kind, std::string_view message) {

@@ -57,6 +57,7 @@ Entry full_entry() {
           "nested": {"x": {}, "y": []}, "f": 0.1, "nan": NaN, "minus": -0.0})");
   entry.evidence = {1.5e-6, 1.4e-6, 1.6e-6, 3e-6,    2.0,
                     1.9,    2.1,    0.01,   41,      false,
+                    10.5,   0.5,
                     "race", "wall", "warm", "child", "call", "0.1.0", "2026-01-02T03:04:05Z"};
   entry.candidates = {{Value::object({{"block", 1}}), "ok", "", "", 1.0 / 3, 0.9, 0.8, 1.0, 12},
                       {Value(), "rejected", "wrong", "output 0 differs", 0, 0, 0, 0, 0}};
@@ -81,6 +82,8 @@ TEST(EntryDocument, ComesBackAsItWas) {
   EXPECT_EQ(back.evidence.seconds, 1.5e-6);
   EXPECT_EQ(back.evidence.samples, 41);
   EXPECT_FALSE(back.evidence.complete);
+  EXPECT_EQ(back.evidence.tuning_seconds, 10.5);
+  EXPECT_EQ(back.evidence.resumed_seconds, 0.5);
   ASSERT_EQ(back.candidates.size(), 2u);
   EXPECT_EQ(back.candidates[0].seconds, 1.0 / 3);
   EXPECT_EQ(back.candidates[1].kind, "wrong");

@@ -120,7 +120,8 @@ class Tunings : public testing::Test {
   ejk::SelectorOptions options() {
     ejk::SelectorOptions o;
     o.policy = ejk::AutotunePolicy{};
-    o.policy->budget_seconds = 60;  // sanitizers and a busy machine take their time
+    o.policy->budget_seconds = 60;  // sanitizers and a busy machine take their time,
+    o.policy->resume_share = 1e9;   // also to go on
     o.on_event = events.sink();
     o.on_warning = warnings.sink();
     return o;

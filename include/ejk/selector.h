@@ -50,6 +50,11 @@ struct AutotunePolicy {
   bool guard = true;
   // A stored tuning that was cut short, or knows fewer candidates than there are now, goes on.
   bool resume = true;
+  // Calls spend at most this share of budget_seconds on that, all processes together: a tuning that
+  // does not end must not stall program after program. What is left is for `ejk tune`, or for
+  // ConfigSelectorChain::resume. A call whose single runs take too long for the share, or which has
+  // used it up, takes what is stored.
+  double resume_share = 0.1;
 };
 
 // The policy that $EJKERNEL_AUTOTUNE_POLICY names: "autotune" (also if unset), "heuristics" (never
@@ -68,6 +73,7 @@ struct PolicyUpdates {
   std::optional<double> target_seconds = {};
   std::optional<bool> guard = {};
   std::optional<bool> resume = {};
+  std::optional<double> resume_share = {};
 };
 
 // ---- scopes -----------------------------------------------------------------------------------
@@ -194,6 +200,9 @@ class ConfigSelectorChain final : public ConfigChooser {
   // Error(no_configuration) if no candidate survives.
   std::pair<Choice, Entry> tune(const Invocation& inv, const AnyKernel& kernel,
                                 std::shared_ptr<const CandidateSet> candidates = nullptr);
+  // Goes on with the stored tuning of the call, if that was cut short or there are new candidates,
+  // with the whole budget; else tunes as `tune` does.
+  std::pair<Choice, Entry> resume(const Invocation& inv, const AnyKernel& kernel);
   // Asks every tier and changes nothing.
   Explanation explain(const Invocation& inv, const AnyKernel& kernel);
 
@@ -235,6 +244,7 @@ class ConfigSelectorChain final : public ConfigChooser {
   bool may_resume(const Call& call) const;
   static std::nullopt_t would_tune(Call& call);
   std::optional<Choice> tune_alone(Call& call);
+  std::pair<Choice, Entry> tune_by_hand(Call& call);
   std::optional<Entry> run_tuner(Call& call);
   TuneTask task_of(const Call& call, Trial& trial, std::shared_ptr<const CandidateSet> candidates,
                    std::optional<AnyConfig> heuristic, detail::Journal* journal);

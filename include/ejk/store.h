@@ -49,7 +49,9 @@ struct Evidence {
   double speedup = 0, speedup_low = 0, speedup_high = 0;  // heuristic over chosen, paired
   double noise = 0;      // half-width of the A/A control's interval around ratio 1
   int samples = 0;       // rounds the chosen config took part in
-  bool complete = true;  // false: cut by the budget
+  bool complete = true;  // false: cut by the budget, or a candidate could not be tried
+  double tuning_seconds = 0;   // spent on finding it, by all tunings that went on with each other
+  double resumed_seconds = 0;  // of these, by calls, since it was last complete
   std::string strategy;  // "race", "single run", or the search before the race: "auto", "random"...
   std::string clock;     // "thread_cpu" or "wall"
   std::string cache;     // "warm" or "cold": what a sample began with

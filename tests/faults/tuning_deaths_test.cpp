@@ -167,7 +167,7 @@ class TuningDeaths : public ::testing::Test {
       const rlimit no_core{0, 0};
       ::setrlimit(RLIMIT_CORE, &no_core);
       const auto quiet = [](const std::string&) {};
-      body(Executor(options_on(store(), quiet, {.guard = guard})));
+      body(Executor(options_on(store(), quiet, {.guard = guard, .resume_share = 1e9})));
       return true;
     });
     int status = 0;
