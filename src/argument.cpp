@@ -130,12 +130,16 @@ PrivateArray::PrivateArray(ArrayRef original, Role role, bool read_only)
   to.writable = true;
   if (role_ != Role::output) copy_elements(from, to);
   copy_.data = to.data;
-  if (role_ == Role::in_out)
+  original_ = from.data;
+  if (role_ == Role::in_out && !from.packed())
     pristine_.assign(storage_->data(), storage_->data() + storage_->size());
 }
 
 void PrivateArray::reset() {
-  if (role_ == Role::in_out) std::ranges::copy(pristine_, storage_->data());
+  if (storage_->size() == 0) return;
+  if (role_ == Role::in_out)
+    std::memcpy(storage_->data(), pristine_.empty() ? original_ : pristine_.data(),
+                storage_->size());
   else if (role_ == Role::output) poison(copy_.dtype, storage_->data(), storage_->size());
 }
 

@@ -589,6 +589,39 @@ TEST(GuardedKernels, RunningPastTheEndsOfArraysIsFound) {
   expect_bounds_are_watched(10);
 }
 
+// Looks at what a reset does to an in-out array of 5.
+class ResettingTuner : public Tuner {
+ public:
+  TuneResult tune(const TuneTask& task) override {
+    task.trial->reset();
+    float* first = nullptr;
+    for (const auto array : task.trial->memory())
+      if (auto* at = reinterpret_cast<float*>(array.data()); *at == 5) first = at;
+    *first = 7;
+    task.trial->reset();
+    without_run = *first;
+    task.trial->run(task.candidates->config(0));
+    task.trial->reset();
+    after_run = *first;
+    TuneResult result;
+    result.outcome = Outcome::tuned, result.winner = 0;
+    result.candidates.resize(task.candidates->size());
+    return result;
+  }
+  float without_run = 0, after_run = 0;
+};
+
+TEST(GuardedKernels, AnArrayIsCopiedAgainOnlyAfterARun) {
+  const auto tuner = std::make_shared<ResettingTuner>();
+  SelectorOptions options;
+  options.policy = AutotunePolicy{};
+  options.tuner = tuner;
+  std::vector<float> x(10), y(10, 5);
+  Executor{options}(Shifted{}, x, y);
+  EXPECT_EQ(tuner->without_run, 7);
+  EXPECT_EQ(tuner->after_run, 5);
+}
+
 TEST(GuardedKernels, RunningPastTheEndsOfTensorsIsFound) {
   const Tensor x = Tensor::of<float>({10, 100});
   Tensor y = Tensor::of<float>({10, 100});

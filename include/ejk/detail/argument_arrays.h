@@ -262,7 +262,8 @@ AnyView view_vector(const P& p, std::array<int64_t, 1>& size) {
 template <class P>
 class VectorCopy {
  public:
-  VectorCopy(const P& original, Role role) : role_(role), pristine_(original), value_(original) {}
+  VectorCopy(const P& original, Role role)
+      : role_(role), pristine_(role == Role::input ? P() : original), value_(original) {}
   P& get() { return value_; }
   void reset() {
     if (role_ == Role::input) return;
@@ -277,7 +278,8 @@ class VectorCopy {
 
  private:
   Role role_;
-  P pristine_, value_;
+  P pristine_;  // empty for an input
+  P value_;
 };
 
 template <ArrayElement T, class A>

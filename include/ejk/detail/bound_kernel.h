@@ -72,13 +72,16 @@ class TypedTrial final : public Trial {
       : TypedTrial(kernel, params, backward, typename P::Indices{}) {}
 
   void reset() override {
+    if (fresh_) return;
     std::apply([](auto&... c) { (c->reset(), ...); }, copies_);
     append_results_ = nullptr;
     ran_.reset();
     guards_.repair();
+    fresh_ = true;
   }
 
   void run(const AnyConfig& config) override {
+    fresh_ = false;
     if constexpr (has_gradient<P>)
       if (backward_) return run_backward(config.as<Config>());
     if constexpr (std::is_void_v<typename P::Result>)
@@ -90,6 +93,7 @@ class TypedTrial final : public Trial {
     if constexpr (!has<K, hook_reference>) return false;
     else {
       if (backward_) return false;  // a reference has no gradient to compare
+      fresh_ = false;
       std::apply([&](auto&... p) { call_reference(p...); }, params());
       return true;
     }
@@ -222,6 +226,7 @@ class TypedTrial final : public Trial {
   const bool backward_;
   ArrayGuards guards_;  // of the arrays in the copies, which come after it
   Copies copies_;
+  bool fresh_ = false;  // nothing ran since the last reset: large arrays are not copied again
   std::optional<Kept<typename P::Result>>
       ran_;  // compared only when asked: not while the clock runs
   std::function<void(std::vector<OutputBytes>&)> append_results_;

@@ -24,7 +24,8 @@ struct ArrayRef {
   AnyView any() const { return {data, dtype, platform, shape, strides, writable}; }
 };
 
-// A copy of an array with the same strides, in guarded memory of its own.
+// A copy of an array with the same strides, in guarded memory of its own. The original must outlive
+// it and keep its content, from which a packed in-out array is reset.
 class PrivateArray {
  public:
   // An input is closed to writers in a child, unless `read_only` is false.
@@ -40,7 +41,8 @@ class PrivateArray {
   ArrayRef copy_;
   Role role_;
   std::shared_ptr<const GuardedMemory> storage_;
-  std::vector<std::byte> pristine_;  // of an in-out array
+  const void* original_ = nullptr;
+  std::vector<std::byte> pristine_;  // of an in-out array whose original has gaps
 };
 
 OutputBytes packed_bytes(const AnyView& array);
