@@ -204,6 +204,8 @@ std::string call_text(const std::string& spec) {
   if (const Value* named = value.find("kwargs_spec"); named && named->is_object())
     for (const auto& [name, argument] : named->as_object().members)
       add(name + "=" + argument_text(argument));
+  if (const Value* outputs = value.find("outputs_spec"); outputs && outputs->is_array())
+    for (const Value& output : outputs->as_array()) add("-> " + argument_text(output));
   for (const char* name : {"batch_axes", "method", "kernel", "objective"})
     if (const Value* member = value.find(name); member && !member->is_null())
       add(std::string(name) + ":" +

@@ -196,7 +196,7 @@ std::string rejections(const TuneResult& result) {
 }
 
 // If not even the heuristic runs, it is the call that is wrong, not the candidates; without one, if
-// all of them refuse it: an output of a wrong size is not part of the key.
+// all of them refuse it: what makes it wrong need not be part of the key.
 bool call_itself_fails(const TuneResult& result, bool has_heuristic) {
   if (result.winner) return false;
   if (has_heuristic)

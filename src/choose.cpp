@@ -190,12 +190,12 @@ std::optional<Choice> ConfigSelectorChain::from_overlay(Call& call) {
     if (!record) continue;
     std::string why;
     AnyConfig config = as_type(record->config, call.kernel.config_type(), why);
-    if (config) return Choice{std::move(config), Origin::overlay};
+    if (!config) why = "does not fit " + std::string(call.kernel.config_type().name) + ": " + why;
+    else if (const auto problem = call.problem_with(config)) why = *problem;
+    else return Choice{std::move(config), Origin::overlay};
     if (call.dry) continue;
     warn_once("overlay" + call.id.op, "[" + call.id.op + "] the overlay's config for key " +
-                                          call.id.key + " does not fit " +
-                                          std::string(call.kernel.config_type().name) + ": " + why +
-                                          "; it is passed over");
+                                          call.id.key + " " + why + "; it is passed over");
   }
   return call.pass("overlay", asked == 0 ? "no overlay is in scope"
                                          : std::to_string(asked) + " in scope, none has this key");
@@ -267,15 +267,20 @@ std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
   if (!config)
     return unusable("its config no longer fits " + std::string(call.kernel.config_type().name) +
                     ": " + why);
-  if (const auto problem = call.problem_with(config)) return unusable("its config " + *problem);
+  // One that was stored without its outputs serves calls with others.
+  const bool of_any_outputs = entry.id.key != call.id.key;
+  if (const auto problem = call.problem_with(config))
+    return of_any_outputs
+               ? call.pass("persistent", found->where + ": its config " + *problem, entry.config)
+               : unusable("its config " + *problem);
   if (may_resume(call)) {
-    const bool here = entry.environment == call.inv.device->environment;
+    const bool here = entry.environment == call.inv.device->environment && !of_any_outputs;
     const double seconds = here ? detail::seconds_to_resume(call.policy, entry.evidence) : 0;
     const std::string why_more = left_to_do(entry, call.inv, call.kernel);
     if (!why_more.empty() && (!here || seconds > 0)) {
       call.unfinished = entry;
       call.resume_seconds = seconds;
-      // Times of another number of cores are none of this machine's.
+      // Timings with another number of cores, or for other outputs, do not apply to this call.
       if (!here) {
         call.unfinished->candidates.clear();
         call.unfinished->evidence = {};

@@ -2,6 +2,8 @@
 // The canonical text of a call and the key and label made from it.
 #include <ejk/invocation.h>
 
+#include <ejk/error.h>
+
 namespace ejk {
 
 std::string_view context_name(Context context) {
@@ -30,11 +32,49 @@ Value list_of(const std::vector<int64_t>& numbers) {
   return out;
 }
 
+bool is_input(const Arg& arg) { return arg.counts() && arg.role != Role::output; }
+
 Value items_of(const std::vector<Arg>& args) {
   Value out = Value::array();
   for (const Arg& a : args)
-    if (a.counts()) out.push_back(a.to_value());
+    if (is_input(a)) out.push_back(a.to_value());
   return out;
+}
+
+constexpr std::string_view outputs_member = "outputs_spec";
+
+// What an argument adds to the outputs; null if it holds none.
+Value outputs_of(const Arg& arg) {
+  if (!arg.counts()) return {};
+  if (arg.role == Role::output) return arg.to_value();
+  Value out;
+  for (size_t i = 0; i < arg.items.size(); ++i) {
+    Value item = outputs_of(arg.items[i]);
+    if (item.is_null()) continue;
+    if (arg.kind == Arg::Kind::dict) out[arg.names[i]] = std::move(item);
+    else out.push_back(std::move(item));
+  }
+  return out;
+}
+
+// Those with a place in order, then the named ones as one object; null if there are none.
+Value outputs_of(const Invocation& inv) {
+  Value out, named;
+  for (const Arg& arg : inv.args)
+    if (Value outputs = outputs_of(arg); !outputs.is_null()) out.push_back(std::move(outputs));
+  for (const auto& [name, arg] : inv.kwargs)
+    if (Value outputs = outputs_of(arg); !outputs.is_null()) named[name] = std::move(outputs);
+  if (!named.is_null()) out.push_back(std::move(named));
+  return out;
+}
+
+// A text that was canonical once stays as it is: maps with integer keys are not sorted by name.
+void keep_order(Value& value) {
+  if (value.is_array())
+    for (Value& item : value.as_array()) keep_order(item);
+  if (!value.is_object()) return;
+  value.as_object().ordered = true;
+  for (auto& [name, member] : value.as_object().members) keep_order(member);
 }
 
 }  // namespace
@@ -54,7 +94,7 @@ Value Arg::to_value() const {
       Value::Object out;
       out.ordered = ordered;
       for (size_t i = 0; i < items.size(); ++i)
-        if (items[i].counts()) out.members.emplace_back(names[i], items[i].to_value());
+        if (is_input(items[i])) out.members.emplace_back(names[i], items[i].to_value());
       return out;
     }
   }
@@ -76,7 +116,7 @@ std::string Invocation::spec() const {
   Value kwargs_spec = Value::object();
   if (!key_args)
     for (const auto& [name, arg] : kwargs)
-      if (arg.counts()) kwargs_spec[name] = arg.to_value();
+      if (is_input(arg)) kwargs_spec[name] = arg.to_value();
   // A batched call is known by its axes; one that only takes the batch hooks, by their name.
   const bool named =
       context == Context::shard_map || (context == Context::batch && batch_axes.is_null());
@@ -87,7 +127,28 @@ std::string Invocation::spec() const {
   // Members the original does not know are there only when they differ from its world.
   if (!members.is_null()) spec["kernel"] = members;
   if (backward) spec["objective"] = "forward+backward";
+  if (!key_args)
+    if (Value outputs = outputs_of(*this); !outputs.is_null())
+      spec[outputs_member] = std::move(outputs);
   return stable_json(spec);
+}
+
+std::string spec_without_outputs(const std::string& spec) {
+  if (spec.find(outputs_member) == std::string::npos) return {};
+  try {
+    Value value = parse_json(spec);
+    if (value.find(outputs_member) == nullptr) return {};
+    value.erase(outputs_member);
+    keep_order(value);
+    return stable_json(value);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+bool Invocation::is_known_by(const std::string& text) const {
+  const std::string own = spec();
+  return text == own || (!text.empty() && text == spec_without_outputs(own));
 }
 
 std::string Invocation::call_key() const {

@@ -160,9 +160,9 @@ std::unique_ptr<RebuiltCall> rebuild_call(const RecordedCall& call) {
     refuse(call, error.what());
   }
   if (call.id.spec.empty()) return made;  // a call that was never recorded
-  if (const std::string spec = made->invocation().spec(); spec != call.id.spec)
-    refuse(call, "the kernel is another one since it was recorded: its key is made from " + spec +
-                     " and the recorded one from " + call.id.spec);
+  if (const Invocation& inv = made->invocation(); !inv.is_known_by(call.id.spec))
+    refuse(call, "the kernel is another one since it was recorded: its key is made from " +
+                     inv.spec() + " and the recorded one from " + call.id.spec);
   return made;
 }
 

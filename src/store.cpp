@@ -13,6 +13,7 @@
 #include <utility>
 
 #include <ejk/error.h>
+#include <ejk/invocation.h>
 
 namespace ejk {
 namespace {
@@ -376,6 +377,16 @@ PersistentCache::PersistentCache(std::vector<std::shared_ptr<Store>> layers)
     : layers_(std::move(layers)) {}
 
 std::optional<PersistentCache::Found> PersistentCache::get(const EntryId& id) {
+  if (auto found = find(id)) return found;
+  // Entries from before outputs counted.
+  const std::string old_spec = spec_without_outputs(id.spec);
+  if (old_spec.empty()) return std::nullopt;
+  auto found = find({id.device, id.op, short_hash(std::string_view(old_spec)), old_spec});
+  // It may have failed because of other outputs.
+  return found && found->entry.outcome != Outcome::failed ? found : std::nullopt;
+}
+
+std::optional<PersistentCache::Found> PersistentCache::find(const EntryId& id) {
   std::optional<Found> failed;  // does not hide what a layer behind has found
   for (const auto& layer : layers_) {
     auto entry = layer->get(id);

@@ -113,6 +113,26 @@ TEST_F(Batch, ListsAndScalarsCanBeBatched) {
   EXPECT_EQ(positive, (std::vector<bool>{false, true, false}));
 }
 
+struct Tile {
+  static constexpr std::string_view op_id = "tile";
+  struct Config {
+    int64_t size = 1;
+  };
+  int64_t run(const Config& c, std::span<const float>, ejk::Out<std::span<float>>) const {
+    return c.size;
+  }
+  Config heuristic_cfg(const ejk::Invocation& inv) const { return {inv.args[1].shape[0]}; }
+};
+
+TEST_F(Batch, ElementsOfAListHaveConfigsForTheirOwnShapes) {
+  const std::vector<std::vector<float>> rows(4, {1.f});
+  std::vector<float> two(2), one(1);
+  const std::vector<std::span<float>> outputs{two, one, two, one};
+  EXPECT_THAT(ejk::vmap_with_config(executor, Tile{}, 0, 0)(rows, outputs),
+              ElementsAre(2, 1, 2, 1));
+  EXPECT_THAT(setup.events.take(), testing::Contains("heuristics").Times(2));
+}
+
 TEST_F(Batch, StridedElementsNeedNoCopy) {
   const Tensor m = counting({2, 3, 2});  // element j along the middle axis: m(:, j, :)
   const auto traces = ejk::vmap_with_config(executor, Trace{}, 1)(m);

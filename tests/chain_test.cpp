@@ -755,7 +755,7 @@ TEST_F(Chain, ExplainShowsHowTheNearestStoredKeyDiffers) {
   const ejk::Executor executor(setup.options(dir.path()));
   run(executor);
   std::vector<float> longer(9);
-  const auto miss = executor.explain(Show{}, longer, longer);
+  const auto miss = executor.explain(Show{}, longer, y);
   EXPECT_EQ(miss.nearest_key, id(executor).key);
   ASSERT_THAT(miss.nearest, SizeIs(1));
   EXPECT_EQ(miss.nearest[0].field, "args_spec[0].shape[0]");
@@ -863,6 +863,147 @@ TEST_F(Chain, AHeuristicForOneShapeOfABucketLeavesTheTunedConfigOfTheOthers) {
   EXPECT_EQ(executor(Bucketed{}, std::vector<float>(4)), 1);
   executor.chain().cache().put("some", "other", "key", Show::Config{1});  // what is warm is void
   EXPECT_EQ(executor(Bucketed{}, x), 8);
+}
+
+// Writes a whole tile, so a tile must not be larger than the output.
+struct Fill {
+  static constexpr std::string_view op_id = "fill";
+  struct Config {
+    int64_t tile = 1;
+  };
+  int64_t run(const Config& c, std::span<const float> x, ejk::Out<std::span<float>> y) const {
+    if (c.tile > std::ssize(*y)) return -1;  // would write past the output
+    for (int64_t i = 0; i < c.tile; ++i) (*y)[static_cast<size_t>(i)] = x[0];
+    return c.tile;
+  }
+  Config heuristic_cfg(const ejk::Invocation& inv) const { return {inv.args[1].shape[0]}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation& inv) const {
+    return {{1}, {inv.args[1].shape[0]}};
+  }
+};
+struct CheckedFill : Fill {
+  static constexpr std::string_view op_id = "checked_fill";
+  bool is_valid(const Config& c, const ejk::Invocation& inv) const {
+    return c.tile <= inv.args[1].shape[0];
+  }
+};
+struct SharedFill : CheckedFill {
+  static constexpr std::string_view op_id = "shared_fill";
+  size_t key(std::span<const float> x, const ejk::Out<std::span<float>>&) const { return x.size(); }
+};
+
+TEST_F(Chain, AConfigForALargeOutputDoesNotRunOnASmallOne) {
+  std::vector<float> large(4096), small(10);
+  for (const bool tunes : {false, true}) {
+    auto options = setup.options();
+    options.policy->allow_autotune = tunes;
+    options.on_event = {};
+    const ejk::Executor executor(options);
+    const auto check = [&](const auto& kernel) {
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_EQ(executor(kernel, x, large), 4096) << kernel.op_id << tunes;
+        EXPECT_EQ(executor(kernel, x, small), 10) << kernel.op_id << tunes;
+      }
+    };
+    check(Fill{});
+    check(CheckedFill{});
+    check(SharedFill{});
+  }
+}
+
+TEST_F(Chain, AnOverlaysConfigIsAskedAboutToo) {
+  std::vector<float> large(4096), small(10);
+  const ejk::Executor executor(setup.options());
+  const auto inv = executor.describe(SharedFill{}, x, large);
+  ejk::ConfigCache overlay;
+  overlay.put(inv.device->fingerprint, inv.op(), inv.call_key(), Fill::Config{4096});
+  const auto scope = ejk::overlay_cache(overlay);
+  EXPECT_EQ(executor(SharedFill{}, x, large), 4096);
+  EXPECT_EQ(executor(SharedFill{}, x, small), 10);
+  EXPECT_THAT(setup.warnings.take(),
+              ElementsAre(testing::AllOf(HasSubstr("[shared_fill@v0] the overlay's config"),
+                                         HasSubstr("is_valid"))));
+}
+
+// What an entry was stored under before outputs counted.
+class OldEntry : public Chain {
+ protected:
+  template <class K>
+  ejk::Entry entry(const K& kernel, const std::vector<float>& output, int64_t tile) {
+    const ejk::Executor executor(setup.options());
+    auto to = output;
+    const auto inv = executor.describe(kernel, x, to);
+    ejk::Entry entry;
+    entry.id = {inv.device->fingerprint, inv.op(), {}, ejk::spec_without_outputs(inv.spec())};
+    entry.id.key = ejk::short_hash(std::string_view(entry.id.spec));
+    entry.config = ejk::to_value(Fill::Config{tile});
+    entry.environment = inv.device->environment;
+    entry.evidence.complete = true;
+    return entry;
+  }
+  template <class K>
+  int64_t run(const K& kernel, std::vector<float>& to, bool tunes = false) {
+    auto options = setup.options(dir.path());
+    options.policy->allow_autotune = tunes;
+    return ejk::Executor(options)(kernel, x, to);
+  }
+  std::vector<float> large = std::vector<float>(4096), small = std::vector<float>(10);
+};
+
+TEST_F(OldEntry, AnswersWhereNothingIsStoredForTheOutputs) {
+  ejk::DirectoryStore(dir.path()).put(entry(Fill{}, large, 7));
+  EXPECT_EQ(run(Fill{}, large), 7);
+  EXPECT_THAT(setup.events.take(), ElementsAre("cache_hit/persistent"));
+}
+
+TEST_F(OldEntry, WithoutSpecAnswersByItsKey) {
+  auto imported = entry(Fill{}, large, 7);
+  imported.id.spec = {};
+  ejk::DirectoryStore(dir.path()).put(imported);
+  EXPECT_EQ(run(Fill{}, large), 7);
+}
+
+TEST_F(OldEntry, ComesAfterOneForTheOutputsInAnyLayer) {
+  fakes::TempDir site;
+  auto exact = entry(Fill{}, large, 5);
+  const auto inv = ejk::Executor(setup.options()).describe(Fill{}, x, large);
+  exact.id.spec = inv.spec(), exact.id.key = inv.call_key();
+  ejk::DirectoryStore(dir.path()).put(entry(Fill{}, large, 7));
+  ejk::DirectoryStore(site.path()).put(exact);
+  auto options = setup.options();
+  options.persistent = std::make_shared<ejk::PersistentCache>(
+      std::vector<std::shared_ptr<ejk::Store>>{std::make_shared<ejk::DirectoryStore>(dir.path()),
+                                               std::make_shared<ejk::DirectoryStore>(site.path())});
+  EXPECT_EQ(ejk::Executor(options)(Fill{}, x, large), 5);
+}
+
+TEST_F(OldEntry, ThatCannotRunTheCallIsAQuietMissAndStays) {
+  const auto old = entry(CheckedFill{}, large, 4096);
+  ejk::DirectoryStore(dir.path()).put(old);
+  EXPECT_EQ(run(CheckedFill{}, small), 10);
+  EXPECT_EQ(run(CheckedFill{}, small, true), 10);
+  EXPECT_THAT(setup.warnings.take(), IsEmpty());
+  EXPECT_EQ(run(CheckedFill{}, large), 4096);
+  EXPECT_EQ(ejk::DirectoryStore(dir.path()).get(old.id)->config, old.config);
+}
+
+TEST_F(OldEntry, OfAFailedTuningDoesNotStopAnother) {
+  auto failed = entry(Fill{}, small, 0);
+  failed.outcome = ejk::Outcome::failed, failed.config = {};
+  ejk::DirectoryStore(dir.path()).put(failed);
+  EXPECT_EQ(run(Fill{}, small, true), 10);
+  EXPECT_EQ(setup.tuner->asked, 1);
+}
+
+TEST_F(OldEntry, ThatWasCutShortIsTunedAnewForTheOutputs) {
+  auto cut = entry(Fill{}, large, 7);
+  cut.evidence.complete = false;
+  cut.candidates.emplace_back().config = cut.config;
+  ejk::DirectoryStore(dir.path()).put(cut);
+  setup.tuner->before = [](const ejk::TuneTask& task) { EXPECT_THAT(task.known, IsEmpty()); };
+  EXPECT_EQ(run(Fill{}, large, true), 4096);
+  EXPECT_EQ(setup.tuner->asked, 1);
+  EXPECT_EQ(run(Fill{}, large), 4096);
 }
 
 TEST_F(Chain, AnIsValidThatThrowsIsANo) {

@@ -397,20 +397,58 @@ TEST(Keys, StringsThatAreNotUtf8StayDistinct) {
   EXPECT_FALSE(same(call<std::string>("\xed\xb3\xbf"), call<std::string>("\xff")));
 }
 
-TEST(Keys, UnkeyedArgumentsAndOutputsDoNotCount) {
+TEST(Keys, UnkeyedArgumentsDoNotCount) {
   const Tensor small(DType::float32, {2}), large(DType::float32, {3});
   EXPECT_TRUE(same(call<Unkeyed<int>, int>(1, 5), call<Unkeyed<int>, int>(2, 5)));
   EXPECT_THAT((call<Unkeyed<int>, int>(1, 5).spec()), HasSubstr("\"args_spec\":[5]"));
-  EXPECT_TRUE(same(call<Out<View<float, 1>>>(small), call<Out<View<float, 1>>>(large)));
-  EXPECT_EQ((call<Out<View<float, 1>>>(small).args.at(0).role), Role::output);
+  EXPECT_TRUE(same(call<Unkeyed<View<float, 1>>>(small), call<Unkeyed<View<float, 1>>>(large)));
   EXPECT_TRUE(
       same(call<Named<"n", Unkeyed<int>>>(kw("n", 1)), call<Named<"n", Unkeyed<int>>>(kw("n", 2))));
-  EXPECT_TRUE(same(call<Named<"y", Out<View<float, 1>>>>(kw("y", small)),
-                   call<Named<"y", Out<View<float, 1>>>>(kw("y", large))));
+  EXPECT_TRUE(same(call<Named<"y", Unkeyed<Out<View<float, 1>>>>>(kw("y", small)),
+                   call<Named<"y", Unkeyed<Out<View<float, 1>>>>>(kw("y", large))));
   EXPECT_TRUE(same(call<std::tuple<Unkeyed<int>, int>>(std::tuple(Unkeyed<int>(1), 5)),
                    call<std::tuple<Unkeyed<int>, int>>(std::tuple(Unkeyed<int>(2), 5))));
   using Map = std::map<std::string, Unkeyed<int>>;
   EXPECT_TRUE(same(call<Map>(Map{{"a", 1}}), call<Map>(Map{{"a", 2}})));
+}
+
+TEST(Keys, OutputsCountAsArraysDo) {
+  const Tensor small(DType::float32, {2}), large(DType::float32, {3});
+  using Y = Out<View<float, 1>>;
+  using Any = Out<AnyView>;
+  EXPECT_EQ(call<Y>(small).args.at(0).role, Role::output);
+  EXPECT_FALSE(same(call<Y>(small), call<Y>(large)));
+  EXPECT_TRUE(same(call<Y>(small), call<Y>(small.clone())));
+  EXPECT_FALSE(same(call<Any>(small), call<Any>(Tensor(DType::float64, {2}))));
+  EXPECT_FALSE(same(call<Any>(Tensor(DType::float32, {4, 6})),
+                    call<Any>(Tensor(DType::float32, {6, 4}).transposed({1, 0}))));
+  EXPECT_FALSE(same(call<Named<"y", Y>>(kw("y", small)), call<Named<"y", Y>>(kw("y", large))));
+  EXPECT_FALSE(same(call<Y, Y>(small, large), call<Y, Y>(large, small)));
+  EXPECT_FALSE(same(call<std::optional<Y>>(small), call<std::optional<Y>>(large)));
+  EXPECT_FALSE(same(call<std::optional<Y>>(small), call<std::optional<Y>>(std::nullopt)));
+  const Y y(small.view<float, 1>());
+  using List = std::vector<Y>;
+  EXPECT_FALSE(same(call<List, List>(List{y, y}, List{y}), call<List, List>(List{y}, List{y, y})));
+}
+
+TEST(Keys, OutputsStandBehindTheTextOfACallWithoutThem) {
+  const Tensor x(DType::float32, {2, 3}), y(DType::float32, {4});
+  using X = View<const float, 2>;
+  using Y = Out<View<float, 1>>;
+  const std::string plain = call<X>(x).spec();
+  const Invocation inv = call<X, Y>(x, y);
+  EXPECT_EQ(inv.spec(), plain.substr(0, plain.size() - 1) +
+                            R"(,"outputs_spec":[{"dtype":"float32","shape":[4]}]})");
+  EXPECT_EQ(spec_without_outputs(inv.spec()), plain);
+  EXPECT_EQ(spec_without_outputs(plain), "");
+  EXPECT_THAT((call<Named<"y", Y>, Y>(y, y).spec()),
+              HasSubstr(R"("outputs_spec":[{"dtype":"float32","shape":[4]},)"
+                        R"({"y":{"dtype":"float32","shape":[4]}}]})"));
+  using Numbers = std::map<int, bool>;
+  const Numbers numbers{{10, true}, {9, false}};
+  EXPECT_EQ(spec_without_outputs(call<Numbers, Y>(numbers, y).spec()),
+            call<Numbers>(numbers).spec());
+  EXPECT_EQ(spec_without_outputs("no JSON"), "");
 }
 
 TEST(Keys, UnkeyedArgumentsMayBeOfTypesTheLibraryDoesNotKnow) {
@@ -635,6 +673,95 @@ TEST(Keys, TheKeyHookDecidesAllAndIsValidIsAskedForEveryShape) {
   EXPECT_EQ(Bucketed::heuristics, 1) << "one key, one choice";
   EXPECT_EQ(Bucketed::ran, (std::vector<size_t>{5, 6, 6, 5})) << "execution sees the exact shape";
   EXPECT_THAT(Bucketed::asked, testing::IsSupersetOf({5, 6}));
+}
+
+// Records what is_valid was asked about: the sizes of all arrays of the call.
+struct Watched {
+  struct Config {};
+  static inline std::vector<std::vector<int64_t>> asked;
+  bool is_valid(const Config&, const Invocation& inv) const {
+    auto& sizes = asked.emplace_back();
+    for (const Arg& arg : inv.args)
+      if (arg.kind == Arg::Kind::tensor && !arg.shape.empty()) sizes.push_back(arg.shape[0]);
+    return true;
+  }
+  Config heuristic_cfg(const Invocation&) const { return {}; }
+};
+template <class... P>
+struct WatchedOp : Watched {
+  static constexpr std::string_view op_id = "watched";
+  void run(const Config&, P...) const {}
+};
+template <class... P>
+struct WatchedWithKey : Watched {
+  static constexpr std::string_view op_id = "watched_with_key";
+  void run(const Config&, P...) const {}
+  int key(const P&...) const { return 0; }
+};
+// How often is_valid was asked about each of these two calls, which come twice.
+template <class K>
+std::array<int64_t, 2> times_asked(auto&& first, auto&& second) {
+  const Executor e(heuristics_only());
+  Watched::asked.clear();
+  for (int i = 0; i < 2; ++i) first(e, K{}), second(e, K{});
+  const auto& asked = Watched::asked;
+  if (asked.empty()) return {0, 0};
+  const auto of_first = std::ranges::count(asked, asked.front());
+  return {of_first, std::ssize(asked) - of_first};
+}
+
+TEST(Keys, IsValidIsAskedAtTheFirstUseOfEveryShapeWhateverTheKeySays) {
+  std::vector<float> x(5), small(2), large(3);
+  auto with = [&](auto& y) { return [&](const Executor& e, const auto& k) { e(k, x, y, 1); }; };
+  using In = std::span<const float>;
+  using Y = std::span<float>;
+  const std::array<int64_t, 2> once{1, 1};
+  auto asked = [&]<class Last>(std::type_identity<Last>) {
+    EXPECT_EQ((times_asked<WatchedOp<In, Last, int>>(with(small), with(large))), once);
+    EXPECT_EQ((times_asked<WatchedWithKey<In, Last, int>>(with(small), with(large))), once);
+  };
+  asked(std::type_identity<Y>{});
+  asked(std::type_identity<Out<Y>>{});
+  asked(std::type_identity<Unkeyed<Y>>{});
+  asked(std::type_identity<Unkeyed<Out<Y>>>{});
+  asked(std::type_identity<Unkeyed<std::vector<float>>>{});
+}
+
+TEST(Keys, IsValidIsAskedForShapesInNamedAndNestedArguments) {
+  const Tensor small(DType::float32, {2}), large(DType::float32, {3});
+  using Y = View<float, 1>;
+  auto words = []<class K, class... A>(const K& kernel, const A&... args) {
+    const auto inv = executor().describe(kernel, args...);
+    return std::vector(inv.words.begin() + 1, inv.words.end());
+  };
+  auto differ = [&]<class P>(std::type_identity<P>, const auto& a, const auto& b) {
+    EXPECT_NE(words(WatchedOp<P>{}, a), words(WatchedOp<P>{}, b));
+    EXPECT_NE(words(WatchedWithKey<P>{}, a), words(WatchedWithKey<P>{}, b));
+    EXPECT_EQ(words(WatchedWithKey<P>{}, a), words(WatchedWithKey<P>{}, a));
+  };
+  differ(std::type_identity<Named<"y", Unkeyed<Y>>>{}, kw("y", small), kw("y", large));
+  differ(std::type_identity<Named<"y", Out<Y>>>{}, kw("y", small), kw("y", large));
+  differ(std::type_identity<std::optional<Out<Y>>>{}, small, large);
+  differ(std::type_identity<Unkeyed<std::optional<Y>>>{}, std::optional(small.view<float, 1>()),
+         std::optional<Y>());
+  using Pair = std::tuple<int, Unkeyed<Y>>;
+  differ(std::type_identity<Pair>{}, Pair(1, small.view<float, 1>()),
+         Pair(1, large.view<float, 1>()));
+  using List = std::vector<Y>;
+  differ(std::type_identity<Unkeyed<List>>{}, List{small.view<float, 1>()}, List{});
+  using Map = std::map<std::string, Y>;
+  differ(std::type_identity<Unkeyed<Map>>{}, Map{{"a", small.view<float, 1>()}},
+         Map{{"a", large.view<float, 1>()}});
+}
+
+TEST(Keys, ValuesThatTheKeyLeavesOutStayWarm) {
+  auto words = [](const auto& kernel, const auto&... args) {
+    return executor().describe(kernel, args...).words;
+  };
+  EXPECT_EQ(words(WatchedOp<Unkeyed<int>>{}, 1), words(WatchedOp<Unkeyed<int>>{}, 2));
+  EXPECT_EQ(words(WatchedWithKey<int>{}, 1), words(WatchedWithKey<int>{}, 2));
+  EXPECT_EQ(words(WatchedWithKey<Named<"n", int>>{}, kw("n", 1)),
+            words(WatchedWithKey<Named<"n", int>>{}, kw("n", 2)));
 }
 
 struct ByWhole {

@@ -71,6 +71,25 @@ struct General {
   std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
 };
 
+// Outputs, and shapes that only is_valid is asked about.
+struct Checked {
+  static constexpr std::string_view op_id = "checked";
+  using Config = Fixed::Config;
+  void run(const Config& c, ejk::Out<ejk::View<float, 2>> y,
+           ejk::Unkeyed<std::span<float>> scratch) const {
+    y->data[0] = scratch.value[0] + static_cast<float>(c.block);
+  }
+  bool is_valid(const Config&, const ejk::Invocation&) const { return true; }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
+};
+struct Shared : Checked {
+  static constexpr std::string_view op_id = "shared";
+  int key(const ejk::Out<ejk::View<float, 2>>&, const ejk::Unkeyed<std::span<float>>&) const {
+    return 0;
+  }
+};
+
 class WarmPath : public testing::Test {
  protected:
   ejk::SelectorOptions options() {
@@ -82,6 +101,8 @@ class WarmPath : public testing::Test {
   void call() {
     executor(Fixed{}, ejk::View<const float, 2>{data, {2, 2}}, ejk::View<float, 2>{data, {2, 2}},
              2.f);
+    executor(Checked{}, ejk::View<float, 2>{data, {2, 2}}, std::span<float>(data));
+    executor(Shared{}, ejk::View<float, 2>{data, {2, 2}}, std::span<float>(data));
     executor(General{}, tensor, other, std::optional<int>(4), mode, many, ejk::kw("causal", true));
   }
 

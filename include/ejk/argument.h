@@ -21,7 +21,8 @@ namespace ejk {
 //   floating-point numbers                        by type: Keyed<float> makes the value count
 //   optional, tuple, pair, array, map, vector     by structure and what they hold
 //   plain structs                                 by the values of their fields
-//   Out<...>, Unkeyed<...>                        not at all
+//   Out<...>                                      as what is inside, see Invocation::spec
+//   Unkeyed<...>                                  not at all
 // `const` elements are inputs; others are in-out arguments, which tuning saves and restores. A
 // Tensor, a std::vector or a value is an input unless it is taken by non-const reference or as Out.
 
@@ -47,7 +48,8 @@ struct Unkeyed {
   const T* operator->() const noexcept { return &value; }
 };
 
-// A view that the kernel promises to overwrite completely. Not part of the key.
+// A view that the kernel promises to overwrite completely. It counts as the view does: a config
+// that fits a large output may write past a small one.
 template <class V>
 struct Out {
   V view{};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -160,6 +161,9 @@ class BatchArgument {
     } else wrong_batch(K::op_id, static_cast<int>(I), "it has no axes; pass ejk::none for it");
   }
 
+  // Elements of a list may have different shapes, elements of an array do not.
+  static constexpr bool may_differ = !BatchArray<U> && is_a<U, std::vector>;
+
   std::optional<int64_t> size() const { return batched_ ? std::optional(size_) : std::nullopt; }
 
   // What a worker needs of its own to walk over the elements.
@@ -235,8 +239,9 @@ class Batched {
     return std::move(*this);
   }
 
-  // Runs all elements with one config, chosen for the shape of one of them. Gives a vector of what
-  // run returns, in order; nothing if it returns nothing.
+  // Runs all elements with one config, chosen for the shape of one of them; elements of a list that
+  // have other shapes run with configs of their own. Gives a vector of what run returns, in order;
+  // nothing if it returns nothing.
   template <class... Args>
   auto operator()(Args&&... args) const {
     return run(std::index_sequence_for<Args...>{}, args...);
@@ -266,12 +271,13 @@ class Batched {
                                     std::optional<std::remove_cvref_t<Result>>>;
     std::vector<Kept> results(std::is_void_v<Result> ? 0 : static_cast<size_t>(count));
     if (count > 0) {
-      const auto config = choose<P>(batch, std::index_sequence<I...>{});
+      const auto configs = choose<P>(batch, count, std::index_sequence<I...>{});
       detail::spread(count, workers_, [&](int64_t begin, int64_t end) {
         std::tuple<typename detail::BatchArgument<P, I, Args>::Walker...> walkers{
             std::get<I>(batch)...};
         for (int64_t i = begin; i < end; ++i) {
           std::tuple<typename P::template Param<I>...> params{std::get<I>(walkers).at(i)...};
+          const auto& config = configs.of(i);
           if constexpr (std::is_void_v<Result>) P::run(kernel_, config, params);
           else results[static_cast<size_t>(i)].emplace(P::run(kernel_, config, params));
           (std::get<I>(walkers).done(), ...);
@@ -286,16 +292,39 @@ class Batched {
     }
   }
 
+  // One config, or one for each shape among the elements.
+  struct Configs {
+    std::vector<typename K::Config> all;
+    std::vector<size_t> which;  // of each element; empty: the first one
+    const typename K::Config& of(int64_t element) const {
+      return all[which.empty() ? 0 : which[static_cast<size_t>(element)]];
+    }
+  };
+
   template <class P, class Batch, size_t... I>
-  typename K::Config choose(const Batch& batch, std::index_sequence<I...>) const {
+  Configs choose(const Batch& batch, int64_t count, std::index_sequence<I...>) const {
+    constexpr bool may_differ = (std::tuple_element_t<I, Batch>::may_differ || ...);
     std::tuple<typename std::tuple_element_t<I, Batch>::Walker...> walkers{std::get<I>(batch)...};
-    const std::tuple<typename P::template Param<I>...> first{std::get<I>(walkers).at(0)...};
     Value axes = Value::object();
     ((axes[std::to_string(I)] =
           std::get<I>(batch).size() ? Value(axes_.empty() ? 0 : *axes_[I].index) : Value()),
      ...);
-    const Choice choice = executor_.choose<P>(kernel_, first, {}, std::move(axes));
-    return choice.config.template as<typename K::Config>();
+    Configs configs;
+    std::map<std::vector<uint64_t>, size_t> known;
+    for (int64_t i = 0; i < (may_differ ? count : 1); ++i) {
+      const std::tuple<typename P::template Param<I>...> params{std::get<I>(walkers).at(i)...};
+      if constexpr (may_differ) {
+        detail::WordSink words;
+        P::emit(kernel_, params, 0, words, typename P::Indices{});
+        const auto [at, is_new] = known.try_emplace(
+            std::vector(words.data(), words.data() + words.size()), configs.all.size());
+        configs.which.push_back(at->second);
+        if (!is_new) continue;
+      }
+      configs.all.push_back(executor_.choose<P>(kernel_, params, {}, axes)
+                                .config.template as<typename K::Config>());
+    }
+    return configs;
   }
 
   // Without axes, arrays and lists are batched over their first axis and everything else is shared.

@@ -34,9 +34,9 @@ struct Arg {
   std::vector<std::string> names;  // dict: of the items
   bool ordered = false;            // dict: keep the order of the names in the key text
 
-  int64_t size() const;  // number of elements of a tensor
-  bool counts() const { return !unkeyed && role != Role::output; }  // is part of the key
-  Value to_value() const;                                           // as it stands in the key text
+  int64_t size() const;                     // number of elements of a tensor
+  bool counts() const { return !unkeyed; }  // is part of the key
+  Value to_value() const;                   // as it stands in the key text, without its outputs
 };
 
 // The context a kernel is called in; selects the `_shard_map` and `_batch` hooks.
@@ -65,12 +65,19 @@ struct Invocation {
   const Arg* kw(std::string_view name) const;
 
   std::string op() const { return op_id + "@v" + version; }
-  // The canonical text of the abstract arguments. Outputs are not in it. With a key of the kernel's
-  // own it holds that key alone, so that calls which share the key share their entry.
+  // The canonical text of the abstract arguments. Outputs stand in a member of their own, which a
+  // call without outputs does not have. With a key of the kernel's own it holds that key alone, so
+  // that calls which share the key share their entry.
   std::string spec() const;
+  // Whether that is the text of this call, with or without its outputs (spec_without_outputs).
+  bool is_known_by(const std::string& text) const;
   // The first 16 hex digits of its SHA-256, or the kernel's own key.
   std::string call_key() const;
 };
+
+// The same text without the outputs: what the call was stored and recorded under before outputs
+// counted. "" if there are none in it.
+std::string spec_without_outputs(const std::string& spec);
 
 // "PREFIX#OP:KEY", with OP = "name@vVERSION".
 std::string make_label(std::string_view op, std::string_view key,

@@ -184,6 +184,9 @@ class PersistentCache {
   explicit PersistentCache(const std::string& path);
   explicit PersistentCache(std::vector<std::shared_ptr<Store>> layers);
 
+  // The entry of that call. If there is none in any layer, one that was stored under the call's
+  // key without its outputs (spec_without_outputs): its id is another then, and its config may not
+  // fit these outputs.
   std::optional<Found> get(const EntryId& id);
   bool put(const Entry& entry, bool replace = false);
   bool erase(const EntryId& id);
@@ -194,6 +197,7 @@ class PersistentCache {
   Store* writable_layer() const;
 
  private:
+  std::optional<Found> find(const EntryId& id);
   std::vector<std::shared_ptr<Store>> layers_;
 };
 

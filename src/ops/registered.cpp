@@ -22,7 +22,7 @@ void try_kernel(const RecordedCall& call, std::unique_ptr<RebuiltCall>& made, st
   if (made != nullptr) return;
   try {
     auto candidate = detail::rebuild_kernel<K>(call);
-    if (call.id.spec.empty() || candidate->invocation().spec() == call.id.spec)
+    if (call.id.spec.empty() || candidate->invocation().is_known_by(call.id.spec))
       made = std::move(candidate);
     else add_reason<K>("it gives another key", why);
   } catch (const Error& error) {

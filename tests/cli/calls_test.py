@@ -14,7 +14,7 @@ def test_tune_a_call_given_on_the_line(ejk, plugin):
     result = ejk("tune", *SHIFTED, *plugin, "--json").json
     (tuned,) = result["tuned"]
     assert tuned["op"] == "plugin.shifted@v1" and tuned["config"]["block"] in (1, 2)
-    assert tuned["call"] == "float32[256]" and not tuned["already"]
+    assert tuned["call"] == "float32[256] -> float32[256]" and not tuned["already"]
     (stored,) = ejk("ls", "--json").json["entries"]
     assert stored["key"] == tuned["key"] and len(tuned["key"]) == 16
     again = ejk("tune", *SHIFTED, *plugin, "--json").json
@@ -57,7 +57,8 @@ def test_integers_given_on_the_line_can_rise(ejk, plugin):
     rows = ["plugin.row_sums", "--arg", "f32[800]", "--arg", "f32[100]", *plugin, "--json"]
     for offsets in ["i32[101]:0..800:rising", "int32[101]:0..800:rising"]:
         (tuned,) = ejk("tune", rows[0], "--arg", offsets, *rows[1:], "--retune").json["tuned"]
-        assert tuned["outcome"] in ("tuned", "unresolved") and tuned["call"] == "int32[101] float32[800]"
+        assert tuned["outcome"] in ("tuned", "unresolved")
+        assert tuned["call"] == "int32[101] float32[800] -> float32[100]"
     skipped = ejk("tune", rows[0], "--arg", "i32[101]:0..800", *rows[1:], "--retune", expect=1).json["skipped"]
     assert "no offsets of rows" in skipped[0]["why"]
     for rest in [["i32[1]:0..0:rising", "f32[0]", "f32[0]"], ["i32[3]:0..1:rising", "f32[1]", "f32[2]"]]:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,10 +18,17 @@ namespace ejk::detail {
 
 // ---- containers -----------------------------------------------------------------------------
 
+consteval int sum_of_words(std::initializer_list<int> parts) {
+  int sum = 0;
+  for (const int part : parts) {
+    if (part == any_number_of_words) return any_number_of_words;
+    sum += part;
+  }
+  return sum;
+}
 template <class... T>
 consteval int total_words() {
-  return ((ArgTraits<T>::words == any_number_of_words) || ...) ? any_number_of_words
-                                                               : (0 + ... + ArgTraits<T>::words);
+  return sum_of_words({ArgTraits<T>::words...});
 }
 
 template <Argument T>

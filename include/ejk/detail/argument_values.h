@@ -163,8 +163,8 @@ class OutCopy {
 };
 template <Argument V>
 struct ArgTraits<Out<V>> {
-  static constexpr int words = 0;
-  static void emit(const Out<V>&, auto&) {}
+  static constexpr int words = ArgTraits<V>::words;
+  static void emit(const Out<V>& p, auto& sink) { ArgTraits<V>::emit(p.view, sink); }
   static Arg describe(const Out<V>& p) {
     Arg arg = ArgTraits<V>::describe(p.view);
     arg.role = Role::output;

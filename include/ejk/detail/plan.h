@@ -15,6 +15,7 @@
 #include <ejk/argument.h>
 #include <ejk/config.h>
 #include <ejk/detail/bind.h>
+#include <ejk/detail/exact_shapes.h>
 #include <ejk/detail/hash.h>
 #include <ejk/detail/hooks.h>
 #include <ejk/kernel.h>
@@ -281,7 +282,8 @@ struct Plan {
 
   template <size_t... I>
   static consteval int words_of_parameters(std::index_sequence<I...>) {
-    return total_words<Param<I>...>();
+    return sum_of_words({total_words<Param<I>...>(),
+                         (has_is_valid ? shape_words<!has_key, Param<I>>() : 0)...});
   }
   static constexpr int parameter_words = words_of_parameters(Indices{});
   static constexpr bool fixed =
@@ -295,12 +297,12 @@ struct Plan {
     if constexpr (has_key) {
       if constexpr (check_key<decltype(std::get<I>(params))...>())
         emit_key(hook_key::call(kernel, std::get<I>(params)...), sink);
-      // is_valid is asked once for every exact shape that shares the key.
-      if constexpr (has_is_valid) (emit_shape<I>(std::get<I>(params), sink), ...);
     } else {
       if constexpr (!std::is_empty_v<K>) emit_by_value(kernel, sink);
       (ArgTraits<Param<I>>::emit(std::get<I>(params), sink), ...);
     }
+    // is_valid is asked once for every exact shape that shares the key.
+    if constexpr (has_is_valid) (push_shapes<!has_key>(std::get<I>(params), sink), ...);
   }
   // What the key hook returns counts by value, arrays in it as arrays do.
   template <class T>
@@ -320,11 +322,6 @@ struct Plan {
       static_cast<void>(mistake::key_has_another_signature<K>{});
       return false;
     } else return true;
-  }
-  template <size_t I>
-  static void emit_shape(const Param<I>& param, auto& sink) {
-    if constexpr (!std::is_arithmetic_v<Param<I>> && !is_wrapper<Param<I>>)
-      ArgTraits<Param<I>>::emit(param, sink);
   }
 
   // -- the abstract call ----------------------------------------------------------------------

@@ -13,7 +13,8 @@
 
 namespace ejk::detail {
 
-// What a warm call needs of a choice, words last so that a short key shares the first line.
+// What a warm call needs of a choice: the words of a short key share its first line, those of most
+// others are in the next one.
 struct alignas(64) WarmEntry {
   const void* config = nullptr;
   uint32_t record = 0;  // counts calls; 0: nobody does
@@ -21,7 +22,7 @@ struct alignas(64) WarmEntry {
   bool ask_first = false;  // a warm call may not use it without asking the selector
   bool heuristic = false;  // a call under scopes must ask the policy
   const uint64_t* words = nullptr;
-  static constexpr size_t inline_words = 5;
+  static constexpr size_t inline_words = 13;
   uint64_t first[inline_words];
 
   std::vector<uint64_t> rest;  // owns all the words of a long key
