@@ -364,7 +364,7 @@ void ConfigSelectorChain::fail(Call& call) {
 void ConfigSelectorChain::keep(Call& call, const AnyConfig& config, Origin origin) {
   const auto present = options_.cache->find(call.id);
   if (!present) {
-    if (auto complaint = state_->scalars.saw(call.inv)) options_.on_warning(*complaint);
+    if (auto complaint = state_->watch.saw(call.inv)) options_.on_warning(*complaint);
   }
   // A heuristic does not take the place of what was tuned or put for other calls with this key.
   const bool yields =

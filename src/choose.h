@@ -16,7 +16,7 @@
 #include <ejk/error.h>
 #include <ejk/selector.h>
 
-#include "scalar_watch.h"
+#include "key_watch.h"
 
 namespace ejk {
 
@@ -88,7 +88,7 @@ struct ConfigSelectorChain::State {
   std::map<std::string, AnyConfig> tuned;            // for forbid_reautotune
   std::map<std::string, std::string> tried_in_vain;  // keys whose tuning gave nothing, and why
   std::set<std::string> warned;
-  ScalarWatch scalars;
+  KeyWatch watch;
 
   // Whether the calling thread is tuning this key, or something its tuner waits for: waiting would
   // never end. With the mutex held.

@@ -691,6 +691,46 @@ TEST_F(Chain, AScalarThatMakesManyKeysIsPointedOutOnce) {
               ElementsAre(testing::AllOf(HasSubstr("[step@v0] argument 1"), HasSubstr("Unkeyed"))));
 }
 
+// Whose output is `Less` shorter than its input.
+template <int64_t Less>
+struct Shorten {
+  static constexpr std::string_view op_id = "shorten";
+  struct Config {};
+  void run(const Config&, ejk::View<const float, 2>, ejk::Out<ejk::View<float, 2>>) const {}
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+template <int64_t Less>
+void call_with_rows(const ejk::Executor& executor, int64_t rows, int64_t columns = 3) {
+  executor(Shorten<Less>{}, ejk::Tensor::of<float>({rows, columns}),
+           ejk::Tensor::of<float>({rows - Less, columns}));
+}
+
+TEST_F(Chain, ASizeThatMakesManyKeysIsPointedOutOnce) {
+  const ejk::Executor executor(setup.options());
+  for (int64_t rows = 10; rows < 25; ++rows) call_with_rows<0>(executor, rows);
+  EXPECT_THAT(setup.warnings.take(), IsEmpty()) << "15 are not many";
+  for (int64_t rows = 25; rows < 100; ++rows) call_with_rows<0>(executor, rows);
+  EXPECT_THAT(setup.warnings.take(),
+              ElementsAre(testing::AllOf(HasSubstr("[shorten@v0] dimension 0 of argument 0"),
+                                         HasSubstr("ejk::bucketed"))));
+}
+
+TEST_F(Chain, ShapesThatMakeManyKeysArePointedOutOnce) {
+  const ejk::Executor executor(setup.options());
+  for (int64_t rows = 10; rows < 73; ++rows) call_with_rows<1>(executor, rows);
+  EXPECT_THAT(setup.warnings.take(), IsEmpty()) << "63 are not many";
+  for (int64_t rows = 73; rows < 200; ++rows) call_with_rows<1>(executor, rows);
+  EXPECT_THAT(setup.warnings.take(), ElementsAre(testing::AllOf(HasSubstr("[shorten@v0] shapes"),
+                                                                HasSubstr("ejk::bucketed"))));
+}
+
+TEST_F(Chain, SomeShapesOfSeveralSizesArePointedOutToNobody) {
+  const ejk::Executor executor(setup.options());
+  for (int64_t rows = 10; rows < 17; ++rows)
+    for (int64_t columns = 20; columns < 28; ++columns) call_with_rows<0>(executor, rows, columns);
+  EXPECT_THAT(setup.warnings.take(), IsEmpty());
+}
+
 // ---- parts of one's own
 // ----------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 #include <ejk/argument.h>
 #include <ejk/autotune.h>
 #include <ejk/batch.h>
+#include <ejk/bucket.h>
 #include <ejk/cache.h>
 #include <ejk/candidates.h>
 #include <ejk/config.h>
