@@ -244,13 +244,14 @@ class Batched {
   // nothing if it returns nothing.
   template <class... Args>
   auto operator()(Args&&... args) const {
-    return run(std::index_sequence_for<Args...>{}, args...);
+    using P = detail::Plan<K, Context::batch, detail::call_platform<Args...>()>;
+    if constexpr (!P::sound) return detail::NoResult{};
+    else return run<P>(std::index_sequence_for<Args...>{}, args...);
   }
 
  private:
-  template <size_t... I, class... Args>
+  template <class P, size_t... I, class... Args>
   auto run(std::index_sequence<I...>, Args&... args) const {
-    using P = detail::Plan<K, Context::batch, detail::call_platform<Args...>()>;
     static_assert(sizeof...(Args) == P::arity,
                   "ejk: a batched call takes all of run's parameters, by position");
     // A prepare that makes run's arguments from others is the caller's own business here.
@@ -321,8 +322,8 @@ class Batched {
         configs.which.push_back(at->second);
         if (!is_new) continue;
       }
-      configs.all.push_back(executor_.choose<P>(kernel_, params, {}, axes)
-                                .config.template as<typename K::Config>());
+      configs.all.push_back(
+          executor_.choose<P>(kernel_, params, {}, axes).config.template as<typename K::Config>());
     }
     return configs;
   }

@@ -164,13 +164,15 @@ class alignas(64) Executor {
   decltype(auto) call_with(const K& kernel, const typename K::Config& config,
                            Args&&... args) const {
     using P = detail::Plan<K, C, detail::call_platform<Args...>()>;
-    return with_params<P>(
-        kernel,
-        [&](auto&& params) -> decltype(auto) {
-          if (!quiet_) choose<P>(kernel, params, make_config(config));  // tells events and hooks
-          return P::run(kernel, config, params);
-        },
-        std::forward<Args>(args)...);
+    if constexpr (!P::sound) return detail::NoResult{};
+    else
+      return with_params<P>(
+          kernel,
+          [&](auto&& params) -> decltype(auto) {
+            if (!quiet_) choose<P>(kernel, params, make_config(config));  // tells events and hooks
+            return P::run(kernel, config, params);
+          },
+          std::forward<Args>(args)...);
   }
 
   // What a call would run with, without running it: a Chosen<Config>.
@@ -192,13 +194,17 @@ class alignas(64) Executor {
   requires(!detail::config_comes_first<K, Args...>) auto compile(const K& kernel,
                                                                  Args&&... args) const {
     using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
-    auto chosen = choose_config(kernel, std::forward<Args>(args)...);
-    return Compiled<P>(kernel, std::move(chosen.config), chosen.origin);
+    if constexpr (!P::sound) return detail::NoResult{};
+    else {
+      auto chosen = choose_config(kernel, std::forward<Args>(args)...);
+      return Compiled<P>(kernel, std::move(chosen.config), chosen.origin);
+    }
   }
   template <class K, class... Args>
   auto compile(const K& kernel, const typename K::Config& config, Args&&...) const {
     using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
-    return Compiled<P>(kernel, config, Origin::override_);
+    if constexpr (!P::sound) return detail::NoResult{};
+    else return Compiled<P>(kernel, config, Origin::override_);
   }
 
   // Every tier: what it held, why it did or did not answer. Changes nothing. Needs a selector
@@ -233,7 +239,8 @@ class alignas(64) Executor {
   template <class K, class... Args>
   auto vjp(const K& kernel, Args&&... args) const {
     using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
-    if constexpr (!detail::has_gradient<P>) {
+    if constexpr (!P::sound) return detail::NoResult{};
+    else if constexpr (!detail::has_gradient<P>) {
       static_cast<void>(detail::mistake::kernel_has_no_gradient<K>{});
     } else {
       (refuse_temporary<K, Args>(), ...);
@@ -346,14 +353,17 @@ class alignas(64) Executor {
   // Calls f with run's parameters, made from the caller's arguments through prepare.
   template <class P, class K, class F, class... Args>
   static decltype(auto) with_params(const K& kernel, F&& f, Args&&... args) {
-    if constexpr (P::has_prepare) {
+    if constexpr (!P::sound) return detail::NoResult{};
+    else if constexpr (P::has_prepare) {
       auto prepared = prepare<K>(kernel, std::forward<Args>(args)...);
-      return std::apply(
-          [&](auto&... p) -> decltype(auto) {
-            auto params = P::bind_all(p...);
-            return f(params);
-          },
-          prepared);
+      if constexpr (!detail::is_a<decltype(prepared), std::tuple>) return detail::NoResult{};
+      else
+        return std::apply(
+            [&](auto&... p) -> decltype(auto) {
+              auto params = P::bind_all(p...);
+              return f(params);
+            },
+            prepared);
     } else {
       auto params = P::bind_all(std::forward<Args>(args)...);
       return f(params);

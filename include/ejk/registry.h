@@ -170,12 +170,15 @@ std::unique_ptr<RebuiltCall> rebuild_kernel(const RecordedCall& call) {
 
 template <class K>
 KernelType kernel_type() {
-  return {std::string(K::op_id) + "@v" + std::string(version_of<K>()),
-          std::string(type_name<K>()),
-          &rebuild_kernel<K>,
-          &make_ready<K>,
-          has_gradient<Plan<K, Context::plain, Platform::cpu>>,
-          &config_type<typename Plan<K, Context::plain, Platform::cpu>::Config>()};
+  using P = Plan<K, Context::plain, Platform::cpu>;
+  if constexpr (!P::sound) return {};
+  else
+    return {std::string(K::op_id) + "@v" + std::string(version_of<K>()),
+            std::string(type_name<K>()),
+            &rebuild_kernel<K>,
+            &make_ready<K>,
+            has_gradient<P>,
+            &config_type<typename P::Config>()};
 }
 
 template <class K>

@@ -18,188 +18,19 @@
 #include <ejk/detail/exact_shapes.h>
 #include <ejk/detail/hash.h>
 #include <ejk/detail/hooks.h>
+#include <ejk/detail/mistakes.h>
 #include <ejk/kernel.h>
 
 namespace ejk::detail {
-
-// One struct per mistake: the compiler's first line names the kernel, the assertion what to do.
-namespace mistake {
-template <class Kernel>
-struct kernel_has_no_config {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel needs a nested type `Config` (an empty struct will do)");
-};
-template <class Kernel>
-struct kernel_is_final {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel must not be final: its hooks are found by deriving from it");
-};
-template <class Kernel>
-struct config_cannot_be_written {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's Config must be made of bools, numbers, enums, strings, "
-                "optionals, vectors, arrays, "
-                "tuples, maps and plain structs, and have defaults; one with a base, C arrays or "
-                "more than 24 fields "
-                "names its fields with EJK_CONFIG");
-};
-template <class Kernel>
-struct kernel_has_no_op_id {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel needs `static constexpr std::string_view op_id = \"name\";`");
-};
-template <class Kernel>
-struct kernel_has_no_run_for_this_platform {
-  static_assert(
-      sizeof(Kernel) == 0,
-      "ejk: the kernel needs `R run(const Config&, arguments...) const` (or run_{platform} for the "
-      "platform its arguments live on)");
-};
-template <class Kernel>
-struct run_is_overloaded_or_a_template {
-  static_assert(
-      sizeof(Kernel) == 0,
-      "ejk: the kernel's run is overloaded or a template, so its parameters are unknown; make the "
-      "struct the template, or name them: using Arguments = ejk::list<...>;");
-};
-template <class Kernel>
-struct run_is_not_const {
-  static_assert(sizeof(Kernel) == 0, "ejk: the kernel's run must be const (or static)");
-};
-template <class Kernel>
-struct run_does_not_take_the_config_first {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the first parameter of the kernel's run must be `const Config&`");
-};
-template <class Kernel, int Number, class Parameter>
-struct parameter_cannot_be_keyed {
-  static_assert(
-      sizeof(Kernel) == 0,
-      "ejk: a parameter of the kernel's run (<Kernel, number, type>) is of a type the library does "
-      "not know; add `void ejk_key(ejk::KeySink&, const Type&)` beside it, or take an ejk::View");
-};
-template <class Kernel>
-struct data_members_cannot_be_keyed {
-  static_assert(
-      sizeof(Kernel) == 0,
-      "ejk: the kernel has data members that cannot be found; make it an aggregate of plain "
-      "values, or add a `key` hook that says what counts");
-};
-template <class Kernel>
-struct heuristic_cfg_has_another_signature {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's heuristic_cfg must be `Config heuristic_cfg(const "
-                "ejk::Invocation&) const`");
-};
-template <class Kernel>
-struct candidate_cfgs_has_another_signature {
-  static_assert(
-      sizeof(Kernel) == 0,
-      "ejk: the kernel's candidate_cfgs must be `std::vector<Config> (or ejk::Space<Config>) "
-      "candidate_cfgs(const ejk::Invocation&) const`");
-};
-template <class Kernel>
-struct is_valid_has_another_signature {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's is_valid must be `bool is_valid(const Config&, const "
-                "ejk::Invocation&) const`");
-};
-template <class Kernel>
-struct reference_has_another_signature {
-  static_assert(
-      sizeof(Kernel) == 0,
-      "ejk: the kernel's reference must take run's parameters without the config, be const and "
-      "return what run returns");
-};
-template <class Kernel>
-struct key_has_another_signature {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's key must take run's parameters without the config, be const and "
-                "return what "
-                "counts: one value or a std::tuple of values");
-};
-template <class Kernel, size_t Given, size_t Wanted>
-struct wrong_number_of_arguments {
-  static_assert(
-      sizeof(Kernel) == 0,
-      "ejk: the call has another number of arguments than the kernel's run has parameters after "
-      "the config (<Kernel, given, wanted>)");
-};
-template <class Kernel>
-struct prepare_does_not_return_a_tuple {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: the kernel's prepare must return a std::tuple of run's arguments");
-};
-}  // namespace mistake
 
 template <class K>
 concept HasVersion = requires {
   { K::version } -> std::convertible_to<std::string_view>;
 };
 template <class K>
-concept HasConfig = requires {
-  typename K::Config;
-};
-template <class K>
-concept HasOpId = requires {
-  { K::op_id } -> std::convertible_to<std::string_view>;
-};
-template <class K>
-concept NamesArguments = requires {
-  typename K::Arguments;
-};
-
-template <class K>
 constexpr std::string_view version_of() {
   if constexpr (HasVersion<K>) return K::version;
   else return "0";
-}
-
-template <class T>
-struct ListToTuple;
-template <class... T>
-struct ListToTuple<list<T...>> {
-  using type = std::tuple<T...>;
-};
-template <class T>
-struct DropFirst;
-template <class A, class... T>
-struct DropFirst<std::tuple<A, T...>> {
-  using First = A;
-  using type = std::tuple<T...>;
-};
-template <>
-struct DropFirst<std::tuple<>> {
-  using First = void;
-  using type = std::tuple<>;
-};
-
-// run's parameters after the config, as written.
-template <class K, class Run>
-consteval auto find_parameters() {
-  if constexpr (!Run::template unique<K> && NamesArguments<K>)
-    return std::type_identity<typename ListToTuple<typename K::Arguments>::type>{};
-  else if constexpr (!Run::template unique<K>) {
-    static_cast<void>(mistake::run_is_overloaded_or_a_template<K>{});
-    return std::type_identity<std::tuple<>>{};
-  } else {
-    using S = Signature<decltype(Run::template pointer<K>())>;
-    if constexpr (!S::is_const) {
-      static_cast<void>(mistake::run_is_not_const<K>{});
-      return std::type_identity<std::tuple<>>{};
-    } else {
-      using Split = DropFirst<typename S::Parameters>;
-      if constexpr (!std::same_as<std::remove_cvref_t<typename Split::First>, typename K::Config>)
-        static_cast<void>(mistake::run_does_not_take_the_config_first<K>{});
-      return std::type_identity<typename Split::type>{};
-    }
-  }
-}
-
-template <class K, int I, class P>
-consteval bool check_parameter() {
-  if constexpr (!Argument<P>) static_cast<void>(mistake::parameter_cannot_be_keyed<K, I, P>{});
-  return true;
 }
 
 template <class Raw>
@@ -230,30 +61,17 @@ inline constexpr bool can_be_in_key<std::tuple<T...>> = (can_be_in_key<T> && ...
 
 template <class K, Context C, Platform P>
 struct Plan {
+  static constexpr bool sound = true;
   static constexpr Context context = C;
   static constexpr Platform platform = P;
   using Kernel = K;
-
-  static consteval bool check_kernel() {
-    if constexpr (!HasConfig<K>) static_cast<void>(mistake::kernel_has_no_config<K>{});
-    else if constexpr (!HasOpId<K>) static_cast<void>(mistake::kernel_has_no_op_id<K>{});
-    else if constexpr (std::is_final_v<K>) static_cast<void>(mistake::kernel_is_final<K>{});
-    else if constexpr (!MadeOfValues<typename K::Config> ||
-                       !std::default_initializable<typename K::Config>)
-      static_cast<void>(mistake::config_cannot_be_written<K>{});
-    else if constexpr (!hook_t<K, run_family, C, P>::found)
-      static_cast<void>(mistake::kernel_has_no_run_for_this_platform<K>{});
-    return true;
-  }
-  static_assert(check_kernel());
-
   using Config = typename K::Config;
   using Run = hook_t<K, run_family, C, P>;
   using Heuristic = hook_t<K, heuristic_cfg_family, C, P>;
   using Candidates = hook_t<K, candidate_cfgs_family, C, P>;
   using Forward = hook_t<K, fwd_with_residuals_family, C, P>;
   using Vjp = hook_t<K, vjp_family, C, P>;
-  using Raws = typename decltype(find_parameters<K, Run>())::type;
+  using Raws = ParametersOf<K, Run>;
   static constexpr size_t arity = std::tuple_size_v<Raws>;
   template <size_t I>
   using Raw = std::tuple_element_t<I, Raws>;
@@ -265,25 +83,12 @@ struct Plan {
   static constexpr bool has_is_valid = has<K, hook_is_valid>;
   static constexpr bool has_prepare = has<K, hook_prepare>;
 
-  template <size_t... I>
-  static consteval bool check_parameters(std::index_sequence<I...>) {
-    return (check_parameter<K, static_cast<int>(I), Param<I>>() && ...);
-  }
-  static_assert(check_parameters(Indices{}));
-
-  static consteval bool check_members() {
-    if constexpr (!std::is_empty_v<K> && !has_key && !MadeOfValues<K>)
-      static_cast<void>(mistake::data_members_cannot_be_keyed<K>{});
-    return true;
-  }
-  static_assert(check_members());
-
   // -- key words -----------------------------------------------------------------------------
 
   template <size_t... I>
   static consteval int words_of_parameters(std::index_sequence<I...>) {
-    return sum_of_words({total_words<Param<I>...>(),
-                         (has_is_valid ? shape_words<!has_key, Param<I>>() : 0)...});
+    return sum_of_words(
+        {total_words<Param<I>...>(), (has_is_valid ? shape_words<!has_key, Param<I>>() : 0)...});
   }
   static constexpr int parameter_words = words_of_parameters(Indices{});
   static constexpr bool fixed =
@@ -391,7 +196,10 @@ struct Plan {
   static auto bind_all(A&&... args) {
     if constexpr (positional < A... >> arity) {
       static_cast<void>(mistake::wrong_number_of_arguments<K, positional<A...>, arity>{});
-      return std::tuple<>{};
+      return []<size_t... I>(std::index_sequence<I...>) {
+        return std::tuple<Param<I>&...>(no_value<Param<I>>()...);
+      }
+      (Indices{});
     } else {
       auto passed = std::forward_as_tuple(std::forward<A>(args)...);
       return [&]<size_t... I>(std::index_sequence<I...>) {
@@ -486,6 +294,13 @@ struct Plan {
     if constexpr (is_named<Param<I>>)
       names += (names.empty() ? "" : ", ") + std::string(Param<I>::name);
   }
+};
+
+// Of a kernel of which the compiler has said what is wrong: there is nothing to call.
+template <class K, Context C, Platform P>
+requires(!is_sound<K, C, P>()) struct Plan<K, C, P> {
+  static constexpr bool sound = false;
+  struct Config {};
 };
 
 }  // namespace ejk::detail

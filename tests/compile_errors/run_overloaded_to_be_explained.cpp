@@ -1,0 +1,12 @@
+// expect: is overloaded or a template
+#include <ejk/ejk.h>
+#include <iostream>
+
+struct Broken {
+  static constexpr std::string_view op_id = "broken";
+  struct Config {};
+  float run(const Config&, int) const { return 0; }
+  float run(const Config&, float) const { return 0; }
+};
+
+void call(ejk::Executor& executor) { std::cout << executor.explain(Broken{}, 1); }
