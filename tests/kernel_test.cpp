@@ -328,6 +328,36 @@ TEST(Hooks, AreInheritedAndOverridden) {
   EXPECT_EQ(e(Child{}, 1), "child");
 }
 
+// Names like those of hooks, for something else or beside the hook itself.
+struct WithHelpers {
+  static constexpr std::string_view op_id = "with_helpers";
+  struct Config {
+    int block = 1;
+  };
+  static inline int heuristic = 4;
+  static inline std::vector<int> candidates = {1};
+  int run(const Config& c, int) const { return valid(c) ? c.block : -1; }
+  bool valid(const Config& c) const { return c.block > 0; }
+  bool validate(const Config& c, const Invocation&) const { return valid(c); }
+  bool is_valid(const Config& c, const Invocation& inv) const { return validate(c, inv); }
+  Config heuristic_cfg(const Invocation&) const { return {heuristic}; }
+  int make_key(int, int) const { return 0; }
+};
+struct WithoutParameters {
+  static constexpr std::string_view op_id = "without_parameters";
+  struct Config {};
+  int run(const Config&) const { return ref() + keys(); }
+  int ref() const { return 1; }
+  int keys() const { return 2; }
+  Config heuristic_cfg(const Invocation&) const { return {}; }
+};
+
+TEST(Hooks, FunctionsOfTheKernelsOwnMayHaveNamesLikeThem) {
+  const Executor e = fresh_executor();
+  EXPECT_EQ(e(WithHelpers{}, 1), 4);
+  EXPECT_EQ(e(WithoutParameters{}), 3);
+}
+
 // ---- from arguments to parameters --------------------------------------------------------------
 
 // Runs f on its parameters.

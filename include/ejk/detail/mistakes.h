@@ -13,6 +13,7 @@
 #include <ejk/config.h>
 #include <ejk/detail/argument_containers.h>
 #include <ejk/detail/hooks.h>
+#include <ejk/detail/misspelt_hooks.h>
 
 namespace ejk::detail {
 
@@ -229,7 +230,7 @@ consteval bool is_sound() {
     else {
       using Raws = ParametersOf<K, Run>;
       if constexpr (!parameters_can_be_keyed<K, Raws>()) return false;
-      else return members_can_be_keyed<K>();
+      else return members_can_be_keyed<K>() && spells_hooks_right<K>(std::type_identity<Raws>{});
     }
   }
 }

@@ -1,0 +1,11 @@
+// expect: did you mean heuristic_cfg
+#include <ejk/ejk.h>
+
+struct Broken {
+  static constexpr std::string_view op_id = "broken";
+  struct Config {};
+  void run(const Config&, int) const {}
+  static Config heuristics(const ejk::Invocation&) { return {}; }
+};
+
+void call(ejk::Executor& executor) { executor(Broken{}, 1); }
