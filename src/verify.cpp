@@ -155,11 +155,13 @@ double usual_magnitude(const OutputBytes& output) {
 // Counts what differs and remembers the first place. Millions of elements may differ: `describe`
 // gives the texts of both sides only there.
 struct Mismatch {
-  size_t count = 0, first = 0, total = 0;
+  size_t count = 0, first = 0, last = 0, total = 0;
   std::pair<std::string, std::string> got_and_expected;
+  // Both parts of a complex number have the index of the number.
   template <class Describe>
   void add(size_t index, const Describe& describe) {
-    if (count++ == 0) first = index, got_and_expected = describe();
+    if (count > 0 && index == std::exchange(last, index)) return;
+    if (count++ == 0) first = last = index, got_and_expected = describe();
   }
 };
 
@@ -202,16 +204,17 @@ Mismatch compare(const OutputBytes& got, const OutputBytes& expected, const Outp
                  double scale, const Tolerance& allowed) {
   Mismatch m;
   const bool numbers = as_numbers(got.dtype, [&](size_t width, auto read) {
-    m.total = got.bytes.size() / width;
+    const size_t parts = dtype_bits(got.dtype) / 8 / width;
+    m.total = got.bytes.size() / width / parts;
     for_each_different(got, expected, width, [&](size_t i) {
       const std::byte *a = &got.bytes[i * width], *b = &expected.bytes[i * width];
       const double left = read(a), right = read(b);
       const std::byte* before = untouched == nullptr ? nullptr : &untouched->bytes[i * width];
       if (!close(left, right, scale, allowed))
-        m.add(i,
+        m.add(i / parts,
               [&] { return std::pair(fmt::format("{:.9g}", left), fmt::format("{:.9g}", right)); });
       else if (std::isnan(left) && left_unwritten(a, b, before, width))
-        m.add(i, [] { return std::pair("nothing written", "nan"); });
+        m.add(i / parts, [] { return std::pair("nothing written", "nan"); });
     });
   });
   if (numbers) return m;

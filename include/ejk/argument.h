@@ -19,6 +19,7 @@ namespace ejk {
 //   std::span<T>, std::vector<T>, DLPack tensors
 //   integers, bools, enums, strings               by value
 //   floating-point numbers                        by type: Keyed<float> makes the value count
+//   complex numbers                               by type
 //   optional, tuple, pair, array, map, vector     by structure and what they hold
 //   plain structs                                 by the values of their fields
 //   Out<...>                                      as what is inside, see Invocation::spec

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <bit>
+#include <complex>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -80,6 +81,10 @@ consteval int dtype_index_of() {
   else if constexpr (std::same_as<U, BFloat16>) return static_cast<int>(DType::bfloat16);
   else if constexpr (std::same_as<U, float>) return static_cast<int>(DType::float32);
   else if constexpr (std::same_as<U, double>) return static_cast<int>(DType::float64);
+  else if constexpr (std::same_as<U, std::complex<float>>)
+    return static_cast<int>(DType::complex64);
+  else if constexpr (std::same_as<U, std::complex<double>>)
+    return static_cast<int>(DType::complex128);
   else if constexpr (std::integral<U> && sizeof(U) <= 8) {
     constexpr int first = static_cast<int>(std::is_signed_v<U> ? DType::int8 : DType::uint8);
     return first + std::countr_zero(sizeof(U));
