@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Compiles every header in a translation unit of its own: each must include what it uses.
+# Compiles every header in a translation unit of its own: each must include what it uses, without a
+# warning under the options that users' projects may have.
 function(ejk_check_headers_alone target)
   set(units)
   foreach(header IN LISTS ARGN)
@@ -10,4 +11,5 @@ function(ejk_check_headers_alone target)
   endforeach()
   add_library(${target} OBJECT ${units})
   target_link_libraries(${target} PRIVATE ejk ejk_warnings)
+  target_compile_options(${target} PRIVATE -Wpedantic -Wsign-conversion)
 endfunction()

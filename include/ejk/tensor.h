@@ -105,8 +105,9 @@ template <Element T, int Rank>
 struct View {
   using element_type = T;
   static constexpr int rank = Rank;
+  using Sizes = std::array<int64_t, static_cast<size_t>(Rank)>;
   T* data = nullptr;
-  std::array<int64_t, Rank> shape{};
+  Sizes shape{};
 
   int64_t size() const {
     int64_t n = 1;
@@ -128,13 +129,13 @@ template <Element T, int Rank>
 struct StridedView {
   using element_type = T;
   static constexpr int rank = Rank;
+  using Sizes = std::array<int64_t, static_cast<size_t>(Rank)>;
   T* data = nullptr;
-  std::array<int64_t, Rank> shape{};
-  std::array<int64_t, Rank> strides{};
+  Sizes shape{};
+  Sizes strides{};
 
   StridedView() = default;
-  StridedView(T* first, std::array<int64_t, Rank> sizes, std::array<int64_t, Rank> steps)
-      : data(first), shape(sizes), strides(steps) {}
+  StridedView(T* first, Sizes sizes, Sizes steps) : data(first), shape(sizes), strides(steps) {}
   StridedView(const View<T, Rank>& packed) : data(packed.data), shape(packed.shape) {
     int64_t step = 1;
     for (size_t d = Rank; d-- > 0; step *= shape[d]) strides[d] = step;

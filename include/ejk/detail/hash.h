@@ -7,8 +7,10 @@
 
 namespace ejk::detail {
 
+__extension__ using uint128 = unsigned __int128;
+
 inline uint64_t multiply_fold(uint64_t a, uint64_t b) {
-  const auto product = static_cast<unsigned __int128>(a) * b;
+  const auto product = static_cast<uint128>(a) * b;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 

@@ -203,13 +203,15 @@ consteval bool has_parameters() {
 }
 
 // Of several only the first is named.
-template <class K, class Raws, int I = 0>
+template <class K, class Raws, size_t I = 0>
 consteval bool parameters_can_be_keyed() {
-  if constexpr (I == static_cast<int>(std::tuple_size_v<Raws>)) return true;
+  if constexpr (I == std::tuple_size_v<Raws>) return true;
   else {
     using P = std::remove_cvref_t<std::tuple_element_t<I, Raws>>;
     if constexpr (Argument<P>) return parameters_can_be_keyed<K, Raws, I + 1>();
-    else return static_cast<void>(mistake::parameter_cannot_be_keyed<K, I, P>{}), false;
+    else
+      return static_cast<void>(mistake::parameter_cannot_be_keyed<K, static_cast<int>(I), P>{}),
+             false;
   }
 }
 

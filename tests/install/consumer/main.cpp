@@ -26,6 +26,39 @@ struct Saxpy {  // y += alpha x
   }
 };
 
+// Of many things one, so that their headers are compiled with this project's warnings.
+struct Square {
+  static constexpr std::string_view op_id = "consumer_square", version = "1";
+  struct Config {
+    int block = 1;
+    EJK_CONFIG(Config, block)
+  };
+  using In = ejk::StridedView<const float, 1>;
+  using Result = ejk::Out<ejk::View<float, 1>>;
+
+  void run(const Config&, In x, Result y, ejk::Named<"scale", float, 1.f> scale) const {
+    for (int64_t i = 0; i < x.shape[0]; ++i) (*y)(i) = scale * x(i) * x(i);
+  }
+  auto key(const In& x, const Result& y, float) const {
+    return std::tuple(ejk::bucketed(x), ejk::bucketed(y));
+  }
+  bool is_valid(const Config& config, const ejk::Invocation&) const { return config.block > 0; }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+  auto candidate_cfgs(const ejk::Invocation&) const {
+    return ejk::space<Config>().param(&Config::block, {1, 2});
+  }
+};
+EJK_REGISTER(Square);
+
+bool squares(const ejk::Executor& executor) {
+  const std::vector<float> x(6, 3.f);
+  std::vector<float> y(6);
+  executor(Square{}, x, y, ejk::kw("scale", 2.f));
+  const auto rows = ejk::Tensor::of<float>({2, 3}, x), squared = ejk::Tensor::of<float>({2, 3});
+  ejk::vmap_with_config(executor, Square{}, 0, 0, ejk::none)(rows, squared, 2.f);
+  return y[5] == 18 && squared.data<float>()[5] == 18;
+}
+
 int main() {
   const std::vector<float> x(5000, 1.f);
   std::vector<float> y(5000, 1.f);
@@ -34,6 +67,7 @@ int main() {
   executor(Saxpy{}, Saxpy::Config{.block = 256}, 2.f, x, y);
   for (float v : y)
     if (v != 5.f) return std::printf("expected 5, got %g\n", static_cast<double>(v)), 1;
+  if (!squares(executor)) return std::puts("expected 18"), 1;
   const auto [config, origin] = executor.choose_config(Saxpy{}, 2.f, x, y);
   std::printf("block %d\n", config.block);
   return 0;
