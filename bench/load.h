@@ -13,9 +13,9 @@
 
 #include <ejk/tuner.h>
 
-#include "compare.h"
 #include "harness.h"
-#include "measure.h"
+#include "sample.h"
+#include "statistics.h"
 
 namespace bench {
 
@@ -59,12 +59,25 @@ class BusyProcesses {
   std::vector<pid_t> children_;
 };
 
-// The clock a race of these would use: one for all, wall if any of them needs it.
-inline ejk::detail::Clock clock_for(ejk::Trial& trial, const std::vector<ejk::AnyConfig>& configs) {
-  auto clock = ejk::detail::Clock::thread_cpu;
-  for (const ejk::AnyConfig& c : configs)
-    if (ejk::detail::warm_up(trial, c, 1).needs_wall()) clock = ejk::detail::Clock::wall;
-  return clock;
+inline ejk::detail::Sampler sampler_of(ejk::Trial& trial) {
+  return {*ejk::system_stopwatch(), trial};
+}
+
+// As a race would measure these: one way for all, by wall time if any of them needs it, and as
+// often as the fastest needs.
+inline ejk::detail::Sampling sampling_of(ejk::Trial& trial,
+                                         const std::vector<ejk::AnyConfig>& configs) {
+  using namespace ejk::detail;
+  Sampler sampler = sampler_of(trial);
+  Sampling sampling{.clock = ejk::Clock::thread_cpu};
+  std::vector<Footprint> warm;
+  for (const ejk::AnyConfig& c : configs) {
+    warm.push_back(sampler.warm_up(c, 1));
+    if (needs_wall(warm.back().elapsed)) sampling.clock = ejk::Clock::wall;
+  }
+  for (const Footprint& f : warm)
+    sampling.repeats = std::max(sampling.repeats, sampler.repeats(f, sampling));
+  return sampling;
 }
 
 struct Comparison {
@@ -82,15 +95,15 @@ inline Comparison compare(ejk::Trial& trial, const ejk::AnyConfig& first,
   using namespace ejk::detail;
   constexpr int least_rounds = 60, most_rounds = 1000;
   constexpr double confidence = 0.99;  // some fifty comparisons are made and none may be a mistake
-  const Clock clock = clock_for(trial, {first, second});
-  const int64_t repeats = repeats_for(sample_seconds(trial, second, 1, {.clock = clock}));
+  const Sampling sampling = sampling_of(trial, {first, second});
+  Sampler sampler = sampler_of(trial);
   const std::vector<const ejk::AnyConfig*> turns = {&first, &first, &second, &second};
   std::vector<std::vector<double>> taken(turns.size());
   std::mt19937_64 random(1);
   const double stop = seconds() + budget_seconds;
   for (int r = 0; r < least_rounds || (r < most_rounds && seconds() < stop); ++r)
     for (size_t i : shuffled(turns.size(), random))
-      taken[i].push_back(sample_seconds(trial, *turns[i], repeats, {.clock = clock}));
+      taken[i].push_back(sampler.take(*turns[i], sampling).seconds);
   const auto over = [&](size_t a, size_t b) {
     return median_interval(paired_ratios(taken[a], taken[b]), confidence);
   };

@@ -17,6 +17,7 @@
 #include <ejk/search.h>
 
 #include "harness.h"
+#include "recorded.h"
 
 namespace {
 
@@ -24,20 +25,6 @@ namespace fs = std::filesystem;
 
 constexpr int max_evaluations = 400;
 constexpr int budgets[] = {25, 50, 100, 200, 400};
-
-// Reads through gzip, which every Debian has: a benchmark is no reason to link a library.
-std::string unzipped(const fs::path& path) {
-  if (path.string().find('\'') != std::string::npos)
-    throw std::runtime_error("a quote in " + path.string());
-  const std::string command = fmt::format("gzip -dc -- '{}'", path.string());
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-  if (!pipe) throw std::runtime_error("cannot run gzip");
-  std::string text, buffer(1 << 16, '\0');
-  while (const size_t n = fread(buffer.data(), 1, buffer.size(), pipe.get()))
-    text.append(buffer, 0, n);
-  if (text.empty()) throw std::runtime_error("cannot read " + path.string());
-  return text;
-}
 
 struct Space {
   std::string name, kernel;
@@ -98,7 +85,7 @@ void set_scored_points(Space& space) {
 }
 
 Space read_space(const fs::path& path) {
-  const ejk::Value data = ejk::parse_json(unzipped(path));
+  const ejk::Value data = ejk::parse_json(bench::unzipped(path));
   Space out;
   out.name = path.stem().stem().string();
   const ejk::Value* kernel = data.find("kernel");
@@ -291,10 +278,7 @@ int main() try {
   const char* given_seeds = std::getenv("SEEDS");
   const int seeds = std::max(1, given_seeds ? std::atoi(given_seeds) : 10);
 
-  std::vector<fs::path> files;
-  if (fs::is_directory(folder))
-    for (const auto& entry : fs::directory_iterator(folder))
-      if (entry.path().string().ends_with(".json.gz")) files.push_back(entry.path());
+  const std::vector<fs::path> files = bench::recorded_files(folder);
   if (files.empty()) {
     fmt::print(
         stderr,
@@ -302,7 +286,6 @@ int main() try {
         folder.string());
     return 1;
   }
-  std::ranges::sort(files);
   std::vector<Space> spaces;
   for (const fs::path& file : files) spaces.push_back(read_space(file));
 

@@ -27,8 +27,11 @@ using namespace ejk::detail;
 // of the paired medians' intervals.
 constexpr double confidence = 0.999;
 
-// As many turns as the tuner gives a candidate at most.
-constexpr int most_turns = most_rounds + rematch_rounds * most_final_turns;
+// When it looks, how long it goes on and what it calls a tie: fixed, so that figures of different
+// versions of the tuner can be compared.
+constexpr int first_look = 15, most_turns = 444;
+constexpr double tie_band = 0.02;
+int look_after(int rounds) { return rounds + std::max(2, rounds / 5); }
 
 // Where code and data happen to lie makes this much; it is counted apart.
 constexpr double least_harm = 0.005;
@@ -41,8 +44,7 @@ struct Entrant {
 
 struct FullRace {
   std::vector<Entrant> entrants;
-  std::vector<double> control;  // the first entrant's second turns
-  Clock clock = Clock::thread_cpu;
+  Sampling sampling;
 };
 
 // Those whose outputs are right, as the tuner checks them.
@@ -61,23 +63,24 @@ std::vector<AnyConfig> verified(const TuneTask& task) {
 }
 
 void enter(FullRace& race, const TuneTask& task) {
+  Sampler sampler = bench::sampler_of(*task.trial);
   std::vector<Footprint> warm;
+  race.sampling.clock = ejk::Clock::thread_cpu;
   for (const AnyConfig& c : verified(task)) {
     race.entrants.emplace_back().config = c;
-    warm.push_back(warm_up(*task.trial, c, 1));
-    if (warm.back().needs_wall()) race.clock = Clock::wall;
+    warm.push_back(sampler.warm_up(c, 1));
+    if (needs_wall(warm.back().elapsed)) race.sampling.clock = ejk::Clock::wall;
   }
   for (size_t i = 0; i < warm.size(); ++i)
-    race.entrants[i].repeats = repeats_for(warm[i].seconds_per_execution(race.clock));
+    race.entrants[i].repeats = sampler.repeats(warm[i], race.sampling);
 }
 
 void run_round(FullRace& race, ejk::Trial& trial, std::mt19937_64& random) {
-  const size_t twin = race.entrants.size();
-  for (size_t i : shuffled(twin + 1, random)) {
-    const Entrant& e = race.entrants[i % twin];
-    const double taken = sample_seconds(trial, e.config, e.repeats, {.clock = race.clock});
-    if (i == twin) race.control.push_back(taken);
-    else race.entrants[i].seconds.push_back(taken);
+  Sampler sampler = bench::sampler_of(trial);
+  for (size_t i : shuffled(race.entrants.size(), random)) {
+    Entrant& e = race.entrants[i];
+    race.sampling.repeats = e.repeats;
+    e.seconds.push_back(sampler.take(e.config, race.sampling).seconds);
   }
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often a tuning picks the truly best of 8 candidates, beside simpler ways to measure.
-// Options: --tunings N, --quick (10 of them), and to select cells: --gap PERCENT, --ms
-// MILLISECONDS,
-// --load idle|loaded, --kernel arithmetic|stream.
+// How often a tuning picks the truly best of 8 candidates: on recorded noise, then really measured
+// beside simpler ways.
+// Options: --traces DIR (only the replay, of DIR/*.json.gz; default ../shared/noise), --tunings N,
+// --quick (10 of them), and to select cells, without the replay: --gap PERCENT, --us MICROSECONDS
+// or
+// --ms MILLISECONDS, --load idle|loaded, --kernel arithmetic|stream.
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -17,6 +19,7 @@
 
 #include "harness.h"
 #include "load.h"
+#include "replayed_races.h"
 
 namespace {
 
@@ -52,11 +55,11 @@ using Kernel = uint64_t (*)(int64_t units);
 const std::map<std::string, Kernel> kernels = {{"arithmetic", arithmetic}, {"stream", stream}};
 
 double cpu_seconds_of(Kernel kernel, int64_t units) {
-  using namespace ejk::detail;
-  const double begin = seconds_now(Clock::thread_cpu);
-  uint64_t result = kernel(units);
-  bench::clobber(&result);
-  return seconds_now(Clock::thread_cpu) - begin;
+  const auto work = [&] {
+    uint64_t result = kernel(units);
+    bench::clobber(&result);
+  };
+  return ejk::system_stopwatch()->time(work, ejk::Clock::thread_cpu).thread_cpu;
 }
 
 // How many units take that long here, by the median of many runs.
@@ -151,19 +154,21 @@ int runs_in_the_time_of(const ejk::TuneResult& result) {
 
 struct Options {
   int tunings = 60;
-  std::optional<double> gap, ms;
-  std::optional<std::string> load, kernel;
+  std::optional<double> gap, us;
+  std::optional<std::string> load, kernel, traces;
+
+  bool selects_cells() const { return gap || us || load || kernel; }
 };
 
 struct Cell {
   std::string kernel;
-  double ms;
+  double us;
   int gap;  // percent; 0: all candidates are the same
   bool loaded;
 
   std::string text() const {
     char buffer[80];
-    std::snprintf(buffer, sizeof buffer, "%-10s %4.1f ms  %2d %%  %-6s", kernel.c_str(), ms, gap,
+    std::snprintf(buffer, sizeof buffer, "%-10s %6.1f us  %2d %%  %-6s", kernel.c_str(), us, gap,
                   loaded ? "loaded" : "idle");
     return buffer;
   }
@@ -224,16 +229,17 @@ Score run_cell(const Cell& cell, int64_t units, int tunings) {
   return score;
 }
 
+const std::vector<double> usual_us = {2, 13.3, 50, 200, 2000};
+
 std::vector<Cell> selected_cells(const Options& options) {
   std::vector<Cell> cells;
   for (bool loaded : {false, true})
     for (int gap : {0, 3, 5, 10})
       for (const auto& [name, kernel] : kernels)
-        for (double ms : {0.2, 2.})
+        for (double us : options.us ? std::vector{*options.us} : usual_us)
           if (options.load.value_or(loaded ? "loaded" : "idle") == (loaded ? "loaded" : "idle") &&
-              options.gap.value_or(gap) == gap && options.ms.value_or(ms) == ms &&
-              options.kernel.value_or(name) == name)
-            cells.push_back({name, ms, gap, loaded});
+              options.gap.value_or(gap) == gap && options.kernel.value_or(name) == name)
+            cells.push_back({name, us, gap, loaded});
   return cells;
 }
 
@@ -297,7 +303,9 @@ Options parse(const std::vector<std::string>& arguments) {
     const std::string value = i + 1 < arguments.size() ? arguments[++i] : "";
     if (name == "--tunings") options.tunings = std::atoi(value.c_str());
     else if (name == "--gap") options.gap = std::atof(value.c_str());
-    else if (name == "--ms") options.ms = std::atof(value.c_str());
+    else if (name == "--us") options.us = std::atof(value.c_str());
+    else if (name == "--ms") options.us = 1000 * std::atof(value.c_str());
+    else if (name == "--traces") options.traces = value;
     else if (name == "--load") options.load = value;
     else if (name == "--kernel") options.kernel = value;
     else throw std::runtime_error("unknown option " + name);
@@ -305,27 +313,48 @@ Options parse(const std::vector<std::string>& arguments) {
   return options;
 }
 
-void run(const Options& options) {
+std::vector<ejk::Value::Member> replay(const Options& options) {
+  const std::string folder = options.traces.value_or("../shared/noise");
+  const auto files = bench::recorded_files(folder);
+  if (files.empty()) {
+    if (options.traces) throw std::runtime_error("no *.json.gz in " + folder);
+    std::printf("no traces in %s: the replay is left out (--traces DIR)\n", folder.c_str());
+    return {};
+  }
+  bench::ReplayedRaces races;
+  races.run(files);
+  return races.figures();
+}
+
+std::vector<ejk::Value::Member> measure(const Options& options) {
   const std::vector<Cell> cells = selected_cells(options);
   if (cells.empty() || options.tunings < 1) throw std::runtime_error("no cell was selected");
   std::map<std::pair<std::string, double>, int64_t> units;
   for (const Cell& c : cells)
-    units.try_emplace({c.kernel, c.ms}, calibrated_units(kernels.at(c.kernel), 1e-3 * c.ms));
+    units.try_emplace({c.kernel, c.us}, calibrated_units(kernels.at(c.kernel), 1e-6 * c.us));
   double others[1] = {};  // a machine that is shared is never quite idle
   if (getloadavg(others, 1) != 1) others[0] = -1;
   std::printf("share of %d tunings that picked the best of %zu candidates; load average %.1f\n",
               options.tunings, candidates, others[0]);
-  std::printf("%-33s  %7s %3s %9s %9s %4s %8s %8s\n", "kernel, best, gap, machine", "ours", "tie",
+  std::printf("%-35s  %7s %3s %9s %9s %4s %8s %8s\n", "kernel, best, gap, machine", "ours", "tie",
               "mean of 3", "best of N", "N", "s each", "samples");
   Figures figures;
   for (const Cell& c : cells) {
-    const Score score = run_cell(c, units.at({c.kernel, c.ms}), options.tunings);
+    const Score score = run_cell(c, units.at({c.kernel, c.us}), options.tunings);
     print_cell(c, score);
     figures.add(c, score);
   }
   std::vector<ejk::Value::Member> members = figures.members();
   members.push_back({"load_average", others[0]});
-  bench::print_json(std::move(members));
+  return members;
+}
+
+void run(const Options& options) {
+  std::vector<ejk::Value::Member> figures;
+  if (!options.selects_cells()) figures = replay(options);
+  if (!options.traces)
+    for (auto& figure : measure(options)) figures.push_back(std::move(figure));
+  bench::print_json(std::move(figures));
 }
 
 }  // namespace

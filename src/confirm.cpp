@@ -27,7 +27,7 @@ bool is_still_right(Tuning& t, Entrant& e) {
 
 bool may_come_back(const Entrant& e) {
   if (e.status == Status::carried) return e.known.status != "rejected";
-  return e.status == Status::slower || e.status == Status::left_out;
+  return e.status == Status::slower;
 }
 
 // Those that were only slower than it, now or in an earlier tuning.

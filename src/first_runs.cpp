@@ -89,7 +89,7 @@ void run_here(Tuning& t, size_t who) {
   const auto failure = failure_of([&] {
     {
       const Intent intent(t.task.journal, e.config);
-      e.first_run = sample_seconds(*t.task.trial, e.config, 1, Sampling{});
+      e.first_run = t.sampler.take(e.config, Sampling{}).seconds;
     }
     if (const auto overrun = t.task.trial->overrun()) t.reject(e, "out_of_bounds", *overrun);
     else compare(t, who, t.task.trial->outputs(), Place::here);

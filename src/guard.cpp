@@ -37,8 +37,9 @@ std::string_view kind_name(Kind kind) {
   return "unknown";
 }
 
-Guard::Guard(Trial& trial, GuardLimits limits, std::function<bool()> enough)
-    : trial_(trial), limits_(limits), enough_(std::move(enough)) {
+Guard::Guard(Trial& trial, GuardLimits limits, std::function<bool()> enough,
+             std::shared_ptr<Stopwatch> stopwatch)
+    : trial_(trial), limits_(limits), enough_(std::move(enough)), stopwatch_(std::move(stopwatch)) {
   if (limits_.memory_bytes == 0) limits_.memory_bytes = default_memory_limit();
 }
 
@@ -67,7 +68,8 @@ GuardChild& Guard::child_for(size_t job) {
   if (!child_ || !child_->alive() || job >= child_knows_) {
     child_.reset();  // two children at once would need twice the memory
     child_knows_ = jobs_.size();
-    child_ = std::make_unique<GuardChild>(trial_, jobs_, limits_.memory_bytes, enough_);
+    child_ =
+        std::make_unique<GuardChild>(trial_, *stopwatch_, jobs_, limits_.memory_bytes, enough_);
   }
   return *child_;
 }

@@ -57,7 +57,8 @@ struct JobReport;
 class Guard {
  public:
   // A run is given up, as unknown, once `enough` says so, which is asked several times a second.
-  explicit Guard(Trial& trial, GuardLimits limits = {}, std::function<bool()> enough = {});
+  explicit Guard(Trial& trial, GuardLimits limits = {}, std::function<bool()> enough = {},
+                 std::shared_ptr<Stopwatch> stopwatch = system_stopwatch());
   ~Guard();
 
   // What will run later, so that one child can do it all: it knows what was known at its start.
@@ -99,6 +100,7 @@ class Guard {
   Trial& trial_;
   GuardLimits limits_;
   std::function<bool()> enough_;
+  std::shared_ptr<Stopwatch> stopwatch_;  // of a run in the child; deadlines are real
   std::optional<AnyConfig> control_;
   double control_seconds_ = 0;  // the longest seen
   std::string why_not_;

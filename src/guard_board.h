@@ -59,8 +59,8 @@ struct ChildEnds {
 
 // All that happens in the child, from the fork to its end. `host`: who must be its parent.
 // `signals`: the mask the host's thread had.
-[[noreturn]] void live_as_child(Trial& trial, std::span<const Job> jobs, Board& board,
-                                const ChildEnds& ends, uint64_t memory_bytes, pid_t host,
-                                const sigset_t& signals) noexcept;
+[[noreturn]] void live_as_child(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs,
+                                Board& board, const ChildEnds& ends, uint64_t memory_bytes,
+                                pid_t host, const sigset_t& signals) noexcept;
 
 }  // namespace ejk::detail

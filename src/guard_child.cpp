@@ -122,10 +122,10 @@ uint64_t default_memory_limit() {
 
 // ---- starting ----------------------------------------------------------------------------------
 
-GuardChild::GuardChild(Trial& trial, std::span<const Job> jobs, uint64_t memory_bytes,
-                       const std::function<bool()>& enough)
+GuardChild::GuardChild(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs,
+                       uint64_t memory_bytes, const std::function<bool()>& enough)
     : trial_(trial), enough_(enough) {
-  if (!open_channels() || !start(trial, jobs, memory_bytes)) return;
+  if (!open_channels() || !start(trial, stopwatch, jobs, memory_bytes)) return;
   if (wait(Clock::now() + start_deadline) == Event::told) return;
   kill_group(), reap();
   why_not_started_ = with_last_words("a child process was started but did not get ready");
@@ -150,14 +150,16 @@ bool GuardChild::open_channels() {
   return open;
 }
 
-bool GuardChild::start(Trial& trial, std::span<const Job> jobs, uint64_t memory_bytes) {
+bool GuardChild::start(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs,
+                       uint64_t memory_bytes) {
   host_has_threads_ = base::list_directory("/proc/self/task").size() > 1;
   const ChildEnds ends{childs_orders_.get(), childs_events_.get(), childs_stderr_.get(),
                        outputs_.get()};
   const pid_t host = ::getpid();
   const SignalsHeldBack held_back;
   pid_ = ::fork();
-  if (pid_ == 0) live_as_child(trial, jobs, *board_, ends, memory_bytes, host, held_back.before());
+  if (pid_ == 0)
+    live_as_child(trial, stopwatch, jobs, *board_, ends, memory_bytes, host, held_back.before());
   if (pid_ < 0) {
     why_not_started_ = error_text("start a child process");
     return false;

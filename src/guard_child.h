@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include <ejk/stopwatch.h>
 #include <ejk/tuner.h>
 
 #include "base/file.h"
@@ -43,7 +44,7 @@ class GuardChild {
   using Clock = std::chrono::steady_clock;
 
   // The jobs must outlive it. 0 bytes of memory: no limit. `enough` may be empty.
-  GuardChild(Trial& trial, std::span<const Job> jobs, uint64_t memory_bytes,
+  GuardChild(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs, uint64_t memory_bytes,
              const std::function<bool()>& enough);
   // Ends the child and what it started, and leaves no zombie.
   ~GuardChild();
@@ -62,7 +63,7 @@ class GuardChild {
   struct Watch;
 
   bool open_channels();
-  bool start(Trial& trial, std::span<const Job> jobs, uint64_t memory_bytes);
+  bool start(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs, uint64_t memory_bytes);
   Event wait(Clock::time_point deadline);
   void drain_stderr();
   JobReport told(size_t job);

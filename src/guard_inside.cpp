@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -183,7 +182,8 @@ bool write_all(int file, const void* data, size_t bytes) {
 
 // False with errno if the file cannot hold them.
 bool hand_over(const std::vector<OutputBytes>& outputs, int file, Board& board) {
-  if (::lseek(file, 0, SEEK_SET) != 0) return false;  // over the last ones: its pages are used again
+  if (::lseek(file, 0, SEEK_SET) != 0)
+    return false;  // over the last ones: its pages are used again
   uint64_t total = 0;
   for (const OutputBytes& o : outputs) {
     const OutputHeader header{static_cast<uint64_t>(o.dtype), o.bytes.size()};
@@ -222,14 +222,9 @@ Board::Verdict verdict_of(F&& f, Board& board) {
   return threw;
 }
 
-uint64_t now_nanoseconds() {
-  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
-                               std::chrono::nanoseconds(1));
-}
-
-Board::Verdict execute(Trial& trial, Job job, Board& board) {
+Board::Verdict execute(Trial& trial, Stopwatch& stopwatch, Job job, Board& board) {
   using enum Board::Verdict;
-  const uint64_t begin = now_nanoseconds();
+  const double begin = stopwatch.now();
   const Board::Verdict verdict = verdict_of(
       [&] {
         if (job == nullptr) return trial.run_reference() ? passed : no_reference;
@@ -237,7 +232,7 @@ Board::Verdict execute(Trial& trial, Job job, Board& board) {
         return passed;
       },
       board);
-  board.nanoseconds = now_nanoseconds() - begin;
+  board.nanoseconds = static_cast<uint64_t>(1e9 * (stopwatch.now() - begin));
   return verdict;
 }
 
@@ -256,7 +251,8 @@ Board::Verdict report(Trial& trial, const ChildEnds& ends, Board& board) {
       board);
 }
 
-void do_job(Trial& trial, Job job, Board& board, const ChildEnds& ends, uint64_t memory_bytes) {
+void do_job(Trial& trial, Stopwatch& stopwatch, Job job, Board& board, const ChildEnds& ends,
+            uint64_t memory_bytes) {
   using enum Board::Verdict;
   board.why[0] = 0;
   board.starved = false;
@@ -265,7 +261,7 @@ void do_job(Trial& trial, Job job, Board& board, const ChildEnds& ends, uint64_t
   if (verdict == passed) {
     const MemoryLimit limited(memory_bytes);
     tell(ends, board, Board::Phase::running);
-    verdict = execute(trial, job, board);
+    verdict = execute(trial, stopwatch, job, board);
   }
   tell(ends, board, Board::Phase::reporting);
   if (verdict == passed) verdict = report(trial, ends, board);
@@ -275,8 +271,9 @@ void do_job(Trial& trial, Job job, Board& board, const ChildEnds& ends, uint64_t
 
 }  // namespace
 
-void live_as_child(Trial& trial, std::span<const Job> jobs, Board& board, const ChildEnds& ends,
-                   uint64_t memory_bytes, pid_t host, const sigset_t& signals) noexcept {
+void live_as_child(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs, Board& board,
+                   const ChildEnds& ends, uint64_t memory_bytes, pid_t host,
+                   const sigset_t& signals) noexcept {
   own_board = &board;
   become_harmless(ends, host, signals);
   trial.arm();
@@ -287,7 +284,7 @@ void live_as_child(Trial& trial, std::span<const Job> jobs, Board& board, const 
     if (n < 0 && errno == EINTR) continue;
     if (n != sizeof job || job >= jobs.size()) ::_exit(0);
     board.job = job;
-    do_job(trial, jobs[job], board, ends, memory_bytes);
+    do_job(trial, stopwatch, jobs[job], board, ends, memory_bytes);
   }
 }
 

@@ -24,7 +24,7 @@ Outcome outcome_of(const Tuning& t, size_t winner) {
     const Entrant& e = t.entrants[i];
     if (i == winner || !e.candidate()) continue;
     if (e.status == Status::slower) return Outcome::tuned;
-    if (!e.racing() && e.status != Status::left_out) continue;
+    if (!e.racing()) continue;
     if (clearly_slower(t, i, winner)) return Outcome::tuned;
     rivals = true;
   }
@@ -46,6 +46,16 @@ std::string_view status_text(const Tuning& t, size_t index, std::optional<size_t
   return clearly_slower(t, index, *winner) ? "slower" : "tied";
 }
 
+// Of two that never met in a round, the ratio of their medians.
+Interval ratio_of(const Tuning& t, size_t over, size_t under) {
+  const std::vector<double> paired = ratios(t, over, under);
+  if (!paired.empty()) return median_interval(paired, reported);
+  const double one = median_interval(t.entrants[over].samples(), reported).median,
+               other = median_interval(t.entrants[under].samples(), reported).median;
+  const double ratio = one > 0 && other > 0 ? one / other : 0;
+  return {ratio, ratio, ratio};
+}
+
 // What was known before, in units of this tuning's incumbent.
 Measurement recalled(const Tuning& t, Measurement m) {
   const double incumbent = t.incumbent == nobody ? 0 : t.entrants[t.incumbent].known.ratio;
@@ -65,9 +75,10 @@ Measurement measurement_of(const Tuning& t, size_t index, std::optional<size_t> 
   m.kind = e.status == Status::rejected ? e.kind : "";
   m.why = e.why;
   m.samples = static_cast<int>(taken.size());
+  if (!taken.empty() && e.slow_in_warm_up) ++m.samples;  // its warm-up counted as one
   m.seconds = median_interval(taken, reported).median;
   if (t.incumbent != nobody) {
-    const Interval ratio = median_interval(ratios(t, index, t.incumbent), reported);
+    const Interval ratio = ratio_of(t, index, t.incumbent);
     m.ratio = ratio.median, m.ratio_low = ratio.low, m.ratio_high = ratio.high;
   }
   return m;
@@ -81,7 +92,7 @@ void add_winner(const Tuning& t, size_t winner, Evidence& evidence) {
   evidence.samples = static_cast<int>(taken.size());
   if (!t.heuristic || t.entrants[*t.heuristic].status == Status::rejected) return;
   evidence.heuristic_seconds = median_interval(t.entrants[*t.heuristic].samples(), reported).median;
-  const Interval speedup = median_interval(ratios(t, *t.heuristic, winner), reported);
+  const Interval speedup = ratio_of(t, *t.heuristic, winner);
   evidence.speedup = speedup.median;
   evidence.speedup_low = speedup.low, evidence.speedup_high = speedup.high;
 }
@@ -113,7 +124,7 @@ double expected_rest(const Tuning& t) {
   for (const Entrant& e : t.entrants)
     if (e.racing() && !e.seconds.empty())
       round += e.seconds.back() * static_cast<double>(e.repeats);
-  return round * std::max(0, most_rounds - t.rounds);
+  return round * std::max(0, usual_rounds - t.rounds);
 }
 
 }  // namespace

@@ -251,15 +251,15 @@ class Screening {
     double least = INFINITY, least_of_control = INFINITY;
     int taken = 0;
     const auto failure = failure_of([&] {
-      const Clock clock = clock_for(who);
+      const Sampling sampling = sampling_for(who);
       while (taken < samples && !(least / least_of_control > not_worth_more) && !too_late()) {
-        least_of_control = std::min(least_of_control, sample(control_, clock));
-        least = std::min(least, sample(who, clock));
+        least_of_control = std::min(least_of_control, sample(control_, sampling));
+        least = std::min(least, sample(who, sampling));
         ++taken;
       }
       // The machine may have become faster after the control's last turn: it has the last word.
       if (least < least_of_control && !too_late())
-        least_of_control = std::min(least_of_control, sample(control_, clock));
+        least_of_control = std::min(least_of_control, sample(control_, sampling));
     });
     if (failure) {
       t_.reject(t_.entrants[who], "threw", *failure);
@@ -292,26 +292,27 @@ class Screening {
     return false;
   }
 
-  double sample(size_t who, Clock clock) {
-    const Entrant& e = t_.entrants[who];
-    return sample_seconds(*t_.task.trial, e.config, e.repeats, {clock, t_.sampling.cache});
+  double sample(size_t who, const Sampling& sampling) {
+    return t_.sampler.take(t_.entrants[who].config, sampling).seconds;
   }
 
-  // Both are measured by the thread's own time unless one of them waits or uses other threads.
-  Clock clock_for(size_t who) {
+  // Both are measured alike: by the thread's own time unless one of them waits or uses other
+  // threads, and as often as the faster one needs unless the other would take too long.
+  Sampling sampling_for(size_t who) {
+    Sampling sampling{.clock = Clock::thread_cpu, .cache = t_.sampling.cache};
     for (size_t i : {control_, who}) {
       Entrant& e = t_.entrants[i];
-      if (e.warm.executions > 0) continue;
-      const Intent intent(t_.task.journal, e.config);
-      e.warm = observe(*t_.task.trial, e.config, 1);
-      acquit(t_, e);
+      if (e.warm.executions == 0) {
+        const Intent intent(t_.task.journal, e.config);
+        e.warm = t_.sampler.observe(e.config, 1);
+        acquit(t_, e);
+      }
+      if (needs_wall(e.warm.elapsed)) sampling.clock = Clock::wall;
     }
-    const bool wall = t_.entrants[control_].warm.needs_wall() || t_.entrants[who].warm.needs_wall();
-    const Clock clock = wall ? Clock::wall : Clock::thread_cpu;
-    for (size_t i : {control_, who})
-      t_.entrants[i].repeats =
-          repeats_of(t_.entrants[i].warm, *t_.task.trial, {clock, t_.sampling.cache});
-    return clock;
+    const auto [few, many] = std::minmax({t_.sampler.repeats(t_.entrants[control_].warm, sampling),
+                                          t_.sampler.repeats(t_.entrants[who].warm, sampling)});
+    sampling.repeats = std::min(many, far_slower * few);
+    return sampling;
   }
 
   double remember(size_t who, double to_control, int taken, double seconds) {

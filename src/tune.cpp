@@ -16,14 +16,6 @@ namespace ejk {
 namespace detail {
 namespace {
 
-std::chrono::steady_clock::time_point deadline_after(double seconds) {
-  constexpr double most = 1e9;  // seconds, some thirty years: longer ones would overflow the clock
-  const double allowed = seconds < most ? std::max(0., seconds) : most;
-  return std::chrono::steady_clock::now() +
-         std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-             std::chrono::duration<double>(allowed));
-}
-
 bool is_large(const Tuning& t) { return t.task.candidates->size() > most_raced; }
 
 // Equal configs become one entrant.
@@ -143,21 +135,18 @@ CacheState cache_state(CacheState wanted, Trial& trial) {
 Tuning::Tuning(const TuneTask& what, const TunerOptions& how)
     : task(what),
       options(how),
-      started(std::chrono::steady_clock::now()),
-      deadline(deadline_after(what.budget.seconds)),
+      stopwatch(how.stopwatch ? how.stopwatch : system_stopwatch()),
+      sampler(*stopwatch, *what.trial),
+      started(stopwatch->now()),
+      deadline(started + std::max(0., what.budget.seconds)),
       random(how.seed) {
   sampling.cache = cache_state(how.cache, *what.trial);
   if (what.guard)
-    guard = std::make_unique<Guard>(*what.trial, GuardLimits{}, [this] { return has_enough(); });
+    guard = std::make_unique<Guard>(
+        *what.trial, GuardLimits{}, [this] { return has_enough(); }, stopwatch);
 }
 
-double Tuning::elapsed() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-}
-
-double Tuning::remaining() const {
-  return std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count();
-}
+double Tuning::elapsed() const { return stopwatch->now() - started; }
 
 size_t Tuning::enter(const AnyConfig& config) {
   const auto [at, added] = by_config.try_emplace(stable_json(config.to_value()), entrants.size());

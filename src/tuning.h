@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -15,9 +14,10 @@
 
 #include <ejk/tuner.h>
 
-#include "compare.h"
+#include "decide.h"
 #include "guard.h"
-#include "measure.h"
+#include "sample.h"
+#include "statistics.h"
 #include "verify.h"
 
 namespace ejk::detail {
@@ -26,8 +26,7 @@ inline constexpr uint64_t most_raced = 48;    // larger sets are searched for th
 inline constexpr uint64_t most_listed = 256;  // of larger ones an entry has only what was looked at
 inline constexpr size_t nobody = std::numeric_limits<size_t>::max();  // index of no entrant
 
-// left_out: not in the final, though nobody can say that it is slower.
-enum class Status { racing, slower, left_out, rejected, untried, carried };
+enum class Status { racing, slower, rejected, untried, carried };
 
 // Tells the journal what this process is about to run, as long as it lives.
 class Intent {
@@ -50,10 +49,10 @@ struct Entrant {
   bool ran = false;       // its first run is over
   double first_run = 0;   // wall seconds of that
   Footprint warm;
-  int64_t repeats = 1;
-  int waits = 0;                      // samples in which it waited
-  std::vector<double> seconds;        // one per round, NaN if it was not in that round
-  std::vector<double> final_seconds;  // every turn of a final, whose rounds are means of turns
+  int64_t repeats = 1;  // executions per sample: those of the race, or fewer if it is far slower
+  bool slow_in_warm_up = false;  // far slower than the fastest
+  int waits = 0;                 // samples in which it waited
+  std::vector<double> seconds;   // one per round, NaN if it was not in that round
   // From an earlier tuning or a search; reported if it is carried. All ratios have the same unit.
   Measurement known;
 
@@ -82,30 +81,24 @@ struct Tuning {
   bool told_who_waited = false;
   bool prepared = false;  // guard, reference and heuristic are dealt with
 
-  Sampling sampling;
-  size_t incumbent = nobody;           // what the others are compared with in the report
-  size_t control = nobody;             // runs twice in some rounds
-  std::vector<double> control_ratios;  // second over first, one per such round
-  Window window;                       // of samples that comparisons are made with
-  Window final_window;                 // the same in the final, whose samples are smoother
+  std::shared_ptr<Stopwatch> stopwatch;
+  Sampler sampler;
+  Sampling sampling;          // of the race
+  size_t incumbent = nobody;  // what the others are compared with in the report
   int rounds = 0;
-  int regular_rounds = most_rounds;  // a final begins after these
-  int challenged = 0;  // the round in which the incumbent was first found beaten; 0: it was not
-  std::vector<size_t> finalists;  // of rounds beyond the usual ones; none: there is no final
-  int final_turns = 1;            // of each finalist in a round of the final
+  Standings standings;  // after the last look
   int tried = 0;
   int again = 0;            // how many of those are known from an earlier tuning: they cost nothing
   bool deaf = false;        // on_progress has thrown
   size_t leading = nobody;  // the best so far that was told
   bool complete = true;
   std::string strategy = "race", note;
-  std::chrono::steady_clock::time_point started, deadline;
+  double started, deadline;  // by the stopwatch
   std::mt19937_64 random;
 
   double elapsed() const;
-  double remaining() const;  // of the budget, seconds
   // The budget is used up, or somebody wants it to end.
-  bool spent() const { return stopped() || std::chrono::steady_clock::now() >= deadline; }
+  bool spent() const { return stopped() || stopwatch->now() >= deadline; }
   bool stopped() const { return task.stop != nullptr && task.stop->load(); }
   // No run may begin or go on: somebody wants it to end, or the budget is spent and there is
   // something to show for it.
@@ -119,11 +112,6 @@ struct Tuning {
   bool any_can_win() const;
   // The winner of the tuning that this one goes on with, if it is among the entrants.
   std::optional<size_t> earlier_winner() const;
-  bool in_final() const {
-    return !finalists.empty() && rounds >= regular_rounds &&
-           rounds < regular_rounds + rematch_rounds;
-  }
-  bool is_finalist(size_t i) const { return std::ranges::find(finalists, i) != finalists.end(); }
   void tell(TuneProgress::Kind kind, size_t who = nobody, std::string_view message = {});
 };
 
@@ -149,7 +137,7 @@ bool warm_up_all(Tuning& tuning);  // false if the budget was spent on the way
 void run_rounds(Tuning& tuning);
 // Where the budget did not allow one round, the first runs are all there is.
 void count_first_runs(Tuning& tuning);
-// How far the control seems to be from itself.
+// How far the incumbent's time may be off, relative.
 double noise(const Tuning& tuning);
 bool clearly_slower(const Tuning& tuning, size_t rival, size_t best);
 size_t pick(const Tuning& tuning);

@@ -28,7 +28,7 @@
 namespace ejk {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr size_t longest_line = size_t{16} << 20;
@@ -39,9 +39,9 @@ constexpr milliseconds look_around{100};
 constexpr milliseconds silence{1'000};        // after which the host itself says that time passes
 constexpr milliseconds time_to_leave{2'000};  // for a worker that has nothing to do
 
-Clock::time_point after(double seconds) {
+SteadyClock::time_point after(double seconds) {
   constexpr double most = 1e7;
-  return Clock::now() + milliseconds(static_cast<int64_t>(1e3 * std::clamp(seconds, 0., most)));
+  return SteadyClock::now() + milliseconds(static_cast<int64_t>(1e3 * std::clamp(seconds, 0., most)));
 }
 
 std::string signal_name(int signal) {
@@ -65,8 +65,8 @@ class Process {
   ~Process() {
     if (pid_ < 0) return;
     input_ = base::Fd();  // the end of its requests
-    const auto patience = Clock::now() + time_to_leave;
-    while (!has_ended() && Clock::now() < patience) {
+    const auto patience = SteadyClock::now() + time_to_leave;
+    while (!has_ended() && SteadyClock::now() < patience) {
       ::poll(nullptr, 0, 5);
       forget_output();
     }
@@ -262,9 +262,9 @@ struct Worker::State {
 
   // Its next answer; nullopt once it has ended or the deadline has passed. Throws Rubbish.
   template <class Meanwhile>
-  std::optional<Value> listen(const Clock::time_point& deadline, Meanwhile meanwhile) {
+  std::optional<Value> listen(const SteadyClock::time_point& deadline, Meanwhile meanwhile) {
     for (;;) {
-      const bool over = process->has_ended() || Clock::now() >= deadline;
+      const bool over = process->has_ended() || SteadyClock::now() >= deadline;
       const auto line = process->line();
       if (!line && process->talks_without_end()) throw Rubbish{process->said()};
       if (line) return answer_in(*line);
@@ -321,13 +321,13 @@ struct Worker::State {
     }
     std::optional<Value> answer;
     try {
-      const auto begun = Clock::now();
+      const auto begun = SteadyClock::now();
       answer = listen(after(options.patience_seconds), [&] {
         stop_if_told();
-        if (call == nullptr || Clock::now() - begun < 2 * silence) return;
+        if (call == nullptr || SteadyClock::now() - begun < 2 * silence) return;
         TuneProgress p;
         p.message = "waiting for the worker to get ready";
-        p.elapsed = std::chrono::duration<double>(Clock::now() - begun).count();
+        p.elapsed = std::chrono::duration<double>(SteadyClock::now() - begun).count();
         tell(*call, p);
       });
     } catch (const Rubbish& rubbish) {
@@ -365,7 +365,7 @@ struct Worker::State {
     std::string_view unsent = text;
     const double seconds = budget_seconds + options.patience_seconds;
     auto deadline = after(seconds);
-    const auto begun = Clock::now();
+    const auto begun = SteadyClock::now();
     auto heard = begun;
     busy = true;
     process->send(unsent);
@@ -375,9 +375,9 @@ struct Worker::State {
         process->interrupt();
         deadline = std::min(deadline, after(options.patience_seconds));
       }
-      if (Clock::now() - heard < silence) return;
+      if (SteadyClock::now() - heard < silence) return;
       TuneProgress p;
-      p.elapsed = std::chrono::duration<double>(Clock::now() - begun).count();
+      p.elapsed = std::chrono::duration<double>(SteadyClock::now() - begun).count();
       p.remaining = std::max(0., budget_seconds - p.elapsed);
       tell(call, p);
     };
@@ -388,8 +388,8 @@ struct Worker::State {
         busy = event != "failed" && event != "tuned";
         if (event == "failed") throw_failure(*answer);
         if (event == "tuned") return entry_in(*answer, call);
-        if (event == "progress") tell(call, progress_in(*answer)), heard = Clock::now();
-        if (!answer || Clock::now() >= deadline) {
+        if (event == "progress") tell(call, progress_in(*answer)), heard = SteadyClock::now();
+        if (!answer || SteadyClock::now() >= deadline) {
           lost = end(told_to_stop
                          ? "did not stop when it was told to, and was killed"
                          : fmt::format("did not answer within {:g} s and was killed", seconds));

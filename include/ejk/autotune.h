@@ -54,6 +54,7 @@ struct AutotuneOptions {
   std::vector<Config> configs = {};  // default: the kernel's candidate_cfgs
   int num_warmup = 1;
   int num_iters = 3;
+  std::shared_ptr<Stopwatch> stopwatch = {};  // empty: system_stopwatch()
 };
 
 // The fastest config of one call, measured now: ejk::autotune(kernel, {.num_iters = 10}, a, b).
@@ -61,9 +62,11 @@ struct AutotuneOptions {
 template <class K, class... Args>
 typename K::Config autotune(const K& kernel, AutotuneOptions<typename K::Config> options,
                             Args&&... args) {
-  const Executor executor(
-      SelectorOptions{.policy = AutotunePolicy{},
-                      .tuner = std::make_shared<Tuner>(options.num_warmup, options.num_iters)});
+  const Executor executor(SelectorOptions{
+      .policy = AutotunePolicy{},
+      .tuner = std::make_shared<Tuner>(TunerOptions{.warmup = options.num_warmup,
+                                                    .iters = options.num_iters,
+                                                    .stopwatch = options.stopwatch})});
   if (options.configs.empty()) return executor.tune(kernel, std::forward<Args>(args)...).config;
   return executor.tune_among(std::move(options.configs), kernel, std::forward<Args>(args)...)
       .config;

@@ -23,6 +23,7 @@
 #include <ejk/search.h>
 #include <ejk/selector.h>
 #include <ejk/space.h>
+#include <ejk/stopwatch.h>
 #include <ejk/store.h>
 #include <ejk/tensor.h>
 #include <ejk/tuner.h>

@@ -19,6 +19,7 @@
 #include <ejk/any_config.h>
 #include <ejk/candidates.h>
 #include <ejk/error.h>
+#include <ejk/stopwatch.h>
 #include <ejk/store.h>
 #include <ejk/tensor.h>
 
@@ -162,6 +163,7 @@ struct TunerOptions {
   CacheState cache = CacheState::automatic;
   // How sets too large to race are searched: a name that make_search knows.
   std::string strategy = "auto";
+  std::shared_ptr<Stopwatch> stopwatch = {};  // empty: system_stopwatch()
 };
 
 // Thread-safe as long as the trials are different. Derive and override `tune` to bring your own.
@@ -176,9 +178,10 @@ class Tuner {
   // crashes, hangs, runs wild, throws, or whose outputs differ from the reference's (else the
   // heuristic's, else those of the first candidate that writes any), is rejected. Large sets are
   // searched for their best few. Those race: rounds in shuffled order, one sample of each per
-  // round, compared round by round with each other; the incumbent is entered twice (A/A). Ties
-  // inside the noise leave the incumbent (the heuristic, else the first candidate) or, if that is
-  // beaten or not a candidate, go to the earlier candidate. Never throws for what a candidate does.
+  // round, all with the same number of executions; what a round does to all of them is taken away
+  // before they are compared. Ties inside the noise leave the incumbent (the heuristic, else the
+  // first candidate) or, if that is beaten or not a candidate, go to the earlier candidate. Never
+  // throws for what a candidate does.
   virtual TuneResult tune(const TuneTask& task);
 
   // The fastest of `candidates`, by calling make_fn(candidate) once for each and racing the

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "compare.h"
+#include "statistics.h"
 #include "search/strategies.h"
 #include "search/transfer.h"
 

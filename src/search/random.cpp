@@ -2,7 +2,7 @@
 // Every point in random order.
 #include <random>
 
-#include "compare.h"
+#include "statistics.h"
 #include "search/strategies.h"
 
 namespace ejk::detail {

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one place where a tuning reads clocks; a test, or a device with clocks of its own, brings
+// another.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace ejk {
+
+enum class Clock : uint8_t { thread_cpu, wall };
+
+// What passed while something ran.
+struct Elapsed {
+  double wall = 0, thread_cpu = 0, process_cpu = 0;  // seconds
+  int64_t waits = 0;                                 // how often the thread gave up its CPU
+
+  double seconds(Clock clock) const { return clock == Clock::wall ? wall : thread_cpu; }
+};
+
+// Thread-safe.
+class Stopwatch {
+ public:
+  virtual ~Stopwatch() = default;
+  // Wall seconds since some fixed moment, for budgets.
+  virtual double now() = 0;
+  // Runs `work` and gives what passed; `finest` is read closest to it. Throws what it throws.
+  virtual Elapsed time(const std::function<void()>& work, Clock finest) = 0;
+  // Whether other threads of this process may work meanwhile. Their time shows up late in
+  // `process_cpu`, so a warm-up beside them takes longer.
+  virtual bool beside_other_threads() = 0;
+};
+
+// Reads the clocks of this machine.
+std::shared_ptr<Stopwatch> system_stopwatch();
+
+}  // namespace ejk
