@@ -101,6 +101,15 @@ TEST_F(WorkerTest, TunesACallAndKeepsTheResult) {
   EXPECT_EQ(found->entry.candidates.size(), 3u);
 }
 
+TEST_F(WorkerTest, TunesARecordFromBeforeOutputsCountedUnderTheKeyOfToday) {
+  const ejk::RecordedCall today = call_of("bad.print@v1");
+  ejk::RecordedCall old = today;
+  old.id.spec = ejk::spec_without_outputs(today.id.spec);
+  old.id.key = ejk::short_hash(std::string_view(old.id.spec));
+  ejk::Worker worker(options());
+  EXPECT_EQ(worker.tune(old, 1).id.key, today.id.key);
+}
+
 TEST_F(WorkerTest, AConfigThatEndsItsProcessIsLeftOutAndTheOthersAreMeasured) {
   for (const std::string op : {"bad.crash@v1", "bad.exit@v1"}) {
     std::vector<std::string> warnings;
