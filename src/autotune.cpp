@@ -365,8 +365,10 @@ std::pair<Choice, Entry> ConfigSelectorChain::resume(const Invocation& inv,
                                                      const AnyKernel& kernel) {
   Call call(*this, inv, kernel, false);
   const auto stored = options_.persistent ? options_.persistent->get(call.id) : std::nullopt;
-  const bool here = stored && stored->entry.environment == call.inv.device->environment;
-  if (here && stored->entry.outcome != Outcome::failed &&
+  // Timings of another environment, or for other outputs, do not apply to this call.
+  const bool here = stored && stored->entry.environment == call.inv.device->environment &&
+                    stored->entry.id.key == call.id.key;
+  if (here && stored->entry.outcome != Outcome::failed && call.can_run(stored->entry.config) &&
       !left_to_do(stored->entry, call.inv, kernel).empty())
     call.unfinished = stored->entry;
   return tune_by_hand(call);

@@ -137,6 +137,13 @@ std::optional<std::string> ConfigSelectorChain::Call::problem_with(const AnyConf
   }
 }
 
+bool ConfigSelectorChain::Call::can_run(const Value& stored_config) const {
+  std::string why;
+  const AnyConfig config(kernel.config_type().from_value(stored_config, why),
+                         &kernel.config_type());
+  return config && !problem_with(config);
+}
+
 ConfigSelectorChain::ConfigSelectorChain(SelectorOptions options)
     : options_(std::move(options)),
       warm_(std::make_unique<detail::WarmTable>()),

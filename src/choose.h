@@ -62,6 +62,7 @@ struct ConfigSelectorChain::Call {
 
   // Why the config cannot run this call; empty if it can. An is_valid that throws says no.
   std::optional<std::string> problem_with(const AnyConfig& config) const;
+  bool can_run(const Value& stored_config) const;
 
   Invocation inv;
   const AnyKernel& kernel;

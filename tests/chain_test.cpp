@@ -1046,6 +1046,38 @@ TEST_F(OldEntry, ThatWasCutShortIsTunedAnewForTheOutputs) {
   EXPECT_EQ(run(Fill{}, large), 4096);
 }
 
+// The erased kernel of a call.
+struct Resumed : ejk::ConfigChooser {
+  explicit Resumed(ejk::SelectorOptions options) : chain(std::move(options)) {}
+  ejk::Choice choose(const ejk::Invocation& i, const ejk::AnyKernel& k) override {
+    return chain.resume(i, k).first;
+  }
+  ejk::ConfigSelectorChain chain;
+};
+
+TEST_F(OldEntry, IsNotGoneOnWithByHand) {
+  auto cut = entry(Fill{}, large, 7);
+  cut.evidence.complete = false;
+  cut.candidates.emplace_back().config = cut.config;
+  ejk::DirectoryStore(dir.path()).put(cut);
+  setup.tuner->before = [](const ejk::TuneTask& task) { EXPECT_THAT(task.known, IsEmpty()); };
+  const ejk::Executor executor(std::make_shared<Resumed>(setup.options(dir.path())));
+  EXPECT_EQ(executor(Fill{}, x, large), 4096);
+  EXPECT_EQ(setup.tuner->asked, 1);
+}
+
+TEST_F(OldEntry, OfTheSameKeyIsNotGoneOnWithByHandIfItCannotRunTheCall) {
+  const auto inv = ejk::Executor(setup.options()).describe(SharedFill{}, x, large);
+  auto cut = entry(Fill{}, large, 4096);
+  cut.id = {inv.device->fingerprint, inv.op(), inv.call_key(), inv.spec()};
+  cut.evidence.complete = false;
+  ejk::DirectoryStore(dir.path()).put(cut);
+  setup.tuner->before = [](const ejk::TuneTask&) { throw std::runtime_error("no tuning"); };
+  const ejk::Executor executor(std::make_shared<Resumed>(setup.options(dir.path())));
+  EXPECT_EQ(executor(SharedFill{}, x, large), 4096) << "what is stored stays";
+  EXPECT_THROW(executor(SharedFill{}, x, small), ejk::Error) << "and does not run another call";
+}
+
 TEST_F(Chain, AnIsValidThatThrowsIsANo) {
   const ejk::Executor executor(setup.options());
   const auto inv = executor.describe(Bucketed{}, x);
