@@ -158,7 +158,7 @@ OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selecto
   const EntryId id = id_of(made->invocation());
   const auto stored = selector.persistent()->get(id);
   if (!options.retune && stored && stored->entry.evidence.complete &&
-      stored->entry.outcome != Outcome::failed) {
+      stored->entry.outcome != Outcome::failed && stored->entry.id.key == id.key) {
     result.entries.push_back(stored->entry);
     result.already = 1;
     result.note = "nothing was tuned: the call is tuned already (--retune does it again)";

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "choose.h"
+#include "stored_call.h"
 
 namespace ejk {
 
@@ -98,10 +99,9 @@ class Tunings {
   bool is_tuned(const RecordedCall& call) {
     PersistentCache* store = selector_.persistent();
     if (store == nullptr || selector_.policy().validate_backward) return false;
-    auto found = store->get(call.id);
-    if (!found || found->entry.outcome == Outcome::failed || !found->entry.evidence.complete)
-      return false;
-    keep(std::move(found->entry));
+    auto stored = stored_for(*store, call);
+    if (!stored || !stored->is_tuned()) return false;
+    keep(std::move(stored->entry));
     return true;
   }
 
@@ -175,7 +175,7 @@ OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOpti
   // What the plan leaves out is tuned already, or was tried in vain.
   for (const RecordedCall& call : rest) {
     if (planned.contains(call.id.op + call.id.key)) continue;
-    const auto stored = selector.persistent()->get(call.id);
+    const auto stored = stored_for(*selector.persistent(), call);
     if (stored && stored->entry.outcome != Outcome::failed) tunings.keep(stored->entry);
     else tunings.skip(call.id.op, call.id.key, "an earlier tuning rejected every candidate");
   }

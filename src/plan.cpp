@@ -7,6 +7,8 @@
 
 #include <ejk/offline.h>
 
+#include "stored_call.h"
+
 namespace ejk {
 
 namespace {
@@ -57,16 +59,16 @@ std::vector<PlannedCall> plan_tuning(std::vector<RecordedCall> calls, Persistent
   for (RecordedCall& call : calls) {
     PlannedCall planned;
     planned.seconds = call.seconds();
-    const auto stored = store == nullptr ? std::nullopt : store->get(call.id);
-    if (stored && stored->entry.evidence.complete && stored->entry.outcome != Outcome::failed)
-      continue;
+    const auto stored = store == nullptr ? std::nullopt : stored_for(*store, call);
+    if (stored && stored->is_tuned()) continue;
     if (stored && stored->entry.outcome == Outcome::failed) {
       planned.expected_gain = 0;
       planned.why = "an earlier tuning rejected every candidate";
     } else if (stored) {
       planned.expected_gain = left_to_gain;
-      planned.why = stored->entry.provenance == "imported" ? "it was imported, not measured"
-                                                           : "its tuning was cut short";
+      planned.why = stored->for_any_outputs                  ? "it was tuned without its outputs"
+                    : stored->entry.provenance == "imported" ? "it was imported, not measured"
+                                                             : "its tuning was cut short";
     } else {
       planned.expected_gain = all.expected(guess, guess_weight);
       planned.why = all.count == 0 ? "nothing is known yet" : all.text(" of other ops");

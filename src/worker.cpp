@@ -41,7 +41,8 @@ constexpr milliseconds time_to_leave{2'000};  // for a worker that has nothing t
 
 SteadyClock::time_point after(double seconds) {
   constexpr double most = 1e7;
-  return SteadyClock::now() + milliseconds(static_cast<int64_t>(1e3 * std::clamp(seconds, 0., most)));
+  return SteadyClock::now() +
+         milliseconds(static_cast<int64_t>(1e3 * std::clamp(seconds, 0., most)));
 }
 
 std::string signal_name(int signal) {
@@ -419,7 +420,8 @@ struct Worker::State {
     try {
       const Value* document = answer.find("entry");
       Entry entry = entry_from_document(document == nullptr ? Value() : *document);
-      if (has_key_of(entry, call) && entry.id.op == call.id.op && entry.id.device == call.id.device) return entry;
+      if (has_key_of(entry, call) && entry.id.op == call.id.op && entry.id.device == call.id.device)
+        return entry;
     } catch (const Error&) {
     }
     throw Rubbish{to_json(answer)};

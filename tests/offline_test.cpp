@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ejk/offline.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <ejk/ejk.h>
 
+#include "base/sha256.h"
 #include "fakes.h"
 
 using testing::ElementsAre;
@@ -50,6 +54,22 @@ class Offline : public testing::Test {
     ejk::SelectorOptions options = setup.options(folder.path() + "/store");
     options.persist_autotune = persist;
     return ejk::ConfigSelectorChain(std::move(options));
+  }
+  // Of the first record.
+  ejk::EntryId recorded_id() const {
+    const ejk::RecordedCalls recorded = ejk::read_recorded(records);
+    return recorded.begin()->second.begin()->second.begin()->second.id;
+  }
+  // In the place of the only one.
+  void replace_record(const ejk::RecordedCall& record) {
+    for (const auto& file : std::filesystem::recursive_directory_iterator(records)) {
+      if (file.path().extension() != ".json") continue;
+      const auto device = file.path().parent_path();
+      std::filesystem::remove(file.path());
+      std::ofstream(device / (ejk::base::sha256_hex(record.id.spec, 32) + ".json"))
+          << to_json(record_to_document(record));
+      return;
+    }
   }
   // What a program runs with that shares nothing but the store.
   float runs_with(size_t size) {
@@ -110,6 +130,51 @@ TEST_F(Offline, WhatIsTunedIsKeptUnlessAskedFor) {
   result = autotune_lowered(selector, text, here);
   EXPECT_EQ(setup.tuner->asked, 2);
   EXPECT_EQ(result.already, 0u);
+}
+
+// What an entry and a record were kept under before outputs counted.
+ejk::EntryId without_outputs(ejk::EntryId id) {
+  id.spec = ejk::spec_without_outputs(id.spec);
+  id.key = ejk::short_hash(std::string_view(id.spec));
+  return id;
+}
+
+TEST_F(Offline, WhatWasTunedForOtherOutputsIsTunedOnce) {
+  const std::string text = lowered({call(4)});
+  ejk::Entry old;
+  old.id = without_outputs(recorded_id());
+  old.config = ejk::Value::object({{"block", 3}});
+  old.evidence.complete = true;
+  ejk::PersistentCache(folder.path() + "/store").put(old);
+  auto selector = chain();
+  EXPECT_EQ(autotune_lowered(selector, text, here).already, 0u);
+  EXPECT_EQ(setup.tuner->asked, 1);
+  EXPECT_EQ(autotune_recorded(selector, here).already, 1u);
+  EXPECT_EQ(setup.tuner->asked, 1);
+}
+
+TEST_F(Offline, APlanHoldsWhatWasTunedForOtherOutputs) {
+  call(4);
+  ejk::Entry old;
+  old.id = without_outputs(recorded_id());
+  old.config = ejk::Value::object({{"block", 3}});
+  old.evidence.complete = true;
+  ejk::PersistentCache(folder.path() + "/store").put(old);
+  auto selector = chain();
+  EXPECT_EQ(autotune_recorded(selector, here).already, 0u);
+  EXPECT_EQ(setup.tuner->asked, 1);
+}
+
+TEST_F(Offline, ARecordFromBeforeOutputsCountedIsTunedOnce) {
+  call(4);
+  ejk::RecordedCalls recorded = ejk::read_recorded(records);
+  ejk::RecordedCall& record = recorded.begin()->second.begin()->second.begin()->second;
+  record.id = without_outputs(record.id);
+  replace_record(record);
+  auto selector = chain();
+  EXPECT_EQ(autotune_recorded(selector, here).already, 0u);
+  EXPECT_EQ(autotune_recorded(selector, here).already, 1u);
+  EXPECT_EQ(setup.tuner->asked, 1);
 }
 
 TEST_F(Offline, LabelsThatCannotBeTunedSayWhy) {

@@ -42,10 +42,9 @@ class WorkerTest : public testing::Test {
   ejk::WorkerOptions script(const std::string& text) { return options({"/bin/sh", "-c", text}); }
 
   static ejk::RecordedCall call_of(const std::string& op) {
-    const auto array = ejk::Value::object(
-        {{"dtype", "float32"},
-         {"shape", ejk::Value(ejk::Value::Array{64})},
-         {"data", ejk::Value::object({{"seed", 1}})}});
+    const auto array = ejk::Value::object({{"dtype", "float32"},
+                                           {"shape", ejk::Value(ejk::Value::Array{64})},
+                                           {"data", ejk::Value::object({{"seed", 1}})}});
     ejk::RecordedCall call;
     call.id = {ejk::cpu_device().fingerprint, op, "", ""};
     call.arguments = ejk::Value(ejk::Value::Array{array, array});
@@ -84,8 +83,7 @@ class WorkerTest : public testing::Test {
   const std::string store = folder.path() + "/store";
 };
 
-const std::string ready =
-    R"(echo '{"event":"ready","protocol":1,"process":1}'; read request; )";
+const std::string ready = R"(echo '{"event":"ready","protocol":1,"process":1}'; read request; )";
 
 TEST_F(WorkerTest, TunesACallAndKeepsTheResult) {
   ejk::Worker worker(options());
