@@ -343,6 +343,17 @@ struct WithHelpers {
   Config heuristic_cfg(const Invocation&) const { return {heuristic}; }
   int make_key(int, int) const { return 0; }
 };
+struct WithHelpersForAnything {
+  static constexpr std::string_view op_id = "with_helpers_for_anything";
+  struct Config {
+    int block = 1;
+  };
+  template <class... T>
+  void validate(const T&...) const {}
+  auto space(const auto& values) const { return std::get<0>(values); }
+  int run(const Config& c, int n) const { return validate(c, n), space(std::tuple(c.block)); }
+  Config heuristic_cfg(const Invocation&) const { return {}; }
+};
 struct WithoutParameters {
   static constexpr std::string_view op_id = "without_parameters";
   struct Config {};
@@ -355,6 +366,7 @@ struct WithoutParameters {
 TEST(Hooks, FunctionsOfTheKernelsOwnMayHaveNamesLikeThem) {
   const Executor e = fresh_executor();
   EXPECT_EQ(e(WithHelpers{}, 1), 4);
+  EXPECT_EQ(e(WithHelpersForAnything{}, 1), 1);
   EXPECT_EQ(e(WithoutParameters{}), 3);
 }
 

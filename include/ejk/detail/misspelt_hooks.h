@@ -13,13 +13,17 @@
 
 namespace ejk::detail {
 
-// A name that comes to mind instead of a hook's.
-#define EJK_DETAIL_NAME(name)                                                    \
-  struct function_##name {                                                       \
-    template <class K, class... Args>                                            \
-    static constexpr bool is_there = requires(const K& kernel, Args&&... args) { \
-      kernel.name(static_cast<Args&&>(args)...);                                 \
-    };                                                                           \
+// A name that comes to mind instead of a hook's. Templates and overloaded functions do not count:
+// they are helpers that take anything, and asking whether they take this would compile them.
+#define EJK_DETAIL_NAME(name)                              \
+  struct function_##name {                                 \
+    template <class K, class... Args>                      \
+    static constexpr bool is_there = requires {            \
+      &K::name;                                            \
+      requires requires(const K& kernel, Args&&... args) { \
+        kernel.name(static_cast<Args&&>(args)...);         \
+      };                                                   \
+    };                                                     \
   };
 EJK_DETAIL_NAME(heuristic)
 EJK_DETAIL_NAME(heuristics)
