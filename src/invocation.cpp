@@ -2,6 +2,8 @@
 // The canonical text of a call and the key and label made from it.
 #include <ejk/invocation.h>
 
+#include <algorithm>
+
 #include <ejk/error.h>
 
 namespace ejk {
@@ -43,25 +45,44 @@ Value items_of(const std::vector<Arg>& args) {
 
 constexpr std::string_view outputs_member = "outputs_spec";
 
+bool has_place_of_outputs(const Arg& arg) {
+  return arg.counts() && (arg.role == Role::output || arg.place_of_outputs ||
+                          std::ranges::any_of(arg.items, has_place_of_outputs));
+}
+
+Value outputs_of(const Arg& arg);
+
+// In order, with null for a place that is left out before another one; null if all are.
+Value outputs_of(const std::vector<Arg>& args) {
+  Value out;
+  size_t left_out = 0;
+  for (const Arg& arg : args) {
+    if (!has_place_of_outputs(arg)) continue;
+    Value outputs = outputs_of(arg);
+    if (outputs.is_null()) {
+      ++left_out;
+      continue;
+    }
+    for (; left_out > 0; --left_out) out.push_back(Value());
+    out.push_back(std::move(outputs));
+  }
+  return out;
+}
+
 // What an argument adds to the outputs; null if it holds none.
 Value outputs_of(const Arg& arg) {
   if (!arg.counts()) return {};
   if (arg.role == Role::output) return arg.to_value();
+  if (arg.kind != Arg::Kind::dict) return outputs_of(arg.items);
   Value out;
-  for (size_t i = 0; i < arg.items.size(); ++i) {
-    Value item = outputs_of(arg.items[i]);
-    if (item.is_null()) continue;
-    if (arg.kind == Arg::Kind::dict) out[arg.names[i]] = std::move(item);
-    else out.push_back(std::move(item));
-  }
+  for (size_t i = 0; i < arg.items.size(); ++i)
+    if (Value item = outputs_of(arg.items[i]); !item.is_null()) out[arg.names[i]] = std::move(item);
   return out;
 }
 
 // Those with a place in order, then the named ones as one object; null if there are none.
 Value outputs_of(const Invocation& inv) {
-  Value out, named;
-  for (const Arg& arg : inv.args)
-    if (Value outputs = outputs_of(arg); !outputs.is_null()) out.push_back(std::move(outputs));
+  Value out = outputs_of(inv.args), named;
   for (const auto& [name, arg] : inv.kwargs)
     if (Value outputs = outputs_of(arg); !outputs.is_null()) named[name] = std::move(outputs);
   if (!named.is_null()) out.push_back(std::move(named));

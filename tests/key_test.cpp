@@ -451,6 +451,37 @@ TEST(Keys, OutputsStandBehindTheTextOfACallWithoutThem) {
   EXPECT_EQ(spec_without_outputs("no JSON"), "");
 }
 
+TEST(Keys, OutputsThatAreLeftOutKeepTheirPlaces) {
+  const Tensor y(DType::float32, {4});
+  using Y = Out<View<float, 1>>;
+  using Maybe = std::optional<Y>;
+  const std::string text = R"({"dtype":"float32","shape":[4]})";
+  EXPECT_THAT((call<Maybe, Maybe>(y, std::nullopt).spec()),
+              HasSubstr("\"outputs_spec\":[" + text + "]"));
+  EXPECT_THAT((call<Maybe, Maybe>(std::nullopt, y).spec()),
+              HasSubstr("\"outputs_spec\":[null," + text + "]"));
+  EXPECT_FALSE(same(call<Maybe, Maybe>(y, std::nullopt), call<Maybe, Maybe>(std::nullopt, y)));
+  const Y view(y.view<float, 1>());
+  using Pair = std::pair<Maybe, Maybe>;
+  EXPECT_NE(call<Pair>(Pair{view, std::nullopt}).spec(),
+            call<Pair>(Pair{std::nullopt, view}).spec());
+  using List = std::vector<Y>;
+  EXPECT_NE((call<List, List>(List{view}, List{}).spec()),
+            (call<List, List>(List{}, List{view}).spec()));
+  using Map = std::map<std::string, Y>;
+  EXPECT_NE((call<Map, Map>(Map{{"a", view}}, Map{}).spec()),
+            (call<Map, Map>(Map{}, Map{{"a", view}}).spec()));
+}
+
+TEST(Keys, InputsAreNoPlacesOfOutputs) {
+  const Tensor y(DType::float32, {4});
+  using Y = Out<View<float, 1>>;
+  using MaybeInput = std::optional<View<const float, 1>>;
+  using Texts = std::vector<std::string>;
+  EXPECT_THAT((call<int, MaybeInput, Texts, Y>(1, std::nullopt, Texts{}, y).spec()),
+              HasSubstr(R"("outputs_spec":[{"dtype":"float32","shape":[4]}]})"));
+}
+
 TEST(Keys, UnkeyedArgumentsMayBeOfTypesTheLibraryDoesNotKnow) {
   int a = 1, b = 2;
   EXPECT_TRUE(same(call<Unkeyed<int*>>(&a), call<Unkeyed<int*>>(&b)));

@@ -30,6 +30,7 @@ struct Arg {
   std::vector<int64_t> strides;    // in elements; empty: packed
   Value value;                     // scalars that count by value
   bool unkeyed = false;            // not part of the key
+  bool place_of_outputs = false;   // outputs may stand here, and may be left out
   std::vector<Arg> items;          // list and dict
   std::vector<std::string> names;  // dict: of the items
   bool ordered = false;            // dict: keep the order of the names in the key text

@@ -31,6 +31,24 @@ consteval int total_words() {
   return sum_of_words({ArgTraits<T>::words...});
 }
 
+template <class P>
+inline constexpr bool may_hold_outputs = false;
+template <class V>
+inline constexpr bool may_hold_outputs<Out<V>> = true;
+template <class T>
+inline constexpr bool may_hold_outputs<std::optional<T>> = may_hold_outputs<T>;
+template <class T, size_t N>
+inline constexpr bool may_hold_outputs<std::array<T, N>> = may_hold_outputs<T>;
+template <class T, class A>
+inline constexpr bool may_hold_outputs<std::vector<T, A>> = may_hold_outputs<T>;
+template <class K, class T, class C, class A>
+inline constexpr bool may_hold_outputs<std::map<K, T, C, A>> = may_hold_outputs<T>;
+template <class... T>
+inline constexpr bool may_hold_outputs<std::tuple<T...>> = (may_hold_outputs<T> || ...);
+template <class T, class U>
+inline constexpr bool may_hold_outputs<std::pair<T, U>> =
+    may_hold_outputs<T> || may_hold_outputs<U>;
+
 template <Argument T>
 struct ArgTraits<std::optional<T>> {
   using P = std::optional<T>;
@@ -39,7 +57,12 @@ struct ArgTraits<std::optional<T>> {
     sink.push(p.has_value());
     if (p) ArgTraits<T>::emit(*p, sink);
   }
-  static Arg describe(const P& p) { return p ? ArgTraits<T>::describe(*p) : describe_value({}); }
+  static Arg describe(const P& p) {
+    if (p) return ArgTraits<T>::describe(*p);
+    Arg none = describe_value({});
+    none.place_of_outputs = may_hold_outputs<T>;
+    return none;
+  }
   class Copy {
    public:
     Copy(const P& original, Role role) : role_(role) {
@@ -169,6 +192,7 @@ requires(!ArrayElement<T>) struct ArgTraits<std::vector<T, A>> {
   static Arg describe(const P& p) {
     Arg arg;
     arg.kind = Arg::Kind::list;
+    arg.place_of_outputs = may_hold_outputs<T>;
     for (const T& item : p) arg.items.push_back(ArgTraits<T>::describe(item));
     return arg;
   }
@@ -186,6 +210,7 @@ requires(std::integral<K> || is_string_like<K>) struct ArgTraits<std::map<K, T, 
   static Arg describe(const P& p) {
     Arg arg;
     arg.kind = Arg::Kind::dict;
+    arg.place_of_outputs = may_hold_outputs<T>;
     arg.ordered = std::integral<K>;  // numbers sort as numbers before they become text
     auto add = [&](std::string name, const T& item) {
       arg.names.push_back(std::move(name));
