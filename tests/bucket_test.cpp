@@ -53,6 +53,9 @@ TEST(Bucket, StridedViewsStayPackedOrStrided) {
   const Strided transposed = bucketed(Strided(nullptr, {5, 5}, {1, 5}));
   EXPECT_EQ(transposed.strides, (std::array<int64_t, 2>{1, 8}));
   EXPECT_EQ(bucketed(Strided(nullptr, {5, 5}, {-6, 1})).strides, (std::array<int64_t, 2>{-8, 1}));
+  EXPECT_EQ(bucketed(Strided(nullptr, {1000, 1000}, {1008, 1})).strides,
+            (std::array<int64_t, 2>{2048, 1}))
+      << "1024 would be packed";
 }
 
 struct Rounded {

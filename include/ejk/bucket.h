@@ -37,9 +37,9 @@ constexpr int64_t bucket(int64_t size, std::initializer_list<int64_t> bounds = {
 //     return std::tuple(ejk::bucketed(x), ejk::bucketed(y, {64, 256, 1024}));
 //   }
 //
-// Strides that are not packed are rounded to powers of two. `run` and the other hooks see the exact
-// sizes. A choice is made for the first size of a bucket, so `is_valid` should say which others a
-// config can run: it is asked for each of them.
+// Strides that are not packed are rounded to powers of two, and stay different from packed ones.
+// `run` and the other hooks see the exact sizes. A choice is made for the first size of a bucket,
+// so `is_valid` should say which others a config can run: it is asked for each of them.
 template <class T, int Rank>
 constexpr View<T, Rank> bucketed(const View<T, Rank>& array,
                                  std::initializer_list<int64_t> bounds = {}) {
@@ -51,12 +51,15 @@ template <class T, int Rank>
 StridedView<T, Rank> bucketed(const StridedView<T, Rank>& array,
                               std::initializer_list<int64_t> bounds = {}) {
   const View<T, Rank> exact{nullptr, array.shape};
-  StridedView<T, Rank> out(bucketed(exact, bounds));
-  if (array.strides == StridedView<T, Rank>(exact).strides) return out;
+  const StridedView<T, Rank> packed(bucketed(exact, bounds));
+  if (array.strides == StridedView<T, Rank>(exact).strides) return packed;
+  StridedView<T, Rank> out = packed;
   for (size_t d = 0; d < Rank; ++d) {
     const int64_t stride = array.strides[d];
     out.strides[d] = stride < 0 ? -bucket(-stride) : bucket(stride);
   }
+  // An array that is not packed does not share a key with packed ones.
+  if (out.strides == packed.strides) *std::ranges::max_element(out.strides) *= 2;
   return out;
 }
 template <Element T, size_t Extent>
