@@ -905,6 +905,31 @@ TEST_F(Chain, AHeuristicForOneShapeOfABucketLeavesTheTunedConfigOfTheOthers) {
   EXPECT_EQ(executor(Bucketed{}, x), 8);
 }
 
+struct Seed {
+  int value = 0;
+};
+[[maybe_unused]] void ejk_key(ejk::KeySink& key, const Seed& seed) { key("seed", seed.value); }
+struct Seeded {
+  static constexpr std::string_view op_id = "seeded";
+  struct Config {
+    int block = 1;
+  };
+  int run(const Config&, ejk::Unkeyed<Seed> seed) const { return seed->value; }
+  static inline int asked = 0;
+  bool is_valid(const Config&, const ejk::Invocation&) const { return ++asked > 0; }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+
+TEST_F(Chain, UnkeyedValuesOfTheUsersTypesStayWarmWhateverTheyAre) {
+  auto options = setup.options();
+  options.on_event = {};
+  const ejk::Executor executor(options);
+  EXPECT_EQ(executor(Seeded{}, Seed{1}), 1);
+  EXPECT_GT(std::exchange(Seeded::asked, 0), 0);
+  EXPECT_EQ(executor(Seeded{}, Seed{2}), 2);
+  EXPECT_EQ(Seeded::asked, 0);
+}
+
 // Writes a whole tile, so a tile must not be larger than the output.
 struct Fill {
   static constexpr std::string_view op_id = "fill";

@@ -80,6 +80,7 @@ struct Plan {
   using Indices = std::make_index_sequence<arity>;
 
   static constexpr bool has_key = has<K, hook_key>;
+  static constexpr InKey in_key = has_key ? InKey::no : InKey::yes;
   static constexpr bool has_is_valid = has<K, hook_is_valid>;
   static constexpr bool has_prepare = has<K, hook_prepare>;
 
@@ -88,7 +89,7 @@ struct Plan {
   template <size_t... I>
   static consteval int words_of_parameters(std::index_sequence<I...>) {
     return sum_of_words(
-        {total_words<Param<I>...>(), (has_is_valid ? shape_words<!has_key, Param<I>>() : 0)...});
+        {total_words<Param<I>...>(), (has_is_valid ? shape_words<in_key, Param<I>>() : 0)...});
   }
   static constexpr int parameter_words = words_of_parameters(Indices{});
   static constexpr bool fixed =
@@ -107,7 +108,7 @@ struct Plan {
       (ArgTraits<Param<I>>::emit(std::get<I>(params), sink), ...);
     }
     // is_valid is asked once for every exact shape that shares the key.
-    if constexpr (has_is_valid) (push_shapes<!has_key>(std::get<I>(params), sink), ...);
+    if constexpr (has_is_valid) (push_shapes<in_key>(std::get<I>(params), sink), ...);
   }
   // What the key hook returns counts by value, arrays in it as arrays do.
   template <class T>
