@@ -67,6 +67,7 @@ class Workers {
     out.command = std::move(command);
     out.plugins = plugin_paths(options_.kernels);
     if (!options_.kernels.store.empty()) out.store = store.layers().front()->where();
+    out.retune = options_.retune;
     out.patience_seconds = options_.deadline;
     out.on_progress = [&progress](const TuneProgress& p) { progress.show(progress_text(p)); };
     out.on_warning = [](const std::string& message) { say(message); };

@@ -221,6 +221,7 @@ nb::object tune_in_workers(std::vector<std::string> command, const std::string& 
     const StopOnInterrupt stop;
     WorkerOptions how;
     how.command = std::move(command), how.store = store, how.patience_seconds = patience;
+    how.retune = retune;
     how.stop = &StopOnInterrupt::requested();
     Worker worker(std::move(how));
     SelectorOptions options;

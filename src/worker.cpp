@@ -354,6 +354,7 @@ struct Worker::State {
                                   {"store", options.store},
                                   {"budget_seconds", budget_seconds},
                                   {"validate_backward", options.validate_backward},
+                                  {"retune", options.retune},
                                   {"plugins", std::move(plugins)}})) +
            "\n";
   }

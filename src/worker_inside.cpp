@@ -114,6 +114,11 @@ const Value& member(const Value& request, std::string_view name) {
   return *found;
 }
 
+bool is_set(const Value& request, std::string_view name) {
+  const Value* found = request.find(name);
+  return found != nullptr && found->as_bool();
+}
+
 void load_plugins(const Value& request) {
   static std::set<std::string> loaded;
   const Value* plugins = request.find("plugins");
@@ -129,17 +134,17 @@ Entry tune(const Value& request, Answers& answers, const WarningSink& on_warning
   load_plugins(request);
   const auto made = rebuild_call(record_from_document(member(request, "record")));
   const std::string store = member(request, "store").as_string();
-  const Value* backward = request.find("validate_backward");
   AutotunePolicy policy;
   policy.budget_seconds = member(request, "budget_seconds").as_double();
-  policy.validate_backward = backward != nullptr && backward->as_bool();
-  ConfigSelectorChain selector(SelectorOptions{
-      .policy = policy,
-      .persistent = store.empty() ? std::make_shared<PersistentCache>()
-                                  : std::make_shared<PersistentCache>(store),
-      .on_warning = on_warning,
-      .on_progress = [&](const TuneProgress& p) { answers.tell(p); },
-      .stop = &StopOnInterrupt::requested()});
+  policy.validate_backward = is_set(request, "validate_backward");
+  ConfigSelectorChain selector(
+      SelectorOptions{.policy = policy,
+                      .persistent = store.empty() ? std::make_shared<PersistentCache>()
+                                                  : std::make_shared<PersistentCache>(store),
+                      .on_warning = on_warning,
+                      .on_progress = [&](const TuneProgress& p) { answers.tell(p); },
+                      .stop = &StopOnInterrupt::requested()});
+  if (is_set(request, "retune")) return selector.tune(made->invocation(), made->kernel()).second;
   return selector.resume(made->invocation(), made->kernel()).second;
 }
 

@@ -108,6 +108,24 @@ TEST_F(WorkerTest, TunesARecordFromBeforeOutputsCountedUnderTheKeyOfToday) {
   EXPECT_EQ(worker.tune(old, 1).id.key, today.id.key);
 }
 
+TEST_F(WorkerTest, MeasuresAnewIfToldTo) {
+  const ejk::RecordedCall call = call_of("bad.print@v1");
+  ejk::Worker(options()).tune(call, 1);
+  ejk::PersistentCache cache(store);
+  ejk::Entry cut = cache.get(call.id)->entry;
+  cut.evidence.complete = false;
+  for (ejk::Measurement& m : cut.candidates)
+    if (m.config == ejk::Value::object({{"block", 3}})) m.status = "rejected", m.kind = "wrong";
+  cache.put(cut, true);
+  ejk::WorkerOptions how = options();
+  ejk::Worker(how).tune(call, 1);
+  EXPECT_EQ(stored(call.id.op, 3).status, "rejected") << "it went on";
+  cache.put(cut, true);
+  how.retune = true;
+  ejk::Worker(how).tune(call, 1);
+  EXPECT_THAT(stored(call.id.op, 3).status, AnyOf("ok", "tied", "slower"));
+}
+
 TEST_F(WorkerTest, AConfigThatEndsItsProcessIsLeftOutAndTheOthersAreMeasured) {
   for (const std::string op : {"bad.crash@v1", "bad.exit@v1"}) {
     std::vector<std::string> warnings;

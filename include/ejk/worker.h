@@ -23,6 +23,7 @@ struct WorkerOptions {
   // Where it keeps what it finds; "": the default place with its layers.
   std::string store = {};
   bool validate_backward = false;
+  bool retune = false;  // measures anew what is stored already, instead of going on with it
   // One that has not answered so long after its budget was spent is ended.
   double patience_seconds = 60;
   ProgressSink on_progress = {};
