@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "journal.h"
+#include "thread_fields.h"
 #include "tuning.h"
 
 namespace ejk::detail {
@@ -122,6 +123,12 @@ void leave_open(Tuning& t, std::span<const size_t> who) {
   for (size_t i : who) leave_out(t.entrants[i], t.entrants[i].why), t.complete = false;
 }
 
+// A config that asks for one thread waits for no thread of a pool: here it would wait as well.
+bool may_wait_for_a_pool(const Entrant& e) {
+  const Value config = e.config.to_value();
+  return asks_for_several_threads(config) || !speaks_of_threads(config);
+}
+
 // Returns those that must run here. One that only waits in a child does, for its threads may be
 // here. So does what the child could say nothing about, unless others passed beside it: then it is
 // no fault of the guard, and this process is too dear to find out.
@@ -131,16 +138,22 @@ std::vector<size_t> run_guarded(Tuning& t, const std::vector<size_t>& who) {
   for (size_t i : who) configs.push_back(t.entrants[i].config);
   t.guard->run(configs, [&](size_t index, Finding finding) {
     const size_t i = who[index];
-    if (finding.kind == Kind::waited) {
-      waiting.push_back(i);
-      if (t.waited.empty()) t.waited = std::move(finding.why);
-    } else if (finding.kind == Kind::unknown) {
-      unsaid.push_back(i);
+    if (finding.kind == Kind::waited || finding.kind == Kind::unknown) {
+      (finding.kind == Kind::waited ? waiting : unsaid).push_back(i);
       t.entrants[i].why = std::move(finding.why);
     } else judge(t, i, std::move(finding));
     return time_for_more(t);
   });
-  if (t.passed_in_child) leave_open(t, std::exchange(unsaid, {}));
+  if (t.passed_in_child) {
+    const auto alone = std::ranges::stable_partition(
+        waiting, [&](size_t i) { return may_wait_for_a_pool(t.entrants[i]); });
+    leave_open(t, alone), leave_open(t, std::exchange(unsaid, {}));
+    waiting.erase(alone.begin(), alone.end());
+  }
+  for (size_t i : waiting) {
+    const std::string why = std::exchange(t.entrants[i].why, {});
+    if (t.waited.empty()) t.waited = why;
+  }
   waiting.insert(waiting.end(), unsaid.begin(), unsaid.end());
   return waiting;
 }
@@ -233,6 +246,11 @@ void announce(Tuning& t, std::span<const size_t> who) {
     if (t.entrants[i].racing()) t.guard->announce({&t.entrants[i].config, 1});
 }
 
+std::string died_of_it(int deaths) {
+  return deaths == 1 ? "a process died while it ran it"
+                     : fmt::format("{} processes died while they ran it", deaths);
+}
+
 // A heuristic that ended processes is no control to begin with.
 void leave_out_deadly_heuristic(Tuning& t) {
   if (!t.heuristic || !t.task.journal) return;
@@ -242,7 +260,7 @@ void leave_out_deadly_heuristic(Tuning& t) {
   if (!e.racing() || found == suspects.end()) return;
   e.suspect = true;
   if (found->second <= (t.guard ? most_deaths : 1)) return;
-  leave_out(e, fmt::format("{} processes died while they ran it", found->second));
+  leave_out(e, died_of_it(found->second));
   // Where there is a guard it can be tried once more. A search would go on in every process.
   if (!t.guard && t.task.candidates->size() <= most_raced) t.complete = false;
 }
@@ -266,12 +284,15 @@ void prepare(Tuning& t) {
 // ---- suspects ----------------------------------------------------------------------------------
 
 // A process died while it ran this config, which may be innocent: it runs in a child first, and
-// here at once only where there is none, after a single death.
+// here at once only where there is none, after a single death. One that only waits in a child does
+// not run here: nobody could tell whether it would end this process too.
 void try_suspect(Tuning& t, size_t who, int deaths) {
   Entrant& e = t.entrants[who];
   e.suspect = true;
+  bool waited = false;
   if (t.guard) {
     t.guard->run({&e.config, 1}, [&](size_t, Finding finding) {
+      waited = finding.kind == Kind::waited;
       if (finding.kind == Kind::unknown || finding.kind == Kind::waited) return true;
       const bool fatal = finding.kind == Kind::crashed && finding.fatal_signal;
       const std::string why = finding.why;
@@ -283,9 +304,9 @@ void try_suspect(Tuning& t, size_t who, int deaths) {
     });
     if (e.ran && !e.racing()) return;
   }
-  if (deaths > (e.ran ? most_deaths : 1)) {
+  if (waited || deaths > (e.ran ? most_deaths : 1)) {
     t.complete = t.complete && e.ran;  // where there is a guard it can be tried once more
-    return leave_out(e, fmt::format("{} processes died while they ran it", deaths));
+    return leave_out(e, died_of_it(deaths) + (waited ? ", and it only waits in a child" : ""));
   }
   if (e.ran) return;
   run_here(t, who);

@@ -201,12 +201,15 @@ class Guard::Tour {
       return unknown(why + "; but the control did not pass either: " + control.why);
     guard_.control_seconds_ = std::max(guard_.control_seconds_, control.seconds);
     JobReport again = guard_.run_job(job, guard_.deadline());
+    const Kind kind = first.report.finding.kind;
+    // Waiting would let it run in the host, which it must not after it died here.
+    const bool died = kind != Kind::timed_out && kind != Kind::unknown;
+    if (died && again.finding.kind == Kind::waited)
+      return unknown(why + "; but it only waited when it was repeated");
     if (again.finding.kind != Kind::passed) return std::move(again.finding);
     // It failed where others had run before it, or was only late: they, or the machine, may have
     // been the cause. A second pass clears it.
-    const Kind kind = first.report.finding.kind;
-    const bool excused = !first.fresh || kind == Kind::timed_out || kind == Kind::unknown ||
-                         kind == Kind::out_of_memory;
+    const bool excused = !first.fresh || !died || kind == Kind::out_of_memory;
     if (excused) again = guard_.run_job(job, guard_.deadline());
     if (excused && again.finding.kind == Kind::passed) return std::move(again.finding);
     return unknown(why + "; but not when it was repeated");

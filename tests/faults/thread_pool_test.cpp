@@ -91,9 +91,10 @@ using RunTwice = void (*)(const std::function<void()>&);
 
 // ---- the kernels -------------------------------------------------------------------------------
 
-// Runs with more than one thread, in all processes. Made before any fork.
+// Runs with more than one thread, and of what may not run here, in all processes. Made before any
+// fork.
 struct Counts {
-  std::atomic<int> in_children{0}, here{0};
+  std::atomic<int> in_children{0}, here{0}, dangerous{0}, dangerous_here{0};
 };
 Counts& counts() {
   static Counts* const all = [] {
@@ -104,6 +105,15 @@ Counts& counts() {
   return *all;
 }
 pid_t host = 0;
+
+// It would end this process, or hang it: here it comes back, so that a test can tell.
+void be_dangerous(bool crashes_first) {
+  const bool first = counts().dangerous++ == 0;
+  if (::getpid() == host) ++counts().dangerous_here;
+  else if (first && crashes_first) std::abort();
+  else
+    for (;;) ::pause();
+}
 
 struct Threads {
   int threads = 1;
@@ -128,6 +138,8 @@ struct Pooled {
 
   void run(const Config& c, std::span<const float> x, Out<std::span<float>> y) const {
     if (c.does == "crash") std::abort();
+    if (c.does == "wait") be_dangerous(false);
+    if (c.does == "crash, then wait") be_dangerous(true);
     if (c.does == "be killed" && ::getpid() != host) ::raise(SIGKILL);
     if (ways_of(c) > 1) {
       ++(::getpid() == host ? counts().here : counts().in_children);
@@ -147,7 +159,7 @@ class ThreadPools : public ::testing::TestWithParam<RunTwice> {
     host = ::getpid();
     Pooled<Threads>::in_pool = Pooled<Ways>::in_pool = GetParam();
     GetParam()([] {});  // from here on there is a pool
-    counts().in_children = counts().here = 0;
+    counts().in_children = counts().here = counts().dangerous = counts().dangerous_here = 0;
   }
 
   template <class K>
@@ -223,28 +235,71 @@ TEST_P(ThreadPools, ThatEveryConfigNeedsEndTheGuardSoon) {
   EXPECT_THAT(warnings.take(), ElementsAre(HasSubstr("first runs are not guarded")));
 }
 
-// What crashes here is remembered, as it is without a guard.
-TEST_P(ThreadPools, RunUnderTheJournal) {
-  Pooled<Threads>::offered = {{1, "a"}, {2, "crash here"}};
+TEST_P(ThreadPools, AreNoReasonToRunWhatCrashedInAChildAndWaitedWhenItWasRepeated) {
+  Pooled<Ways>::offered = {{1, "a"}, {1, "crash, then wait"}};
+  Pooled<Ways>::guess = {1, "a"};
+  const Entry entry = tuned(Pooled<Ways>{});
+  EXPECT_EQ(counts().dangerous, 2);
+  EXPECT_EQ(counts().dangerous_here, 0);
+  EXPECT_EQ(entry.candidates[1].status, "untried");
+  EXPECT_THAT(entry.candidates[1].why, HasSubstr("SIGABRT"));
+  EXPECT_FALSE(entry.evidence.complete);
+}
+
+TEST_P(ThreadPools, AreNotWhatAConfigWithOneThreadWaitsFor) {
+  Pooled<Threads>::offered = {{1, "a"}, {1, "wait"}, {2, "a"}};
   Pooled<Threads>::guess = {1, "a"};
-  struct Crashing : Pooled<Threads> {
-    void run(const Config& c, std::span<const float> x, Out<std::span<float>> y) const {
-      Pooled::run(c, x, y);
-      if (c.does == "crash here" && ::getpid() == host) std::_Exit(7);
-    }
-  };
-  const pid_t program = start_child([&] {
-    host = ::getpid();
-    static OwnPool pool;  // of this process
-    Pooled<Threads>::in_pool = [](const std::function<void()>& part) { pool.run_twice(part); };
-    tuned(Crashing{});
-    return true;
-  });
-  int status = 0;
-  ASSERT_EQ(::waitpid(program, &status, 0), program);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 7);
+  const Entry entry = tuned(Pooled<Threads>{});
+  EXPECT_EQ(counts().dangerous_here, 0);
+  EXPECT_EQ(entry.candidates[1].status, "untried");
+  EXPECT_THAT(entry.candidates[1].why, HasSubstr("waited"));
+  EXPECT_GT(entry.candidates[2].samples, 0);
+  EXPECT_FALSE(entry.evidence.complete);
+}
+
+// What crashes here is remembered, as it is without a guard.
+struct Crashing : Pooled<Threads> {
+  void run(const Config& c, std::span<const float> x, Out<std::span<float>> y) const {
+    Pooled::run(c, x, y);
+    if (c.does == "crash here" && ::getpid() == host) std::_Exit(7);
+  }
+};
+
+class DeathsWithThreadPools : public ThreadPools {
+ protected:
+  DeathsWithThreadPools() {
+    Pooled<Threads>::offered = {{1, "a"}, {2, "crash here"}};
+    Pooled<Threads>::guess = {1, "a"};
+  }
+  // The exit code of another program, with a pool of its own, that tunes.
+  int exit_code() {
+    const pid_t program = start_child([&] {
+      host = ::getpid();
+      static OwnPool pool;
+      Pooled<Threads>::in_pool = [](const std::function<void()>& part) { pool.run_twice(part); };
+      tuned(Crashing{});
+      return true;
+    });
+    int status = 0;
+    EXPECT_EQ(::waitpid(program, &status, 0), program);
+    EXPECT_TRUE(WIFEXITED(status));
+    return WEXITSTATUS(status);
+  }
+};
+
+TEST_P(DeathsWithThreadPools, AreInTheJournal) {
+  EXPECT_EQ(exit_code(), 7);
   EXPECT_THAT(files_below(scratch / "store"), Contains(HasSubstr(".intent")));
+}
+
+TEST_P(DeathsWithThreadPools, AreNotRepeatedByWhatOnlyWaitsInAChild) {
+  EXPECT_EQ(exit_code(), 7);
+  EXPECT_EQ(exit_code(), 0);
+  const auto entries = entries_in(scratch / "store");
+  ASSERT_THAT(entries, SizeIs(1));
+  EXPECT_EQ(entries[0].candidates[1].status, "untried");
+  EXPECT_THAT(entries[0].candidates[1].why, HasSubstr("died"));
+  EXPECT_FALSE(entries[0].evidence.complete);
 }
 
 // Not a matter of threads: whatever keeps the guard from trying one keeps the entry open.
@@ -271,6 +326,8 @@ std::string name_of_pool(const ::testing::TestParamInfo<RunTwice>& pool) {
   return pool.index == 0 ? "Own" : "OpenMP";
 }
 INSTANTIATE_TEST_SUITE_P(Each, ThreadPools, ::testing::ValuesIn(pools()), name_of_pool);
+INSTANTIATE_TEST_SUITE_P(Each, DeathsWithThreadPools, ::testing::Values(run_in_own_pool),
+                         name_of_pool);
 
 }  // namespace
 }  // namespace ejk
