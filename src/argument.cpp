@@ -131,7 +131,10 @@ PrivateArray::PrivateArray(ArrayRef original, Role role, bool read_only)
   if (role_ != Role::output) copy_elements(from, to);
   copy_.data = to.data;
   original_ = from.data;
-  if (role_ == Role::in_out && !from.packed())
+  // The caller's own may change meanwhile, as a cache does whose parts belong to several threads.
+  // Of a large one a third copy would take too much memory.
+  constexpr size_t most_kept = size_t{16} << 20;
+  if (role_ == Role::in_out && (!from.packed() || bytes <= most_kept))
     pristine_.assign(storage_->data(), storage_->data() + storage_->size());
 }
 

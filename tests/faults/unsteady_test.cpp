@@ -168,6 +168,29 @@ TEST_P(UnsteadyCandidates, MayWriteInPlace) {
   EXPECT_EQ(entry.candidates[1].kind, "unsteady");
 }
 
+// As other threads do with their parts of a cache.
+struct ChangedMeanwhile : Doubling {
+  static constexpr std::string_view op_id = "changed_meanwhile";
+  static inline float* of_another = nullptr;
+  void run(const Config& c, std::span<float> x) const {
+    work(c.work);
+    ++*of_another;
+    for (float& v : x.first(x.size() / 2)) v *= 2;
+  }
+};
+
+TEST_P(UnsteadyCandidates, AreNotThoseWhoseArrayIsChangedByAnotherMeanwhile) {
+  Doubling::guess = {100};
+  Doubling::offered = {{100}, {2}};
+  std::vector<float> both(100, 4);
+  ChangedMeanwhile::of_another = &both.back();
+  const Entry entry = tuned(ChangedMeanwhile{}, both);
+  ASSERT_NE(entry.outcome, Outcome::failed);
+  EXPECT_EQ(winner_of(entry), 2);
+  EXPECT_EQ(both.front(), 8);
+  for (const Measurement& m : entry.candidates) EXPECT_NE(m.status, "rejected") << m.why;
+}
+
 TEST_P(UnsteadyCandidates, CannotBeToldWhereThereAreNoOutputs) {
   Doubling::guess = {100};
   Doubling::offered = {{100}, {2, 3}};

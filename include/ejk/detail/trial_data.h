@@ -42,7 +42,7 @@ class PrivateArray {
   Role role_;
   std::shared_ptr<const GuardedMemory> storage_;
   const void* original_ = nullptr;
-  std::vector<std::byte> pristine_;  // of an in-out array whose original has gaps
+  std::vector<std::byte> pristine_;  // of an in-out array; none: its original is packed and large
 };
 
 OutputBytes packed_bytes(const AnyView& array);
