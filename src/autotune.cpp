@@ -179,8 +179,10 @@ void ConfigSelectorChain::Call::add_unfinished(Entry& entry) const {
   const Evidence& before = unfinished->evidence;
   const double spent = entry.evidence.tuning_seconds;
   if (unfinished->config == entry.config && !entry.evidence.complete &&
-      entry.evidence.samples < before.samples)
+      entry.evidence.samples < before.samples) {
     entry.outcome = unfinished->outcome, entry.evidence = before;
+    entry.evidence.complete = false;
+  }
   entry.evidence.tuning_seconds = before.tuning_seconds + spent;
   entry.evidence.resumed_seconds =
       entry.evidence.complete ? 0 : before.resumed_seconds + (by_hand ? 0 : spent);

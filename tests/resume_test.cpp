@@ -275,6 +275,24 @@ TEST_F(Resuming, ThatIsStoppedAtOnceKeepsTheEvidenceOfTheRoundsBefore) {
   EXPECT_FALSE(stored().evidence.complete);
 }
 
+TEST_F(Resuming, ThatIsCutIsNotCompleteAlsoIfTheEvidenceOfTheEarlierWinnerIsKept) {
+  Work::offered = {60, 30};
+  Work::heuristic = 60;
+  ASSERT_EQ(tuned(ejk::Executor(stored_options())), 30);
+  const int samples = stored().evidence.samples;
+  Work::offered = {60, 30, 200, 10};
+  std::atomic<bool> stop = false;
+  auto o = stored_options();
+  o.stop = &stop;
+  o.on_progress = [&](const ejk::TuneProgress& p) { stop = p.tried >= 3; };
+  EXPECT_EQ(tuned(ejk::Executor(o)), 30);
+  EXPECT_EQ(stored().evidence.samples, samples);
+  EXPECT_FALSE(stored().evidence.complete);
+  EXPECT_EQ(statuses(stored()).at(10), "untried");
+  EXPECT_EQ(tuned(ejk::Executor(stored_options())), 10);
+  EXPECT_TRUE(stored().evidence.complete);
+}
+
 TEST_F(Resuming, HappensOnlyWhereItIsWantedAndOfUse) {
   Work::offered = {60, 300, 30, 10};
   Work::heuristic = 60;
