@@ -61,6 +61,10 @@ std::optional<Choice> ConfigSelectorChain::from_autotune(Call& call) {
     lock.unlock();
     if (auto found = from_memory(call))
       return answer(call, std::move(*found), "cache_hit", "memory");
+    // That thread may have rejected what is to go on here.
+    if (call.unfinished)
+      if (auto found = from_persistent(call))
+        return answer(call, std::move(*found), "cache_hit", "persistent");
     lock.lock();
   }
   if (const auto vain = state_->tried_in_vain.find(flight); vain != state_->tried_in_vain.end())
@@ -209,10 +213,9 @@ bool call_itself_fails(const TuneResult& result, bool has_heuristic) {
   });
 }
 
-// Whether a tuning that should go on from a winner did not come to run it.
-bool left_out(const TuneResult& result, const Value& winner) {
+bool ended_as(const TuneResult& result, const Value& config, std::string_view status) {
   return std::ranges::any_of(result.candidates, [&](const Measurement& m) {
-    return m.status == "untried" && m.config == winner;
+    return m.status == status && m.config == config;
   });
 }
 
@@ -330,7 +333,7 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   if (result.winner && !result.config) result.config = candidates->config(*result.winner);
   if (!result.note.empty())
     warn_once("note" + call.id.op, "[" + call.id.op + "] tuning: " + result.note);
-  if (call.unfinished && left_out(result, call.unfinished->config))
+  if (call.unfinished && ended_as(result, call.unfinished->config, "untried"))
     return finish("the budget was spent before the turn of the earlier winner, which stays");
   if (!result.winner && options_.stop != nullptr && options_.stop->load())
     return finish("it was stopped before a candidate was found");
@@ -342,7 +345,10 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
     const std::string reasons = rejections(result);
     warn_once("failed" + flight,
               "[" + call.id.op + "] tuning key " + call.id.key + " failed: " + reasons);
-    if (options_.persistent && options_.persist_autotune) options_.persistent->put(entry);
+    // What is stored would stay, and be run, although it is among the rejected.
+    const bool refuted = call.unfinished && ended_as(result, call.unfinished->config, "rejected");
+    if (options_.persistent && options_.persist_autotune) options_.persistent->put(entry, refuted);
+    if (refuted) call.unfinished.reset();
     in_vain(reasons);
     return entry;
   }

@@ -309,14 +309,14 @@ bool ConfigSelectorChain::may_resume(const Call& call) const {
   return !state_->tuned.contains(text_of(call.id));
 }
 
-// What is stored is not lost if the tuning cannot go on.
+// What is stored is not lost if the tuning cannot go on, unless it was rejected on the way.
 std::optional<Choice> ConfigSelectorChain::from_unfinished(Call& call) {
   if (!call.unfinished) return std::nullopt;
-  const Value stored = call.unfinished->config;
   if (auto found = from_autotune(call)) return found;
-  if (call.dry && call.would_tune) return std::nullopt;
+  if (!call.unfinished || (call.dry && call.would_tune)) return std::nullopt;
   std::string why;
-  AnyConfig config(call.kernel.config_type().from_value(stored, why), &call.kernel.config_type());
+  AnyConfig config(call.kernel.config_type().from_value(call.unfinished->config, why),
+                   &call.kernel.config_type());
   if (!call.dry) keep(call, config, Origin::persistent);
   return answer(call, {std::move(config), Origin::persistent}, "cache_hit", "persistent");
 }

@@ -293,6 +293,56 @@ TEST_F(Resuming, ThatIsCutIsNotCompleteAlsoIfTheEvidenceOfTheEarlierWinnerIsKept
   EXPECT_TRUE(stored().evidence.complete);
 }
 
+// Its candidates may have become wrong since they were stored.
+struct Compared : Work {
+  static constexpr std::string_view op_id = "compared";
+  static inline bool wrong = false;
+  void run(const Config& c, std::span<const float> x, ejk::Out<std::span<float>> y) const {
+    Work::run(c, x, y);
+    if (wrong && c.units != heuristic) (*y)[0] += 1;
+  }
+  void reference(std::span<const float> x, ejk::Out<std::span<float>> y) const {
+    std::ranges::copy(x, (*y).begin());
+  }
+};
+
+class ResumingWithWrongCandidates : public Resuming {
+ protected:
+  ResumingWithWrongCandidates() {
+    Work::offered = {30, 20, 10};
+    Work::heuristic = 60;
+    Compared::wrong = false;
+    auto o = stored_options();
+    o.policy->budget_evaluations = 2;
+    EXPECT_EQ(tuned(ejk::Executor(o), Compared{}), 30);
+    EXPECT_FALSE(stored(Compared{}).evidence.complete);
+    Compared::wrong = true;
+  }
+};
+
+TEST_F(ResumingWithWrongCandidates, TakesNoneThatWasFoundWrong) {
+  for (int process = 0; process < 2; ++process) {
+    const auto chosen = ejk::Executor(stored_options()).choose_config(Compared{}, x, y);
+    EXPECT_EQ(chosen.config.units, 60);
+    EXPECT_EQ(chosen.origin, Origin::heuristics);
+    EXPECT_EQ(stored(Compared{}).outcome, ejk::Outcome::failed);
+  }
+}
+
+TEST_F(ResumingWithWrongCandidates, TakesNoneThatAnotherThreadFoundWrong) {
+  const ejk::Executor executor(stored_options());
+  std::atomic<int> right = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i)
+      threads.emplace_back([&] {
+        std::vector<float> out(8);
+        right += executor.choose_config(Compared{}, x, out).config.units == 60;
+      });
+  }
+  EXPECT_EQ(right, 4);
+}
+
 TEST_F(Resuming, HappensOnlyWhereItIsWantedAndOfUse) {
   Work::offered = {60, 300, 30, 10};
   Work::heuristic = 60;
