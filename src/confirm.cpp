@@ -42,6 +42,18 @@ void readmit_others(Tuning& t) {
   if (!not_run.empty()) first_runs(t, not_run);
 }
 
+bool any_measured(const Tuning& t) {
+  return std::ranges::any_of(t.entrants,
+                             [](const Entrant& e) { return e.can_win() && !e.samples().empty(); });
+}
+
+// The budget was spent before anybody who is left had a sample: their first runs count.
+void forget_race(Tuning& t) {
+  for (Entrant& e : t.entrants) e.seconds.clear();
+  t.rounds = 0;
+  t.complete = false;
+}
+
 // Who has no sample, for the budget was spent, cannot be chosen.
 void leave_out_unmeasured(Tuning& t) {
   for (Entrant& e : t.entrants) {
@@ -51,12 +63,14 @@ void leave_out_unmeasured(Tuning& t) {
   }
 }
 
-void race_on(Tuning& t) {
-  if (!t.any_can_win()) readmit_others(t);
+// What was carried over was slower than the earlier winner, not than those that are left.
+void race_on(Tuning& t, size_t rejected) {
+  if (!t.any_can_win() || rejected == t.earlier_winner()) readmit_others(t);
   const bool cold = std::ranges::any_of(
       t.entrants, [](const Entrant& e) { return e.racing() && e.warm.executions == 0; });
   if (t.any_can_win() && !t.spent() && (!cold || warm_up_all(t))) run_rounds(t);
-  leave_out_unmeasured(t);
+  if (t.any_can_win() && !any_measured(t)) forget_race(t);
+  else leave_out_unmeasured(t);
 }
 
 }  // namespace
@@ -66,7 +80,7 @@ bool confirm(Tuning& t, size_t winner) {
   if (is_still_right(t, e)) return true;
   t.note += fmt::format("{} gave other results after the race than before ({}): it is left out; ",
                         stable_json(e.config.to_value()), e.why);
-  race_on(t);
+  race_on(t, winner);
   return false;
 }
 

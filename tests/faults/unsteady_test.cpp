@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 
 #include "fakes.h"
 #include "faults/tuning_fixture.h"
+#include "replay.h"
 #include "store_fixture.h"
 
 namespace ejk {
@@ -145,6 +147,7 @@ TEST_P(UnsteadyCandidates, AreAllRejectedIfNoOtherIsLeft) {
   const Entry entry = tuned_into_y(Checked{});
   EXPECT_EQ(entry.outcome, Outcome::failed);
   for (const Measurement& m : entry.candidates) EXPECT_EQ(m.kind, "unsteady");
+  EXPECT_TRUE(entry.evidence.complete) << "else it would be tuned again in every process";
 }
 
 TEST_P(UnsteadyCandidates, AreToldFromWrongOnesInTheirFirstRuns) {
@@ -198,6 +201,71 @@ TEST_P(UnsteadyCandidates, CannotBeToldWhereThereAreNoOutputs) {
   EXPECT_EQ(winner_of(entry), 2);
   EXPECT_THAT(warnings.take(), IsEmpty());
 }
+
+// ---- on a scripted clock -----------------------------------------------------------------------
+
+// Config 0 is wrong from its third run on.
+class ScriptedRuns : public Trial {
+ public:
+  explicit ScriptedRuns(replay::ScriptedStopwatch& stopwatch) : stopwatch_(stopwatch) {}
+  void reset() override { left_.assign(8, std::byte{255}); }
+  void run(const AnyConfig& c) override {
+    constexpr double seconds[] = {1e-3, 1.02e-3, 1.6e-3};
+    const auto i = static_cast<size_t>(c.as<int>());
+    ++runs;
+    stopwatch_.pass(seconds[i]);
+    const bool wrong = i == 0 && ++runs_of_first_ > 2;
+    left_.assign(8, std::byte{static_cast<unsigned char>(wrong ? 2 : 1)});
+  }
+  bool run_reference() override {
+    left_.assign(8, std::byte{1});
+    return true;
+  }
+  std::vector<OutputBytes> outputs() override { return {{DType::int64, left_}}; }
+  int runs = 0;
+
+ private:
+  replay::ScriptedStopwatch& stopwatch_;
+  int runs_of_first_ = 0;
+  std::vector<std::byte> left_ = std::vector<std::byte>(8);
+};
+
+class ScriptedTunings : public ::testing::Test {
+ protected:
+  ScriptedTunings() {
+    task.op = "scripted", task.trial = &trial, task.guard = false;
+    task.candidates = candidate_list({make_config(0), make_config(1), make_config(2)});
+  }
+  static Measurement known(int config, const char* status, double ratio) {
+    Measurement m;
+    m.config = make_config(config).to_value();
+    m.status = status, m.ratio = ratio, m.seconds = 1e-3 * ratio, m.samples = 20;
+    return m;
+  }
+  TuneResult tuned() { return Tuner(TunerOptions{.stopwatch = stopwatch}).tune(task); }
+
+  const std::shared_ptr<replay::ScriptedStopwatch> stopwatch =
+      std::make_shared<replay::ScriptedStopwatch>();
+  ScriptedRuns trial{*stopwatch};
+  TuneTask task;
+};
+
+// Config 1 was nearly as fast as the earlier winner, config 2 is new and slow.
+class ResumedWithAnUnsteadyWinner : public ScriptedTunings,
+                                    public ::testing::WithParamInterface<double> {};
+
+TEST_P(ResumedWithAnUnsteadyWinner, IsCompleteOnlyIfTheNextBestRacedToo) {
+  task.budget.seconds = GetParam();
+  task.known = {known(0, "ok", 1), known(1, "tied", 1.02)};
+  task.known_winner = task.known[0].config, task.known_complete = true;
+  const TuneResult result = tuned();
+  EXPECT_EQ(result.candidates[0].kind, "unsteady");
+  ASSERT_TRUE(result.winner.has_value());
+  EXPECT_TRUE(*result.winner == 1 || !result.evidence.complete) << *result.winner;
+}
+
+INSTANTIATE_TEST_SUITE_P(Budgets, ResumedWithAnUnsteadyWinner,
+                         ::testing::Values(0.006, 0.008, 0.010, 0.012, 0.02, 0.1, 1.0));
 
 INSTANTIATE_TEST_SUITE_P(Guarded, UnsteadyCandidates, ::testing::Bool());
 
