@@ -149,7 +149,8 @@ std::vector<double> ratios(const Tuning& tuning, size_t over, size_t under);
 bool heuristic_stays(const Tuning& tuning, size_t winner);
 
 // confirm.cpp: one more run of the winner, whose outputs must still be the expected ones. False if
-// they are not: then it is rejected, and the others have raced on.
+// they are not: then it is rejected, and the others have raced on. No run if the tuning was
+// stopped.
 bool confirm(Tuning& tuning, size_t winner);
 
 // report.cpp: what there is to tell, with or without a winner.

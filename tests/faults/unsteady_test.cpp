@@ -267,6 +267,20 @@ TEST_P(ResumedWithAnUnsteadyWinner, IsCompleteOnlyIfTheNextBestRacedToo) {
 INSTANTIATE_TEST_SUITE_P(Budgets, ResumedWithAnUnsteadyWinner,
                          ::testing::Values(0.006, 0.008, 0.010, 0.012, 0.02, 0.1, 1.0));
 
+TEST_F(ScriptedTunings, ThatAreStoppedRunNothingMore) {
+  std::atomic<bool> stop = false;
+  int runs_at_stop = 0;
+  task.stop = &stop;
+  task.on_progress = [&](const TuneProgress& p) {
+    if (p.kind != TuneProgress::Kind::candidate || p.tried < 3) return;
+    stop = true, runs_at_stop = trial.runs;
+  };
+  const TuneResult result = tuned();
+  EXPECT_EQ(trial.runs, runs_at_stop);
+  EXPECT_EQ(result.winner, 0u);
+  EXPECT_FALSE(result.evidence.complete);
+}
+
 INSTANTIATE_TEST_SUITE_P(Guarded, UnsteadyCandidates, ::testing::Bool());
 
 }  // namespace
