@@ -13,7 +13,7 @@ using RaceSamples = std::vector<std::span<const double>>;
 
 // Differences are judged after so many rounds and whenever there is a sixth more: who looks after
 // every round finds a "clear" difference between equals sooner or later.
-inline constexpr int first_look = 12;
+inline constexpr int first_look = 6;
 int look_after(int rounds);
 // A race ends here if nothing is left that matters, and there in any case.
 inline constexpr int usual_rounds = 40, max_rounds = 80;

@@ -46,6 +46,15 @@ void measure_alike(Tuning& t, Entrant& e) {
   std::ranges::fill(e.seconds, std::numeric_limits<double>::quiet_NaN());
 }
 
+// A sample far below the warm-up shows that the warm-up was disturbed, or made something that stays
+// (a table, a pool): then it says nothing about the candidate.
+void forget_wrong_warm_up(Tuning& t, Entrant& e) {
+  const double warm = e.warm.seconds_per_execution(t.sampling.clock);
+  if (!e.slow_in_warm_up || static_cast<double>(far_slower) * e.seconds.back() > warm) return;
+  e.slow_in_warm_up = false;
+  measure_alike(t, e);
+}
+
 // Samples that were taken in another way are worth nothing.
 void start_again(Tuning& t) {
   t.rounds = 0;
@@ -93,6 +102,8 @@ bool run_round(Tuning& t) {
     }
   }
   for (size_t i = 0; i < t.entrants.size(); ++i) t.entrants[i].seconds.push_back(seconds[i]);
+  for (Entrant& e : t.entrants)
+    if (e.racing()) forget_wrong_warm_up(t, e);
   ++t.rounds;
   return true;
 }
@@ -134,8 +145,8 @@ void drop(Tuning& t, size_t who) {
 
 void drop_slower(Tuning& t, size_t best) {
   for (size_t i = 0; i < t.entrants.size(); ++i) {
-    if (i == best || !t.entrants[i].racing()) continue;
-    if (clearly_slower(t, i, best)) drop(t, i);
+    if (!t.entrants[i].racing()) continue;
+    if (i != best && clearly_slower(t, i, best)) drop(t, i);
     else measure_alike(t, t.entrants[i]);
   }
 }

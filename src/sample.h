@@ -47,7 +47,7 @@ class Sampler {
  public:
   Sampler(Stopwatch& stopwatch, Trial& trial) : stopwatch_(stopwatch), trial_(trial) {}
 
-  // One sample, from a reset trial. Where executions can follow each other, one that is not timed
+  // One sample, from a reset trial. Where it has several executions in a row, one that is not timed
   // comes first: what the reset left in the caches is not the config's cost. Where a run would
   // change what the next one reads, or caches shall be cold, every run starts from a reset trial
   // and the clocks stand still meanwhile.

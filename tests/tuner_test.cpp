@@ -544,7 +544,7 @@ TEST(Searching, ThatIsStoppedWhenItGoesOnKeepsWhatWasMeasured) {
 
 TEST(Searching, OnesThatDoNothingDoNotFillTheFinal) {
   FakeTrial trial;
-  trial.work = [&](int c) { trial.compute(c < 16 ? 0 : c == 40 ? 40 : 160); };
+  trial.work = [&](int c) { trial.compute(c < 16 ? 0.1 : c == 40 ? 40 : 160); };
   trial.write = [](int c, FakeTrial& t) {
     if (c >= 16) t.in_out += 1, t.output = 2;
   };

@@ -47,7 +47,7 @@ struct Evidence {
   double seconds = 0, seconds_low = 0, seconds_high = 0;  // of the chosen config, with interval
   double heuristic_seconds = 0;  // in the same race; 0: the kernel has no heuristic
   double speedup = 0, speedup_low = 0, speedup_high = 0;  // heuristic over chosen, paired
-  double noise = 0;      // half-width of the A/A control's interval around ratio 1
+  double noise = 0;      // half-width of the interval of the incumbent's time, relative
   int samples = 0;       // rounds the chosen config took part in
   bool complete = true;  // false: cut by the budget, or a candidate could not be tried
   double tuning_seconds = 0;   // spent on finding it, by all tunings that went on with each other
