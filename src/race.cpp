@@ -144,17 +144,17 @@ void drop(Tuning& t, size_t who) {
 }
 
 void drop_slower(Tuning& t, size_t best) {
-  for (size_t i = 0; i < t.entrants.size(); ++i) {
-    if (!t.entrants[i].racing()) continue;
-    if (i != best && clearly_slower(t, i, best)) drop(t, i);
-    else measure_alike(t, t.entrants[i]);
-  }
+  for (size_t i = 0; i < t.entrants.size(); ++i)
+    if (i != best && t.entrants[i].racing() && clearly_slower(t, i, best)) drop(t, i);
+  for (Entrant& e : t.entrants)
+    if (e.racing()) measure_alike(t, e);
 }
 
 bool defends(const Tuning& t) { return t.entrants[t.incumbent].can_win(); }
 
 // True if another round could not change the choice, or not for a gain that is worth it.
 bool settled(const Tuning& t, size_t best) {
+  if (t.entrants[best].samples().empty()) return false;  // those it had were taken in another way
   const double lead = defends(t) ? t.standings.behind(t.incumbent, best) : 0;
   if (defends(t) && t.rounds >= usual_rounds && lead < stays_for) return true;
   if (lead > near_best) return false;

@@ -210,7 +210,6 @@ class ScriptedRuns : public Trial {
   explicit ScriptedRuns(replay::ScriptedStopwatch& stopwatch) : stopwatch_(stopwatch) {}
   void reset() override { left_.assign(8, std::byte{255}); }
   void run(const AnyConfig& c) override {
-    constexpr double seconds[] = {1e-3, 1.02e-3, 1.6e-3};
     const auto i = static_cast<size_t>(c.as<int>());
     ++runs;
     stopwatch_.pass(seconds[i]);
@@ -222,6 +221,7 @@ class ScriptedRuns : public Trial {
     return true;
   }
   std::vector<OutputBytes> outputs() override { return {{DType::int64, left_}}; }
+  std::vector<double> seconds = {1e-3, 1.02e-3, 1.6e-3};  // of one run of each config
   int runs = 0;
 
  private:
@@ -266,6 +266,18 @@ TEST_P(ResumedWithAnUnsteadyWinner, IsCompleteOnlyIfTheNextBestRacedToo) {
 
 INSTANTIATE_TEST_SUITE_P(Budgets, ResumedWithAnUnsteadyWinner,
                          ::testing::Values(0.006, 0.008, 0.010, 0.012, 0.02, 0.1, 1.0));
+
+// Beside the unsteady one the others were so slow that they ran less often per sample.
+TEST_F(ScriptedTunings, MeasureTheNextBestAsOftenPerSampleAsTheFirst) {
+  trial.seconds = {3e-6, 20e-6, 140e-6};
+  task.candidates = candidate_list({make_config(2), make_config(0), make_config(1)});
+  task.heuristic = make_config(2);
+  const TuneResult result = Tuner(TunerOptions{.iters = 12, .stopwatch = stopwatch}).tune(task);
+  EXPECT_EQ(result.winner, 2u);
+  EXPECT_NEAR(result.evidence.seconds, 20e-6, 1e-9);
+  EXPECT_NEAR(result.evidence.speedup, 7, 1e-3);
+  EXPECT_TRUE(result.evidence.complete);
+}
 
 TEST_F(ScriptedTunings, ThatAreStoppedRunNothingMore) {
   std::atomic<bool> stop = false;
