@@ -153,4 +153,30 @@ std::shared_ptr<const CandidateSet> build_space(const SpaceDefinition& space) {
                                            std::move(parameters));
 }
 
+bool space_contains(const SpaceDefinition& space, const Value& config) {
+  const std::shared_ptr<void> so_far = space.make_default();
+  const auto accepted = [&](size_t parameters_set) {
+    return std::ranges::all_of(space.constraints, [&](const SpaceConstraint& c) {
+      return c.after != parameters_set || c.accept(so_far.get());
+    });
+  };
+  if (!accepted(0)) return false;
+  for (size_t i = 0; i < space.parameters.size(); ++i) {
+    const std::unique_ptr<SpaceParameter> parameter = space.parameters[i]->clone();
+    const Value* wanted = &config;
+    for (const std::string& name : parameter->path())
+      if (wanted = wanted->find(name); wanted == nullptr) return false;
+    std::vector<uint32_t> offered;
+    parameter->offer(so_far.get(), offered);
+    const std::vector<Value> values = parameter->values();
+    const auto found =
+        std::ranges::find_if(offered, [&](uint32_t value) { return values[value] == *wanted; });
+    if (found == offered.end()) return false;
+    parameter->set(so_far.get(), *found);
+    if (!accepted(i + 1)) return false;
+  }
+  // The fields that are no parameter must be the same too.
+  return space.type->to_value(so_far.get()) == config;
+}
+
 }  // namespace ejk::detail

@@ -86,6 +86,23 @@ TEST(Space, FieldsThatAreNoParameterKeepTheirDefaults) {
   EXPECT_EQ(points(space<Tile>().configs()), (Points{{4, 8}}));
 }
 
+TEST(Space, ContainsWhatItOffersAndNothingElse) {
+  int asked = 0;
+  const auto s = space<Tile>()
+                     .param(&Tile::rows, {1, 2, 3})
+                     .where([&](const Tile& t) { return ++asked, t.rows != 2; })
+                     .param(&Tile::columns,
+                            [](const Tile& t) {
+                              return std::vector{t.rows, 7};
+                            })
+                     .where([](const Tile& t) { return t.rows + t.columns < 10; });
+  const std::set<std::pair<int, int>> offered = {{1, 1}, {1, 7}, {3, 3}};
+  for (int rows = 0; rows < 5; ++rows)
+    for (int columns = 0; columns < 9; ++columns)
+      EXPECT_EQ(s.contains({rows, columns}), offered.contains({rows, columns}));
+  EXPECT_EQ(asked, 3 * 9) << "only where the value is offered, and without counting the points";
+}
+
 TEST(Space, CanBeBuiltStepByStep) {
   auto steps = space<Tile>();
   steps.param(&Tile::rows, {1, 2});
@@ -325,9 +342,11 @@ TEST(Space, RandomSpacesAreWhatAWalkOverTheProductFinds) {
     for (uint64_t i = 0; i < expected.size(); i += 7) {
       ASSERT_EQ(random.space[i], expected[i]);
       ASSERT_EQ(random.space.index_of(expected[i]), i);
+      ASSERT_TRUE(random.space.contains(expected[i]));
       ASSERT_EQ(set->neighbours(i), neighbours_by_definition(*set, i));
     }
     ASSERT_EQ(random.space.index_of(Five{9, 9, 9, 9, 9}), std::nullopt);
+    ASSERT_FALSE(random.space.contains(Five{9, 9, 9, 9, 9}));
     const auto read = candidates_from_value(parse_json(stable_json(set->to_value())));
     ASSERT_EQ(read->to_value(), set->to_value());
     for (uint64_t i = 0; i < expected.size(); i += 11) {

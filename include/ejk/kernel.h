@@ -60,6 +60,12 @@ class AnyKernel {
   virtual std::shared_ptr<const CandidateSet> candidate_cfgs(const Invocation& inv) const = 0;
   // True if the kernel does not say.
   virtual bool is_valid(const AnyConfig& config, const Invocation& inv) const = 0;
+  virtual bool has_is_valid() const { return false; }
+  // Whether candidate_cfgs has this config. Passes on what the hook throws.
+  virtual bool offers(const AnyConfig& config, const Invocation& inv) const {
+    const auto offered = candidate_cfgs(inv);
+    return offered && offered->find(config.to_value());
+  }
   // Private copies of the arguments to try configurations on.
   virtual std::unique_ptr<Trial> trial(const Invocation& inv) const = 0;
   // The arguments without their data, so that such ones can be made again; null: nobody can.

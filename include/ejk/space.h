@@ -96,6 +96,11 @@ class Space {
     return candidates()->find(to_value(config));
   }
 
+  // Without counting the points. Throws what a constraint or a function of values throws.
+  bool contains(const Config& config) const {
+    return detail::space_contains(definition_, to_value(config));
+  }
+
   // The same without its type. Throws what a constraint or a function of values throws, and
   // Error(invalid_argument) if there are 2^64 points or more.
   std::shared_ptr<const CandidateSet> candidates() const {

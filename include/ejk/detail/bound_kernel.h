@@ -301,6 +301,19 @@ class BoundKernel final : public AnyKernel {
     } else return hook_is_valid::call(kernel_, config.as<Config>(), inv);
   }
 
+  bool has_is_valid() const override { return P::has_is_valid; }
+
+  bool offers(const AnyConfig& config, const Invocation& inv) const override {
+    using C = typename P::Candidates;
+    if constexpr (C::found) {
+      if constexpr (requires {
+                      { C::call(kernel_, inv) } -> std::convertible_to<Space<Config>>;
+                    })
+        return C::call(kernel_, inv).contains(config.as<Config>());  // without counting its points
+    }
+    return AnyKernel::offers(config, inv);
+  }
+
   std::unique_ptr<Trial> trial(const Invocation& inv) const override {
     return std::make_unique<TypedTrial<P>>(kernel_, params_, inv.backward);
   }

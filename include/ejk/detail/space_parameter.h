@@ -55,6 +55,8 @@ struct SpaceDefinition {
 
 // Walks the parameters in order and gives up a way as soon as a constraint rejects it.
 std::shared_ptr<const CandidateSet> build_space(const SpaceDefinition& space);
+// Goes only the way of this config.
+bool space_contains(const SpaceDefinition& space, const Value& config);
 
 [[noreturn]] void no_such_field(std::string_view config_type);
 
