@@ -45,7 +45,7 @@ std::nullopt_t ConfigSelectorChain::would_tune(Call& call) {
   }
 }
 
-std::optional<Choice> ConfigSelectorChain::from_autotune(Call& call) {
+auto ConfigSelectorChain::from_autotune(Call& call) -> std::optional<Found> {
   if (!call.policy.allow_autotune) return call.pass("autotune", "the policy does not allow it");
   const std::string flight = text_of(call.id);
   std::unique_lock lock(state_->mutex);
@@ -59,24 +59,22 @@ std::optional<Choice> ConfigSelectorChain::from_autotune(Call& call) {
     state_->flight_ended.wait(lock);
     state_->waiting.erase(std::this_thread::get_id());
     lock.unlock();
-    if (auto found = from_memory(call))
-      return answer(call, std::move(*found), "cache_hit", "memory");
+    if (auto found = from_memory(call)) return found;
     // That thread may have rejected what is to go on here.
     if (call.unfinished)
-      if (auto found = from_persistent(call))
-        return answer(call, std::move(*found), "cache_hit", "persistent");
+      if (auto found = from_persistent(call)) return found;
     lock.lock();
   }
   if (const auto vain = state_->tried_in_vain.find(flight); vain != state_->tried_in_vain.end())
     return call.pass("autotune", "not tried again: " + vain->second);
   if (options_.forbid_reautotune) {
     if (const auto earlier = state_->tuned.find(flight); earlier != state_->tuned.end()) {
-      std::string why;
-      AnyConfig config = as_type(earlier->second, call.kernel.config_type(), why);
+      const AnyConfig tuned = earlier->second;
       lock.unlock();
-      if (config && !call.problem_with(config)) {
-        if (!call.dry) keep(call, config, Origin::autotune);
-        return answer(call, {std::move(config), Origin::autotune}, "cache_hit", "memory");
+      std::string why;
+      if (const auto config = call.check(tuned, why)) {
+        if (!call.dry) keep(call, *config, Origin::autotune);
+        return Found{*config, Origin::autotune, "cache_hit", "memory"};
       }
       lock.lock();
     }
@@ -102,15 +100,14 @@ std::optional<Choice> ConfigSelectorChain::from_autotune(Call& call) {
 }
 
 // This thread is the only one in this process that tunes this key.
-std::optional<Choice> ConfigSelectorChain::tune_alone(Call& call) {
+auto ConfigSelectorChain::tune_alone(Call& call) -> std::optional<Found> {
   std::unique_ptr<TuningLease> lease;
   if (options_.persistent && options_.persist_autotune) {
     const double asked = seconds_now();
     lease = options_.persistent->lease(call.id, patience_for(call.policy));
     detail::announce_wait(seconds_now() - asked, call.id.op, options_.on_warning);
     // Another process may have finished it while this one waited.
-    if (auto found = from_persistent(call))
-      return answer(call, std::move(*found), "cache_hit", "persistent");
+    if (auto found = from_persistent(call)) return found;
     if (std::lock_guard lock(state_->mutex); state_->tried_in_vain.contains(text_of(call.id)))
       return call.pass("autotune", "an earlier tuning rejected every candidate");
   }
@@ -124,13 +121,13 @@ std::optional<Choice> ConfigSelectorChain::tune_alone(Call& call) {
   auto entry = run_tuner(call);
   if (!entry || entry->outcome == Outcome::failed) return std::nullopt;
   call.add_unfinished(*entry);
-  std::string why;
-  AnyConfig config(call.kernel.config_type().from_value(entry->config, why),
-                   &call.kernel.config_type());
   if (options_.persistent && options_.persist_autotune)
     options_.persistent->put(*entry, call.stored_is_unusable || call.unfinished);
-  keep(call, config, Origin::autotune);
-  return Choice{std::move(config), Origin::autotune};
+  std::string why;
+  const auto config = call.check(entry->config, why);
+  if (!config) return call.pass("autotune", "its winner " + why, entry->config);
+  keep(call, *config, Origin::autotune);
+  return Found{*config, Origin::autotune};
 }
 
 // ---- what goes into a race and what comes out ---------------------------------------------------
@@ -376,9 +373,12 @@ std::pair<Choice, Entry> ConfigSelectorChain::resume(const Invocation& inv,
   // Timings of another environment, or for other outputs, do not apply to this call.
   const bool here = stored && stored->entry.environment == call.inv.device->environment &&
                     stored->entry.id.key == call.id.key;
-  if (here && stored->entry.outcome != Outcome::failed && call.can_run(stored->entry.config) &&
-      !left_to_do(stored->entry, call.inv, kernel).empty())
-    call.unfinished = stored->entry;
+  if (here && stored->entry.outcome != Outcome::failed &&
+      !left_to_do(stored->entry, call.inv, kernel).empty()) {
+    std::string why;
+    call.unfinished_config = check_stored(call, stored->entry, why);
+    if (call.unfinished_config) call.unfinished = stored->entry;
+  }
   return tune_by_hand(call);
 }
 
@@ -389,18 +389,22 @@ std::pair<Choice, Entry> ConfigSelectorChain::tune_by_hand(Call& call) {
     state_->tried_in_vain.erase(text_of(call.id));
   }
   auto entry = run_tuner(call);
-  if (entry) call.add_unfinished(*entry);
-  else entry = call.unfinished;  // is not lost if it cannot go on
-  if (!entry || entry->outcome == Outcome::failed) fail(call);
   std::string why;
-  const ConfigType& type = call.kernel.config_type();
-  AnyConfig config(type.from_value(entry->config, why), &type);
+  std::optional<Checked> config;
+  if (!entry && call.unfinished) {  // it is not lost if it cannot go on
+    entry = call.unfinished, config = call.unfinished_config;
+  } else if (entry && entry->outcome != Outcome::failed) {
+    call.add_unfinished(*entry);
+    config = call.check(entry->config, why);
+    if (!config) call.pass("autotune", "its winner " + why, entry->config);
+  }
+  if (!config) fail(call);
   // One that was cut short adds to what is stored, at most.
   if (options_.persistent && options_.persist_autotune)
     options_.persistent->put(*entry, entry->evidence.complete || call.unfinished);
   call.generation = generation();  // asked for by name: whatever was put meanwhile does not stop it
-  keep(call, config, Origin::autotune);
-  return {Choice{std::move(config), Origin::autotune}, std::move(*entry)};
+  keep(call, *config, Origin::autotune);
+  return {Choice{config->config(), Origin::autotune}, std::move(*entry)};
 }
 
 }  // namespace ejk

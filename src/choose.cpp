@@ -34,30 +34,7 @@ std::string text_of(const EntryId& id) {
   return id.device + '\n' + id.op + '\n' + id.key + '\n' + id.spec;
 }
 
-AnyConfig as_type(const AnyConfig& config, const ConfigType& type, std::string& why) {
-  if (config.type() == &type) return config;
-  return {type.from_value(config.to_value(), why), &type};
-}
-
 namespace {
-
-// What a tuning with more cores knows of this many: of the candidates that took part with fewer
-// threads than the winner, the fastest. Parts of it that were not measured (of a gradient) may
-// still have asked for more. Null if there is none.
-Value best_with_fewer_threads(const Entry& entry) {
-  Value best = entry.config;
-  int least = detail::lower_threads(best);
-  double ratio = 0;
-  for (const Measurement& m : entry.candidates) {
-    Value config = m.config;
-    const int lowered = detail::lower_threads(config);
-    const bool measured = m.ratio > 0 && (m.status == "tied" || m.status == "slower");
-    if (!measured || lowered > least || (lowered == least && (ratio == 0 || m.ratio >= ratio)))
-      continue;
-    best = std::move(config), least = lowered, ratio = m.ratio;
-  }
-  return ratio > 0 ? best : Value();
-}
 
 // Where it was tuned fewer threads could run than here, and threads are what it is about.
 bool tuned_with_fewer_cores(const Entry& entry) {
@@ -137,11 +114,23 @@ std::optional<std::string> ConfigSelectorChain::Call::problem_with(const AnyConf
   }
 }
 
-bool ConfigSelectorChain::Call::can_run(const Value& stored_config) const {
-  std::string why;
-  const AnyConfig config(kernel.config_type().from_value(stored_config, why),
-                         &kernel.config_type());
-  return config && !problem_with(config);
+auto ConfigSelectorChain::Call::check(const AnyConfig& config, std::string& why) const
+    -> std::optional<Checked> {
+  if (config.type() != &kernel.config_type()) return check(config.to_value(), why);
+  const auto problem = problem_with(config);
+  if (!problem) return Checked(config);
+  why = *problem;
+  return std::nullopt;
+}
+
+auto ConfigSelectorChain::Call::check(const Value& config, std::string& why) const
+    -> std::optional<Checked> {
+  const ConfigType& type = kernel.config_type();
+  std::string misfit;
+  const AnyConfig own(type.from_value(config, misfit), &type);
+  if (own) return check(own, why);
+  why = "does not fit " + std::string(type.name) + ": " + misfit;
+  return std::nullopt;
 }
 
 ConfigSelectorChain::ConfigSelectorChain(SelectorOptions options)
@@ -161,34 +150,34 @@ ConfigSelectorChain::~ConfigSelectorChain() = default;
 
 Choice ConfigSelectorChain::choose(const Invocation& inv, const AnyKernel& kernel) {
   Call call(*this, inv, kernel, false);
-  if (auto found = from_override(call)) return answer(call, *found, "override");
-  if (auto found = from_overlay(call)) return answer(call, *found, "overlay_hit");
-  if (auto found = from_memory(call)) return answer(call, *found, "cache_hit", "memory");
-  if (auto found = from_persistent(call)) return answer(call, *found, "cache_hit", "persistent");
-  if (auto found = from_unfinished(call)) return *found;
-  if (auto found = from_fallback(call, true)) return *found;
-  if (auto found = from_fallback(call, false)) return *found;
+  if (auto found = from_override(call)) return answer(call, *found);
+  if (auto found = from_overlay(call)) return answer(call, *found);
+  if (auto found = from_memory(call)) return answer(call, *found);
+  if (auto found = from_persistent(call)) return answer(call, *found);
+  if (auto found = from_unfinished(call)) return answer(call, *found);
+  if (auto found = from_fallback(call, true)) return answer(call, *found);
+  if (auto found = from_fallback(call, false)) return answer(call, *found);
   fail(call);
 }
 
-Choice ConfigSelectorChain::answer(Call& call, Choice choice, std::string_view kind,
-                                   std::string_view tier) {
-  if (options_.on_event && !call.dry) {
-    Event event = call.event(kind, choice.config.to_value());
-    event.tier = tier;
+Choice ConfigSelectorChain::answer(const Call& call, const Found& found) {
+  const AnyConfig& config = found.config.config();
+  if (options_.on_event && !found.event.empty()) {
+    Event event = call.event(found.event, config.to_value());
+    event.tier = found.tier;
     emit(event);
   }
-  return choice;
+  return {config, found.origin};
 }
 
 // ---- the tiers ----------------------------------------------------------------------------------
 
-std::optional<Choice> ConfigSelectorChain::from_override(Call& call) {
+auto ConfigSelectorChain::from_override(Call& call) -> std::optional<Found> {
   if (!call.inv.override_cfg) return call.pass("override", "none was given with the call");
-  return Choice{call.inv.override_cfg, Origin::override_};
+  return Found{call.override_cfg(), Origin::override_, "override"};
 }
 
-std::optional<Choice> ConfigSelectorChain::from_overlay(Call& call) {
+auto ConfigSelectorChain::from_overlay(Call& call) -> std::optional<Found> {
   size_t asked = 0;
   for (auto* scope = detail::live_scopes(); scope; scope = scope->outer.get()) {
     if (!scope->overlay || !scope->active.load(std::memory_order_acquire)) continue;
@@ -196,10 +185,8 @@ std::optional<Choice> ConfigSelectorChain::from_overlay(Call& call) {
     const auto record = scope->overlay->find(call.id);
     if (!record) continue;
     std::string why;
-    AnyConfig config = as_type(record->config, call.kernel.config_type(), why);
-    if (!config) why = "does not fit " + std::string(call.kernel.config_type().name) + ": " + why;
-    else if (const auto problem = call.problem_with(config)) why = *problem;
-    else return Choice{std::move(config), Origin::overlay};
+    if (const auto config = call.check(record->config, why))
+      return Found{*config, Origin::overlay, "overlay_hit"};
     if (call.dry) continue;
     warn_once("overlay" + call.id.op, "[" + call.id.op + "] the overlay's config for key " +
                                           call.id.key + " " + why + "; it is passed over");
@@ -208,34 +195,29 @@ std::optional<Choice> ConfigSelectorChain::from_overlay(Call& call) {
                                          : std::to_string(asked) + " in scope, none has this key");
 }
 
-std::optional<Choice> ConfigSelectorChain::from_memory(Call& call) {
+auto ConfigSelectorChain::from_memory(Call& call) -> std::optional<Found> {
   const auto record = options_.cache->find(call.id);
   if (!record) return call.pass("memory", "nothing for this key");
-  std::string why;
-  AnyConfig config = as_type(record->config, call.kernel.config_type(), why);
-  if (!config) {
-    if (!call.dry)
-      warn_once("memory" + text_of(call.id), "[" + call.id.op + "] the cached config for key " +
-                                                 call.id.key + " does not fit " +
-                                                 std::string(call.kernel.config_type().name) +
-                                                 ": " + why + "; it is passed over");
-    return call.pass("memory", "its config does not fit: " + why);
-  }
-  const Value held = config.to_value();
+  const Value held = record->config.to_value();
   if (record->origin == Origin::heuristics) {
     if (!call.policy.allow_heuristics)
       return call.pass("memory", "holds a heuristic, which the policy does not allow", held);
     if (may_still_tune(call.policy, call.id))
       return call.pass("memory", "holds a heuristic, but tuning is possible now", held);
   }
-  if (const auto problem = call.problem_with(config))
-    return call.pass("memory", "its config " + *problem, held);
-  if (!call.dry) keep(call, config, record->origin);
-  return Choice{std::move(config), Origin::memory};
+  std::string why;
+  const auto config = call.check(record->config, why);
+  if (!config && !call.dry && record->config.type() != &call.kernel.config_type())
+    warn_once("memory" + text_of(call.id), "[" + call.id.op + "] the cached config for key " +
+                                               call.id.key + " " + why + "; it is passed over");
+  if (!config) return call.pass("memory", "its config " + why, held);
+  if (!call.dry) keep(call, *config, record->origin);
+  return Found{*config, Origin::memory, "cache_hit", "memory"};
 }
 
-std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
-  call.stored_is_unusable = false, call.unfinished.reset(), call.resume_seconds = 0;
+auto ConfigSelectorChain::from_persistent(Call& call) -> std::optional<Found> {
+  call.stored_is_unusable = false, call.resume_seconds = 0;
+  call.unfinished.reset(), call.unfinished_config.reset();
   if (!options_.persistent) return call.pass("persistent", "no persistent cache is set");
   const auto found = options_.persistent->get(call.id);
   if (!found) return call.pass("persistent", "nothing for this key");
@@ -264,28 +246,20 @@ std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
   }
   if (options_.strict_environment && entry.environment != call.inv.device->environment)
     return unusable("it was measured in another environment and the selector is strict");
-  Value stored = entry.config;
-  if (detail::lower_threads(stored) > 0) {
-    stored = best_with_fewer_threads(entry);
-    if (stored.is_null()) return unusable("its config asks for more threads than run here");
-  }
-  std::string why;
-  AnyConfig config(call.kernel.config_type().from_value(stored, why), &call.kernel.config_type());
-  if (!config)
-    return unusable("its config no longer fits " + std::string(call.kernel.config_type().name) +
-                    ": " + why);
   // One that was stored without its outputs serves calls with others.
   const bool of_any_outputs = entry.id.key != call.id.key;
-  if (const auto problem = call.problem_with(config))
+  std::string remark;
+  const auto config = check_stored(call, entry, remark);
+  if (!config)
     return of_any_outputs
-               ? call.pass("persistent", found->where + ": its config " + *problem, entry.config)
-               : unusable("its config " + *problem);
+               ? call.pass("persistent", found->where + ": its config " + remark, entry.config)
+               : unusable("its config " + remark);
   if (may_resume(call)) {
     const bool here = entry.environment == call.inv.device->environment && !of_any_outputs;
     const double seconds = here ? detail::seconds_to_resume(call.policy, entry.evidence) : 0;
     const std::string why_more = left_to_do(entry, call.inv, call.kernel);
     if (!why_more.empty() && (!here || seconds > 0)) {
-      call.unfinished = entry;
+      call.unfinished = entry, call.unfinished_config = config;
       call.resume_seconds = seconds;
       // Timings with another number of cores, or for other outputs, do not apply to this call.
       if (!here) {
@@ -297,8 +271,10 @@ std::optional<Choice> ConfigSelectorChain::from_persistent(Call& call) {
                        entry.config);
     }
   }
-  if (!call.dry) keep(call, config, Origin::persistent);
-  return Choice{std::move(config), Origin::persistent};
+  if (!call.dry) keep(call, *config, Origin::persistent);
+  Found answer{*config, Origin::persistent, "cache_hit", "persistent"};
+  if (!remark.empty()) answer.detail = remark;
+  return answer;
 }
 
 bool ConfigSelectorChain::may_resume(const Call& call) const {
@@ -310,37 +286,36 @@ bool ConfigSelectorChain::may_resume(const Call& call) const {
 }
 
 // What is stored is not lost if the tuning cannot go on, unless it was rejected on the way.
-std::optional<Choice> ConfigSelectorChain::from_unfinished(Call& call) {
+auto ConfigSelectorChain::from_unfinished(Call& call) -> std::optional<Found> {
   if (!call.unfinished) return std::nullopt;
   if (auto found = from_autotune(call)) return found;
   if (!call.unfinished || (call.dry && call.would_tune)) return std::nullopt;
-  std::string why;
-  AnyConfig config(call.kernel.config_type().from_value(call.unfinished->config, why),
-                   &call.kernel.config_type());
-  if (!call.dry) keep(call, config, Origin::persistent);
-  return answer(call, {std::move(config), Origin::persistent}, "cache_hit", "persistent");
+  if (!call.dry) keep(call, *call.unfinished_config, Origin::persistent);
+  return Found{*call.unfinished_config, Origin::persistent, "cache_hit", "persistent"};
 }
 
-std::optional<Choice> ConfigSelectorChain::from_fallback(Call& call, bool first) {
+auto ConfigSelectorChain::from_fallback(Call& call, bool first) -> std::optional<Found> {
   const bool autotune = (call.policy.cache_miss_fallback == Fallback::autotune) == first;
   return autotune ? from_autotune(call) : from_heuristics(call);
 }
 
-std::optional<Choice> ConfigSelectorChain::from_heuristics(Call& call) {
+auto ConfigSelectorChain::from_heuristics(Call& call) -> std::optional<Found> {
   if (!call.policy.allow_heuristics)
     return call.pass("heuristics", "the policy does not allow them");
-  std::optional<AnyConfig> config;
+  std::optional<AnyConfig> guess;
   try {
-    config = call.kernel.heuristic_cfg(call.inv);
+    guess = call.kernel.heuristic_cfg(call.inv);
   } catch (...) {
     return call.pass("heuristics", "heuristic_cfg threw: " + what_of(std::current_exception()));
   }
-  if (!config) return call.pass("heuristics", "the kernel has no heuristic_cfg");
-  if (const auto problem = call.problem_with(*config))
-    return call.pass("heuristics", "heuristic_cfg returned a config that " + *problem,
-                     config->to_value());
+  if (!guess) return call.pass("heuristics", "the kernel has no heuristic_cfg");
+  std::string why;
+  const auto config = call.check(*guess, why);
+  if (!config)
+    return call.pass("heuristics", "heuristic_cfg returned a config that " + why,
+                     guess->to_value());
   if (!call.dry) keep(call, *config, Origin::heuristics);
-  return answer(call, {std::move(*config), Origin::heuristics}, "heuristics");
+  return Found{*config, Origin::heuristics, "heuristics"};
 }
 
 namespace {
@@ -368,7 +343,8 @@ void ConfigSelectorChain::fail(Call& call) {
 
 // ---- keeping and reusing -----------------------------------------------------------------------
 
-void ConfigSelectorChain::keep(Call& call, const AnyConfig& config, Origin origin) {
+void ConfigSelectorChain::keep(Call& call, const Checked& checked, Origin origin) {
+  const AnyConfig& config = checked.config();
   const auto present = options_.cache->find(call.id);
   if (!present) {
     if (auto complaint = state_->watch.saw(call.inv)) options_.on_warning(*complaint);

@@ -24,13 +24,32 @@ double seconds_now();
 std::string what_of(const std::exception_ptr& error);
 // All of an id in one text, for maps.
 std::string text_of(const EntryId& id);
-// The same config as the kernel's own type; empty with the reason if its fields do not fit.
-AnyConfig as_type(const AnyConfig& config, const ConfigType& type, std::string& why);
 // Why a stored tuning should go on; "" if there is nothing left to do.
 std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel);
 // Marks the strategy of a tuning over configs that were given by hand.
 inline constexpr std::string_view among_given = " among given configs";
 inline constexpr uint64_t backward_salt = 0x5851F42D4C957F2D;
+
+// A config that may run its call. Only the checks of a Call make one, and nothing else reaches a
+// kernel.
+class ConfigSelectorChain::Checked {
+ public:
+  const AnyConfig& config() const { return config_; }
+
+ private:
+  friend struct Call;
+  explicit Checked(AnyConfig config) : config_(std::move(config)) {}
+  AnyConfig config_;
+};
+
+// The answer of a tier.
+struct ConfigSelectorChain::Found {
+  Checked config;
+  Origin origin;
+  std::string_view event = {};  // that tells of it; "": there was one already
+  std::string_view tier = {};   // of a cache_hit
+  std::string detail = "has a config";
+};
 
 struct ConfigSelectorChain::Call {
   Call(const ConfigSelectorChain& chain, const Invocation& invocation, const AnyKernel& any_kernel,
@@ -62,7 +81,11 @@ struct ConfigSelectorChain::Call {
 
   // Why the config cannot run this call; empty if it can. An is_valid that throws says no.
   std::optional<std::string> problem_with(const AnyConfig& config) const;
-  bool can_run(const Value& stored_config) const;
+  // As the kernel's own type, if its fields fit and is_valid accepts it; else with the reason.
+  std::optional<Checked> check(const AnyConfig& config, std::string& why) const;
+  std::optional<Checked> check(const Value& config, std::string& why) const;
+  // The caller's own wish is not questioned.
+  Checked override_cfg() const { return Checked(inv.override_cfg); }
 
   Invocation inv;
   const AnyKernel& kernel;
@@ -72,6 +95,7 @@ struct ConfigSelectorChain::Call {
   bool stored_is_unusable = false;  // the persistent entry must make room, whatever its evidence
   std::shared_ptr<const CandidateSet> given;  // instead of the kernel's candidates
   std::optional<Entry> unfinished;            // a stored tuning to go on with,
+  std::optional<Checked> unfinished_config;   // what it came to so far,
   double resume_seconds = 0;                  // for so long; 0: for the whole budget
   bool by_hand = false;                       // nobody waits who did not ask for a tuning
   double started;
@@ -88,6 +112,7 @@ struct ConfigSelectorChain::State {
   std::map<std::thread::id, std::string> waiting;    // threads and the key each waits for
   std::map<std::string, AnyConfig> tuned;            // for forbid_reautotune
   std::map<std::string, std::string> tried_in_vain;  // keys whose tuning gave nothing, and why
+  std::map<std::string, std::optional<std::string>> first_runs;  // of stored configs: what failed
   std::set<std::string> warned;
   KeyWatch watch;
 

@@ -50,10 +50,10 @@ void find_nearest(PersistentCache& store, const EntryId& id, Explanation& out) {
 Explanation ConfigSelectorChain::explain(const Invocation& inv, const AnyKernel& kernel) {
   Call call(*this, inv, kernel, true);
   Explanation out{call.id.device, call.id.op, call.id.key, call.id.spec, {}, "error", {}, {}, {}};
-  auto ask = [&](std::string_view name, std::optional<Choice> found) {
+  auto ask = [&](std::string_view name, std::optional<Found> found) {
     const bool tunes = name == "autotune" && call.would_tune;
-    const Value config = found ? found->config.to_value() : Value();
-    if (found) call.tiers.push_back({std::string(name), true, "has a config", config});
+    const Value config = found ? found->config.config().to_value() : Value();
+    if (found) call.tiers.push_back({std::string(name), true, found->detail, config});
     else if (tunes) call.tiers.back().answers = true;
     if (out.origin != "error" || (!found && !tunes)) return;
     out.origin = name;

@@ -205,7 +205,7 @@ TEST_F(Chain, AStoredConfigThatNoLongerFitsIsAMissSaidOnceAndReplaced) {
   ASSERT_THAT(warnings, SizeIs(1));
   EXPECT_THAT(warnings[0], HasSubstr("[show@v3]"));
   EXPECT_THAT(warnings[0], HasSubstr(entry.id.key));
-  EXPECT_THAT(warnings[0], HasSubstr("no longer fits"));
+  EXPECT_THAT(warnings[0], HasSubstr("does not fit"));
   const ejk::Executor later(setup.options(dir.path()));
   EXPECT_EQ(later.choose_config(Show{}, x, y).origin, Origin::persistent);
 }
@@ -241,6 +241,7 @@ struct ThreadedInParts {
     Part forward, backward;
   };
   int run(const Config& c, int) const { return 1000 * c.forward.threads + c.forward.block; }
+  bool is_valid(const Config&, const ejk::Invocation&) const { return true; }
   Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
   std::vector<Config> candidate_cfgs(const ejk::Invocation&) const {
     return {{{1, 1}, {}}, {{ejk::visible_cores(), 2}, {}}};
@@ -309,10 +310,10 @@ TEST_F(Chain, AnEntryOfAnotherEnvironmentServesLooseSelectorsOnly) {
   const ejk::Executor loose(options);
   ejk::Entry entry;
   entry.id = id(loose);
-  entry.config = ejk::Value::object({{"block", 60}});
+  entry.config = ejk::Value::object({{"block", 3}});
   entry.environment = ejk::Value::object({{"cores", 4096}});
   ASSERT_TRUE(loose.chain().persistent()->put(entry));
-  EXPECT_EQ(run(loose), 60);
+  EXPECT_EQ(run(loose), 3);
   options.strict_environment = true;
   options.cache = nullptr;
   const ejk::Executor strict(options);
@@ -1016,30 +1017,30 @@ class OldEntry : public Chain {
 };
 
 TEST_F(OldEntry, AnswersWhereNothingIsStoredForTheOutputs) {
-  ejk::DirectoryStore(dir.path()).put(entry(Fill{}, large, 7));
-  EXPECT_EQ(run(Fill{}, large), 7);
+  ejk::DirectoryStore(dir.path()).put(entry(CheckedFill{}, large, 7));
+  EXPECT_EQ(run(CheckedFill{}, large), 7);
   EXPECT_THAT(setup.events.take(), ElementsAre("cache_hit/persistent"));
 }
 
 TEST_F(OldEntry, WithoutSpecAnswersByItsKey) {
-  auto imported = entry(Fill{}, large, 7);
+  auto imported = entry(CheckedFill{}, large, 7);
   imported.id.spec = {};
   ejk::DirectoryStore(dir.path()).put(imported);
-  EXPECT_EQ(run(Fill{}, large), 7);
+  EXPECT_EQ(run(CheckedFill{}, large), 7);
 }
 
 TEST_F(OldEntry, ComesAfterOneForTheOutputsInAnyLayer) {
   fakes::TempDir site;
-  auto exact = entry(Fill{}, large, 5);
-  const auto inv = ejk::Executor(setup.options()).describe(Fill{}, x, large);
+  auto exact = entry(CheckedFill{}, large, 5);
+  const auto inv = ejk::Executor(setup.options()).describe(CheckedFill{}, x, large);
   exact.id.spec = inv.spec(), exact.id.key = inv.call_key();
-  ejk::DirectoryStore(dir.path()).put(entry(Fill{}, large, 7));
+  ejk::DirectoryStore(dir.path()).put(entry(CheckedFill{}, large, 7));
   ejk::DirectoryStore(site.path()).put(exact);
   auto options = setup.options();
   options.persistent = std::make_shared<ejk::PersistentCache>(
       std::vector<std::shared_ptr<ejk::Store>>{std::make_shared<ejk::DirectoryStore>(dir.path()),
                                                std::make_shared<ejk::DirectoryStore>(site.path())});
-  EXPECT_EQ(ejk::Executor(options)(Fill{}, x, large), 5);
+  EXPECT_EQ(ejk::Executor(options)(CheckedFill{}, x, large), 5);
 }
 
 TEST_F(OldEntry, ThatCannotRunTheCallIsAQuietMissAndStays) {

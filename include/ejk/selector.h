@@ -229,26 +229,29 @@ class ConfigSelectorChain final : public ConfigChooser {
  private:
   struct Call;
   struct State;
-  Choice answer(Call& call, Choice choice, std::string_view kind, std::string_view tier = {});
-  std::optional<Choice> from_override(Call& call);
-  std::optional<Choice> from_overlay(Call& call);
-  std::optional<Choice> from_memory(Call& call);
-  std::optional<Choice> from_persistent(Call& call);
-  std::optional<Choice> from_unfinished(Call& call);
-  std::optional<Choice> from_fallback(Call& call, bool first);
-  std::optional<Choice> from_autotune(Call& call);
-  std::optional<Choice> from_heuristics(Call& call);
+  class Checked;
+  struct Found;
+  Choice answer(const Call& call, const Found& found);
+  std::optional<Found> from_override(Call& call);
+  std::optional<Found> from_overlay(Call& call);
+  std::optional<Found> from_memory(Call& call);
+  std::optional<Found> from_persistent(Call& call);
+  std::optional<Found> from_unfinished(Call& call);
+  std::optional<Found> from_fallback(Call& call, bool first);
+  std::optional<Found> from_autotune(Call& call);
+  std::optional<Found> from_heuristics(Call& call);
   [[noreturn]] void fail(Call& call);
 
+  std::optional<Checked> check_stored(const Call& call, const Entry& entry, std::string& remark);
   bool may_still_tune(const AutotunePolicy& policy, const EntryId& id) const;
   bool may_resume(const Call& call) const;
   static std::nullopt_t would_tune(Call& call);
-  std::optional<Choice> tune_alone(Call& call);
+  std::optional<Found> tune_alone(Call& call);
   std::pair<Choice, Entry> tune_by_hand(Call& call);
   std::optional<Entry> run_tuner(Call& call);
   TuneTask task_of(const Call& call, Trial& trial, std::shared_ptr<const CandidateSet> candidates,
                    std::optional<AnyConfig> heuristic, detail::Journal* journal);
-  void keep(Call& call, const AnyConfig& config, Origin origin);
+  void keep(Call& call, const Checked& config, Origin origin);
   void emit(const Event& event);
   void warn_once(const std::string& subject, const std::string& message);
 

@@ -83,6 +83,8 @@ struct Entry {
   Value environment;
   Evidence evidence;
   std::vector<Measurement> candidates;
+  // Not part of the document: its checksum is right and its file belongs to this user or to root.
+  bool trusted = true;
   // Members this version does not know; written back as they were. Those inside "device",
   // "evidence" and "candidates" stand under these names.
   Value extra;

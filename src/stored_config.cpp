@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which config of a stored entry may run a call: one that the kernel itself offers, one that was
+// measured and is valid, or one that has passed in a child process.
+#include <algorithm>
+
+#include "choose.h"
+#include "guard.h"
+#include "thread_fields.h"
+#include "verify.h"
+
+namespace ejk {
+namespace {
+
+// What a tuning with more cores knows of this many: of the candidates that took part with fewer
+// threads than the winner, the fastest. Parts of it that were not measured (of a gradient) may
+// still have asked for more. Null if there is none.
+Value best_with_fewer_threads(const Entry& entry) {
+  Value best = entry.config;
+  int least = detail::lower_threads(best);
+  double ratio = 0;
+  for (const Measurement& m : entry.candidates) {
+    Value config = m.config;
+    const int lowered = detail::lower_threads(config);
+    const bool measured = m.ratio > 0 && (m.status == "tied" || m.status == "slower");
+    if (!measured || lowered > least || (lowered == least && (ratio == 0 || m.ratio >= ratio)))
+      continue;
+    best = std::move(config), least = lowered, ratio = m.ratio;
+  }
+  return ratio > 0 ? best : Value();
+}
+
+// Where the guard is off nothing can be tried, and what this user stored is believed.
+bool entry_vouches(const Entry& entry, const AnyKernel& kernel, const AutotunePolicy& policy) {
+  if (!entry.trusted) return false;
+  return !policy.guard || (entry.provenance == "measured" && kernel.has_is_valid());
+}
+
+bool kernel_vouches(const AnyKernel& kernel, const Invocation& inv, const AnyConfig& config) {
+  try {
+    if (kernel.heuristic_cfg(inv) == config) return true;
+  } catch (...) {  // says nothing about the candidates
+  }
+  try {
+    return kernel.offers(config, inv);
+  } catch (...) {
+    return false;
+  }
+}
+
+// What is known to run: a failure beside it is the config's own, and its outputs are right.
+std::optional<AnyConfig> control_of(const AnyKernel& kernel, const Invocation& inv) {
+  constexpr uint64_t most = 100;
+  const auto valid = [&](const AnyConfig& config) { return kernel.is_valid(config, inv); };
+  try {
+    if (auto guess = kernel.heuristic_cfg(inv); guess && valid(*guess)) return guess;
+    const auto offered = kernel.candidate_cfgs(inv);
+    for (uint64_t i = 0; offered && i < std::min(offered->size(), most); ++i)
+      if (AnyConfig config = offered->config(i); valid(config)) return config;
+  } catch (...) {  // then there is none
+  }
+  return std::nullopt;
+}
+
+// Why the config does not pass in a child process; nullopt if it does.
+std::optional<std::string> failure_in_child(const AnyKernel& kernel, const Invocation& inv,
+                                            const AnyConfig& config) {
+  using Kind = detail::Finding::Kind;
+  const auto trial = kernel.trial(inv);
+  trial->reset();
+  std::vector<OutputBytes> untouched = trial->outputs();
+  detail::Guard guard(*trial);
+  std::optional<detail::Finding> right;
+  if (const auto control = control_of(kernel, inv)) right = guard.prove(*control);
+  if (auto reference = guard.reference()) right = std::move(reference);
+  detail::Finding finding;
+  guard.run({&config, 1}, [&](size_t, detail::Finding found) {
+    finding = std::move(found);
+    return true;
+  });
+  if (finding.kind != Kind::passed) return finding.why;
+  if (!right || right->kind != Kind::passed) return std::nullopt;
+  return detail::Expected(std::move(untouched), std::move(right->outputs),
+                          [&](DType dtype) { return trial->tolerance(dtype); })
+      .difference(finding.outputs);
+}
+
+}  // namespace
+
+auto ConfigSelectorChain::check_stored(const Call& call, const Entry& entry, std::string& remark)
+    -> std::optional<Checked> {
+  Value stored = entry.config;
+  if (detail::lower_threads(stored) > 0 && (stored = best_with_fewer_threads(entry)).is_null()) {
+    remark = "asks for more threads than run here";
+    return std::nullopt;
+  }
+  const auto config = call.check(stored, remark);
+  if (!config || entry_vouches(entry, call.kernel, call.policy) ||
+      kernel_vouches(call.kernel, call.inv, config->config()))
+    return config;
+  const std::string unknown = "is none of the kernel's candidates, and ";
+  if (!call.policy.guard) {
+    remark =
+        unknown +
+        "cannot be tried in a child process, for the policy has no guard; its entry was edited "
+        "or belongs to another user";
+    return std::nullopt;
+  }
+  const std::string subject = text_of(call.id) + '\n' + stable_json(stored);
+  std::unique_lock lock(state_->mutex);
+  auto known = state_->first_runs.find(subject);
+  if (known == state_->first_runs.end()) {
+    lock.unlock();
+    if (call.dry) {
+      remark = "has a config that nobody vouches for: it runs in a child process first";
+      return config;
+    }
+    std::optional<std::string> failure;
+    try {
+      failure = failure_in_child(call.kernel, call.inv, config->config());
+    } catch (...) {
+      failure = what_of(std::current_exception());
+    }
+    lock.lock();
+    known = state_->first_runs.insert_or_assign(subject, std::move(failure)).first;
+  }
+  if (!known->second) return config;
+  remark = unknown + "did not pass in a child process: " + *known->second;
+  return std::nullopt;
+}
+
+}  // namespace ejk
