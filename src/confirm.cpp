@@ -12,14 +12,17 @@ namespace {
 // True if it stays.
 bool is_still_right(Tuning& t, Entrant& e) {
   std::optional<std::string> overrun, difference;
+  const HostWatch watch(t);
   const auto failure = failure_of([&] {
     const std::vector<OutputBytes> outputs = outputs_of_run(t, e.config);
     overrun = t.task.trial->overrun();
     difference = t.expected->difference(outputs);
   });
   acquit(t, e);
+  const std::string changes = watch.put_back();
   if (failure) t.reject(e, "threw", *failure);
   else if (overrun) t.reject(e, "out_of_bounds", *overrun);
+  else if (!changes.empty()) t.reject(e, "changed_host", changes);
   else if (difference) t.reject(e, "unsteady", "was right before the race: " + *difference);
   return e.racing();
 }
@@ -83,8 +86,9 @@ bool confirm(Tuning& t, size_t winner) {
     return true;
   }
   if (is_still_right(t, e)) return true;
-  t.note += fmt::format("{} gave other results after the race than before ({}): it is left out; ",
-                        stable_json(e.config.to_value()), e.why);
+  const std::string_view did = e.kind == "changed_host" ? "did other things" : "gave other results";
+  t.note += fmt::format("{} {} after the race than before ({}): it is left out; ",
+                        stable_json(e.config.to_value()), did, e.why);
   race_on(t, winner);
   return false;
 }

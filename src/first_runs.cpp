@@ -41,7 +41,9 @@ std::optional<std::vector<OutputBytes>> outputs_again(Tuning& t, const AnyConfig
   if (place == Place::child) {
     if (Finding f = t.guard->again(config); f.kind == Kind::passed) outputs = std::move(f.outputs);
   } else if (!t.stopped()) {
+    const HostWatch watch(t);
     static_cast<void>(failure_of([&] { outputs = outputs_of_run(t, config); }));
+    watch.put_back();
   }
   return outputs;
 }
@@ -87,15 +89,24 @@ void count(Tuning& t, size_t who) {
 
 void run_here(Tuning& t, size_t who) {
   Entrant& e = t.entrants[who];
+  const FirstRunWatch watch(t);
+  std::vector<OutputBytes> outputs;
+  std::optional<std::string> overrun;
   const auto failure = failure_of([&] {
     {
       const Intent intent(t.task.journal, e.config);
       e.first_run = t.sampler.take(e.config, Sampling{}).seconds;
     }
-    if (const auto overrun = t.task.trial->overrun()) t.reject(e, "out_of_bounds", *overrun);
-    else compare(t, who, t.task.trial->outputs(), Place::here);
+    overrun = t.task.trial->overrun();
+    outputs = t.task.trial->outputs();
   });
+  const std::string changes = watch.put_back(e.config, !failure && !overrun);
   if (failure) t.reject(e, "threw", *failure);
+  else if (overrun) t.reject(e, "out_of_bounds", *overrun);
+  else if (!changes.empty()) t.reject(e, "changed_host", changes);
+  else if (const auto thrown =
+               failure_of([&] { compare(t, who, std::move(outputs), Place::here); }))
+    t.reject(e, "threw", *thrown);
   count(t, who);
 }
 
@@ -175,8 +186,9 @@ void tell_who_waited(Tuning& t) {
       "as a pool's: their first runs are not guarded; ";
 }
 
-// The guard proves itself on the heuristic. One that throws is a bad heuristic, not a bad guard;
-// one that waits runs here. What else it dies of is decided when others have been tried in a child.
+// The guard proves itself on the heuristic. One that throws, or changes what it must leave alone,
+// is a bad heuristic, not a bad guard; one that waits runs here. What else it dies of is decided
+// when others have been tried in a child.
 void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
   Entrant& e = t.entrants[*t.heuristic];
   Finding finding = t.guard->prove(e.config);
@@ -192,11 +204,11 @@ void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
     t.waited = std::move(finding.why);
     return;
   }
-  if (finding.kind != Kind::threw) {
+  if (finding.kind != Kind::threw && finding.kind != Kind::changed_host) {
     t.doubt = std::move(finding);
     return;
   }
-  t.reject(e, "threw", reason(finding));
+  t.reject(e, std::string(kind_name(finding.kind)), reason(finding));
   count(t, *t.heuristic);
 }
 
@@ -218,10 +230,12 @@ void settle_doubt(Tuning& t) {
 // Where there is no guard, or it waits in a child.
 std::optional<std::vector<OutputBytes>> reference_here(Tuning& t, std::string& failure) {
   bool has_one = false;
+  const HostWatch watch(t);
   const auto thrown = failure_of([&] {
     t.task.trial->reset();
     has_one = t.task.trial->run_reference();
   });
+  watch.put_back();
   if (thrown) failure = "threw: " + *thrown;
   return has_one ? std::optional(t.task.trial->outputs()) : std::nullopt;
 }

@@ -29,6 +29,8 @@ std::string_view kind_name(Kind kind) {
       return "out_of_memory";
     case Kind::out_of_bounds:
       return "out_of_bounds";
+    case Kind::changed_host:
+      return "changed_host";
     case Kind::waited:
       return "waited";
     case Kind::unknown:

@@ -35,6 +35,7 @@ struct Finding {
     timed_out,      // ran longer than its deadline
     out_of_memory,  // asked for more than its limit
     out_of_bounds,  // missed one of its arrays, or wrote into an input
+    changed_host,   // left settings of the process changed, or more of what it holds with every run
     waited,         // for a thread of the host, perhaps: says nothing about the config
     unknown,        // says nothing about the config: killed from outside, could not fork...
   };

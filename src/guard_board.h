@@ -24,6 +24,7 @@ struct Board {
     lacked_resources,  // threw because the system refused something: threads, descriptors
     out_of_memory,
     out_of_bounds,
+    changed_host,
     no_reference,
     not_reported,  // it passed, but its outputs could not be handed over
   };

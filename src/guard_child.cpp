@@ -357,6 +357,10 @@ JobReport GuardChild::told(size_t job) {
       f.kind = Kind::out_of_bounds, f.why = why;
       kill_group(), reap();  // nobody knows what else it wrote
       return report;
+    case Board::Verdict::changed_host:
+      f.kind = Kind::changed_host, f.why = why;
+      kill_group(), reap();  // not everything can be put back
+      return report;
     case Board::Verdict::no_reference:
       f.kind = Kind::passed;
       return report;
@@ -418,6 +422,9 @@ JobReport GuardChild::ended() {
   const Board::Phase phase = board_->phase;
   kill_group();  // what it started
   const int status = reap();
+  // One that closed all files cannot tell.
+  const bool untold = board_->verdict == Board::Verdict::changed_host;
+  if (phase == Board::Phase::finished && untold) return told(board_->job);
   if (phase != Board::Phase::running && phase != Board::Phase::reporting)
     return unknown("the child process ended before or after the run");
   int signal = board_->signal;

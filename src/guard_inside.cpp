@@ -21,6 +21,8 @@
 #include <cxxabi.h>
 
 #include "guard_board.h"
+#include "holdings.h"
+#include "host_state.h"
 
 namespace ejk::detail {
 namespace {
@@ -251,23 +253,80 @@ Board::Verdict report(Trial& trial, const ChildEnds& ends, Board& board) {
       board);
 }
 
-void do_job(Trial& trial, Stopwatch& stopwatch, Job job, Board& board, const ChildEnds& ends,
-            uint64_t memory_bytes) {
-  using enum Board::Verdict;
-  board.why[0] = 0;
-  board.starved = false;
-  tell(ends, board, Board::Phase::resetting);
-  Board::Verdict verdict = verdict_of([&] { return trial.reset(), passed; }, board);
-  if (verdict == passed) {
-    const MemoryLimit limited(memory_bytes);
-    tell(ends, board, Board::Phase::running);
-    verdict = execute(trial, stopwatch, job, board);
+// What every run must leave as it was.
+struct Surroundings {
+  ThreadState thread;
+  ProcessState process;
+  OpenFiles files;
+};
+
+class OneJob {
+ public:
+  OneJob(Trial& trial, Stopwatch& stopwatch, Job job, Board& board, const ChildEnds& ends,
+         uint64_t memory_bytes)
+      : trial_(trial),
+        stopwatch_(stopwatch),
+        job_(job),
+        board_(board),
+        ends_(ends),
+        memory_bytes_(memory_bytes) {}
+
+  void go(const Surroundings& before) {
+    using enum Board::Verdict;
+    board_.why[0] = 0;
+    board_.starved = false;
+    board_.verdict = none;
+    const Holdings held = current_holdings();
+    Board::Verdict verdict = run();
+    const uint64_t nanoseconds = board_.nanoseconds;
+    tell(ends_, board_, Board::Phase::reporting);
+    verdict = verdict_of([&] { return put_back(before, verdict); }, board_);
+    if (verdict == passed) verdict = report(trial_, ends_, board_);
+    if (verdict == passed && job_ != nullptr)
+      verdict = verdict_of([&] { return repeat_while_it_grows(held); }, board_);
+    board_.nanoseconds = nanoseconds;
+    board_.verdict = verdict;
+    tell(ends_, board_, Board::Phase::finished);
   }
-  tell(ends, board, Board::Phase::reporting);
-  if (verdict == passed) verdict = report(trial, ends, board);
-  board.verdict = verdict;
-  tell(ends, board, Board::Phase::finished);
-}
+
+ private:
+  Board::Verdict run() {
+    using enum Board::Verdict;
+    tell(ends_, board_, Board::Phase::resetting);
+    const Board::Verdict verdict = verdict_of([&] { return trial_.reset(), passed; }, board_);
+    if (verdict != passed) return verdict;
+    const MemoryLimit limited(memory_bytes_);
+    tell(ends_, board_, Board::Phase::running);
+    return execute(trial_, stopwatch_, job_, board_);
+  }
+
+  // The next job must not pay for this one. A closed file cannot be put back.
+  Board::Verdict put_back(const Surroundings& before, Board::Verdict verdict) {
+    using enum Board::Verdict;
+    const std::string files = before.files.missing();
+    const std::string what =
+        joined(joined(before.thread.put_back(), before.process.put_back()), files);
+    const bool changed = verdict == passed ? !what.empty() : !files.empty();
+    if (job_ == nullptr || !changed) return verdict;
+    say(board_, "left changed: " + what);
+    return changed_host;
+  }
+
+  Board::Verdict repeat_while_it_grows(const Holdings& held) {
+    using enum Board::Verdict;
+    const std::string what = grows_with_every_run(held, [&] { return run() == passed; });
+    if (what.empty()) return passed;
+    say(board_, what);
+    return changed_host;
+  }
+
+  Trial& trial_;
+  Stopwatch& stopwatch_;
+  Job job_;
+  Board& board_;
+  const ChildEnds& ends_;
+  uint64_t memory_bytes_;
+};
 
 }  // namespace
 
@@ -277,6 +336,7 @@ void live_as_child(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs
   own_board = &board;
   become_harmless(ends, host, signals);
   trial.arm();
+  const Surroundings before;
   tell(ends, board, Board::Phase::waiting);
   for (;;) {
     uint32_t job = 0;
@@ -284,7 +344,7 @@ void live_as_child(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs
     if (n < 0 && errno == EINTR) continue;
     if (n != sizeof job || job >= jobs.size()) ::_exit(0);
     board.job = job;
-    do_job(trial, stopwatch, jobs[job], board, ends, memory_bytes);
+    OneJob(trial, stopwatch, jobs[job], board, ends, memory_bytes).go(before);
   }
 }
 

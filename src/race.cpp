@@ -81,6 +81,7 @@ constexpr int max_waits = 2;  // samples with the thread's clock; one may have b
 // A round counts only as a whole: false if the budget ran out or a candidate threw.
 bool run_round(Tuning& t) {
   std::vector<double> seconds(t.entrants.size(), std::numeric_limits<double>::quiet_NaN());
+  const HostWatch watch(t, HostWatch::Of::thread);
   for (size_t i : order_of_round(t)) {
     if (t.spent()) return false;
     Entrant& e = t.entrants[i];
@@ -88,10 +89,10 @@ bool run_round(Tuning& t) {
     sampling.repeats = e.repeats;
     Sample sample;
     const auto failure = failure_of([&] { sample = t.sampler.take(e.config, sampling); });
-    if (failure) {
-      t.reject(e, "threw", *failure);
-      return false;
-    }
+    const std::string changes = watch.put_back();
+    if (failure) t.reject(e, "threw", *failure);
+    else if (!changes.empty()) t.reject(e, "changed_host", changes);
+    if (!e.racing()) return false;
     seconds[i] = sample.seconds;
     e.waits += sample.waited;
     if (t.sampling.clock == Clock::thread_cpu && e.waits >= max_waits) {
@@ -209,19 +210,24 @@ bool warm_up_all(Tuning& t) {
       t.complete = false;
       return false;
     }
+    const HostWatch watch(t);
     const auto failure = failure_of([&] {
       const Intent intent(t.task.journal, e.config);
       e.warm = t.sampler.warm_up(e.config, t.options.warmup);
     });
     acquit(t, e);
+    const std::string changes = watch.put_back();
     if (failure) t.reject(e, "threw", *failure);
+    else if (!changes.empty()) t.reject(e, "changed_host", changes);
     else if (needs_wall(e.warm.elapsed)) t.sampling.clock = Clock::wall;
   }
   start_again(t);
   return true;
 }
 
-void run_rounds(Tuning& t) {
+namespace {
+
+void race(Tuning& t) {
   const int min = std::max(1, t.options.iters), max = std::max(max_rounds, min);
   int next = look_after(t.rounds);
   while (t.any_can_win() && t.rounds < max) {
@@ -246,6 +252,41 @@ void run_rounds(Tuning& t) {
   const size_t best = leader(t);
   if (best != t.incumbent && defends(t) && t.standings.probably_beaten(t.incumbent, best))
     drop(t, t.incumbent);
+}
+
+// One more run of each that raced shows who it was. False if nobody did it again.
+bool reject_who_changes_the_host(Tuning& t) {
+  bool found = false;
+  for (Entrant& e : t.entrants) {
+    if (e.status != Status::racing && e.status != Status::slower) continue;
+    const HostWatch watch(t);
+    static_cast<void>(failure_of([&] { static_cast<void>(outputs_of_run(t, e.config)); }));
+    const std::string changes = watch.put_back();
+    if (!changes.empty()) t.reject(e, "changed_host", changes), found = true;
+  }
+  return found;
+}
+
+// True if a candidate changed something in this process, is rejected for it, and others are left.
+bool must_race_on(Tuning& t, const HostWatch& since) {
+  const HostWatch after(t);
+  if (since.put_back().empty()) return false;
+  if (reject_who_changes_the_host(t)) {
+    if (!t.any_can_win()) readmit(t);
+    return t.any_can_win();
+  }
+  if (t.task.on_progress) after.put_back();  // perhaps it was told something and did it
+  return false;
+}
+
+}  // namespace
+
+void run_rounds(Tuning& t) {
+  for (;;) {
+    const HostWatch watch(t);
+    race(t);
+    if (!must_race_on(t, watch)) return;
+  }
 }
 
 void count_first_runs(Tuning& t) {

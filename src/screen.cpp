@@ -250,6 +250,7 @@ class Screening {
     if (!control_still_runs()) return measure_roughly(who);
     double least = INFINITY, least_of_control = INFINITY;
     int taken = 0;
+    const HostWatch watch(t_);
     const auto failure = failure_of([&] {
       const Sampling sampling = sampling_for(who);
       while (taken < samples && !(least / least_of_control > not_worth_more) && !too_late()) {
@@ -261,10 +262,10 @@ class Screening {
       if (least < least_of_control && !too_late())
         least_of_control = std::min(least_of_control, sample(control_, sampling));
     });
-    if (failure) {
-      t_.reject(t_.entrants[who], "threw", *failure);
-      return std::nullopt;
-    }
+    const std::string changes = watch.put_back();
+    if (failure) t_.reject(t_.entrants[who], "threw", *failure);
+    else if (!changes.empty()) t_.reject(t_.entrants[who], "changed_host", changes);
+    if (!t_.entrants[who].racing()) return std::nullopt;
     if (taken < samples && !(least / least_of_control > not_worth_more)) return put_off(who);
     Measurement& of_control = t_.entrants[control_].known;
     of_control.seconds = least_of_control, of_control.samples = std::max(of_control.samples, taken);
@@ -282,12 +283,15 @@ class Screening {
   bool control_still_runs() {
     Entrant& e = t_.entrants[control_];
     if (!e.racing()) return replace_control(), false;
+    const HostWatch watch(t_);
     const auto failure = failure_of([&] {
       const Intent intent(t_.task.journal, e.config);
       t_.task.trial->reset(), t_.task.trial->run(e.config);
     });
-    if (!failure) return true;
-    t_.reject(e, "threw", *failure);
+    const std::string changes = watch.put_back();
+    if (!failure && changes.empty()) return true;
+    if (failure) t_.reject(e, "threw", *failure);
+    else t_.reject(e, "changed_host", changes);
     replace_control();
     return false;
   }

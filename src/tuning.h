@@ -16,6 +16,7 @@
 
 #include "decide.h"
 #include "guard.h"
+#include "host_watch.h"
 #include "sample.h"
 #include "statistics.h"
 #include "verify.h"
@@ -80,6 +81,7 @@ struct Tuning {
   std::string waited;                // how the first config did that only waited in a child
   bool told_who_waited = false;
   bool prepared = false;  // guard, reference and heuristic are dealt with
+  bool alone;             // no other thread ran in this process when it began
 
   std::shared_ptr<Stopwatch> stopwatch;
   Sampler sampler;

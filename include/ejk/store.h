@@ -32,8 +32,8 @@ struct Measurement {
   // "ok" (the winner), "tied" (not told from the winner), "slower", "rejected", "untried"
   std::string status = "ok";
   // Of a rejection: "wrong" (results), "unsteady" (results that change from run to run), "threw",
-  // "crashed", "exited", "timed_out", "out_of_memory", "out_of_bounds", "quarantined", "invalid"
-  // (is_valid); "" otherwise
+  // "crashed", "exited", "timed_out", "out_of_memory", "out_of_bounds", "changed_host" (it left
+  // something changed in its process), "quarantined", "invalid" (is_valid); "" otherwise
   std::string kind;
   std::string why;     // of a rejection, or of not being tried
   double seconds = 0;  // median of its samples

@@ -175,13 +175,14 @@ class Tuner {
   virtual ~Tuner() = default;
 
   // Finds the fastest candidate that is right. First runs happen in a child process; one that
-  // crashes, hangs, runs wild, throws, or whose outputs differ from the reference's (else the
-  // heuristic's, else those of the first candidate that writes any), is rejected. Large sets are
-  // searched for their best few. Those race: rounds in shuffled order, one sample of each per
-  // round, all with the same number of executions; what a round does to all of them is taken away
-  // before they are compared. Ties inside the noise leave the incumbent (the heuristic, else the
-  // first candidate) or, if that is beaten or not a candidate, go to the earlier candidate. Never
-  // throws for what a candidate does.
+  // crashes, hangs, runs wild, throws, leaves something changed in its process (which is put back,
+  // in a race too), or whose outputs differ from the reference's (else the heuristic's, else those
+  // of the first candidate that writes any), is rejected. Large sets are searched for their best
+  // few. Those race: rounds in shuffled order, one sample of each per round, all with the same
+  // number of executions; what a round does to all of them is taken away before they are compared.
+  // Ties inside the noise leave the incumbent (the heuristic, else the first candidate) or, if that
+  // is beaten or not a candidate, go to the earlier candidate. Never throws for what a candidate
+  // does.
   virtual TuneResult tune(const TuneTask& task);
 
   // The fastest of `candidates`, by calling make_fn(candidate) once for each and racing the

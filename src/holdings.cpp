@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts what a process holds, from /proc.
+#include "holdings.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include "base/file.h"
+#include "host_state.h"
+
+namespace ejk::detail {
+namespace {
+
+constexpr size_t small = 1 << 16;  // bytes of a file in /proc
+
+// Also of a thread that was joined a moment ago: it is listed until the system has put it away.
+bool is_ending(const std::string& task) {
+  constexpr unsigned long exiting = 4;  // PF_EXITING
+  const std::string stat = base::read_file(task + "/stat", small).text;
+  std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+  std::string state;
+  long parent = 0, group = 0, session = 0, terminal = 0, foreground = 0;
+  unsigned long flags = exiting;  // of one that is no more
+  fields >> state >> parent >> group >> session >> terminal >> foreground >> flags;
+  return (flags & exiting) != 0;
+}
+
+size_t living_threads() {
+  const auto tasks = base::list_directory("/proc/self/task");
+  return static_cast<size_t>(std::ranges::count_if(
+      tasks, [](const std::string& task) { return !is_ending("/proc/self/task/" + task); }));
+}
+
+}  // namespace
+
+std::vector<pid_t> children_of(pid_t process) {
+  std::vector<pid_t> all;
+  const std::string tasks = "/proc/" + std::to_string(process) + "/task";
+  for (const std::string& task : base::list_directory(tasks)) {
+    std::istringstream children(base::read_file(tasks + '/' + task + "/children", small).text);
+    for (pid_t child = 0; children >> child;) all.push_back(child);
+  }
+  return all;
+}
+
+Holdings current_holdings() {
+  return {base::list_directory("/proc/self/task").size(),
+          base::list_directory("/proc/self/fd").size(), children_of(::getpid()).size()};
+}
+
+std::string grows_with_every_run(const Holdings& before, const std::function<bool()>& run_again) {
+  constexpr int more_runs = 8;  // a pool may start its threads one after the other
+  bool threads = true, files = true, processes = true;
+  Holdings last = before;
+  for (int run = 0;; ++run) {
+    const Holdings now = current_holdings();
+    threads = threads && now.threads > last.threads && living_threads() > last.threads;
+    files = files && now.files > last.files;
+    processes = processes && now.processes > last.processes;
+    if (!threads && !files && !processes) return {};
+    if (run == more_runs) break;
+    if (!run_again()) return {};
+    last = now;
+  }
+  const std::string what = joined(joined(threads ? "threads" : "", files ? "open files" : ""),
+                                  processes ? "processes" : "");
+  return "leaves more " + what + " behind with every run";
+}
+
+bool OpenFiles::look(int fd, File& file) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return false;
+  file = {fd, status.st_dev, status.st_ino};
+  return true;
+}
+
+OpenFiles::OpenFiles() {
+  File file{};
+  for (const std::string& name : base::list_directory("/proc/self/fd"))
+    if (look(std::atoi(name.c_str()), file)) files_.push_back(file);
+}
+
+std::string OpenFiles::missing() const {
+  std::string what;
+  for (const File& before : files_) {
+    File now{};
+    if (look(before.fd, now) && now.device == before.device && now.number == before.number)
+      continue;
+    what = joined(what, "the open file " + std::to_string(before.fd));
+  }
+  return what;
+}
+
+}  // namespace ejk::detail

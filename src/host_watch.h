@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Configs that run in this process leave it as it was.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <ejk/any_config.h>
+
+#include "holdings.h"
+#include "host_state.h"
+
+namespace ejk::detail {
+
+struct Tuning;
+
+// Made before configs run here. Of what the whole process shares it looks only where no other
+// thread of the program could have changed it: nobody may put that back.
+class HostWatch {
+ public:
+  enum class Of { thread, process };  // what belongs to the thread costs next to nothing
+  explicit HostWatch(const Tuning& tuning, Of of = Of::process);
+  // Puts back what they left changed, and says for people what that was; "" if nothing.
+  std::string put_back() const;
+
+ private:
+  friend class FirstRunWatch;
+  std::string put_back_parts() const;
+
+  std::optional<ThreadState> thread_;
+  std::optional<ProcessState> process_;
+};
+
+// The same for a first run, which may be repeated to see whose doing a change was, and whether what
+// it left behind grows with every run.
+class FirstRunWatch {
+ public:
+  explicit FirstRunWatch(Tuning& tuning);
+  // `passed`: it did not fail.
+  std::string put_back(const AnyConfig& config, bool passed) const;
+
+ private:
+  bool run_again(const AnyConfig& config) const;
+  std::string changed_beside_others(const AnyConfig& config) const;
+  std::string left_behind(const AnyConfig& config) const;
+
+  Tuning& tuning_;
+  HostWatch watch_;
+  std::optional<ProcessState> shared_;  // where other threads run
+  std::optional<OpenFiles> files_;      // where none does
+  Holdings held_;
+};
+
+}  // namespace ejk::detail
