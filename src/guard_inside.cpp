@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,11 +16,13 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <string>
 #include <string_view>
 #include <system_error>
 
 #include <cxxabi.h>
 
+#include "base/file.h"
 #include "guard_board.h"
 #include "holdings.h"
 #include "host_state.h"
@@ -144,6 +147,28 @@ void redirect(const ChildEnds& ends) {
   ::dup2(ends.standard_error, STDERR_FILENO);
 }
 
+// A lock belongs to all copies of its descriptor: one that is held is opened anew, without it.
+void let_go_of_lock(int fd) {
+  const std::string number = std::to_string(fd);
+  const std::string facts = base::read_file("/proc/self/fdinfo/" + number, 1 << 16).text;
+  if (facts.find("\nlock:\t") == facts.npos) return;
+  const int flags = ::fcntl(fd, F_GETFL) & ~(O_CREAT | O_EXCL | O_TRUNC | O_NOFOLLOW);
+  const int again = ::open(("/proc/self/fd/" + number).c_str(), flags | O_CLOEXEC);
+  if (again < 0) return static_cast<void>(::close(fd));
+  ::lseek(again, ::lseek(fd, 0, SEEK_CUR), SEEK_SET);
+  ::dup3(again, fd, ::fcntl(fd, F_GETFD) == FD_CLOEXEC ? O_CLOEXEC : 0);
+  ::close(again);
+}
+
+void let_go_of_locks() {
+  for (const std::string& name : base::list_directory("/proc/self/fd")) {
+    const int fd = std::atoi(name.c_str());
+    struct stat status {};
+    const bool known = ::fstat(fd, &status) == 0;
+    if (known && (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode))) let_go_of_lock(fd);
+  }
+}
+
 void become_harmless(const ChildEnds& ends, pid_t host, const sigset_t& signals) {
   ::setpgid(0, 0);  // with what it starts it can be ended at once
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -154,6 +179,7 @@ void become_harmless(const ChildEnds& ends, pid_t host, const sigset_t& signals)
   handle_signals(signals);
   note_exits();
   note_hunger();
+  let_go_of_locks();
 }
 
 // ---- one job -----------------------------------------------------------------------------------

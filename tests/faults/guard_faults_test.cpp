@@ -2,16 +2,21 @@
 // Guards in difficult hosts, and journals of processes that were killed.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <stdexcept>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -201,6 +206,68 @@ TEST(GuardFaults, AChildDiesWithItsHost) {
   ::close(ends[1]);
   EXPECT_EQ(::read(ends[0], &byte, 1), 0);  // nobody holds the other end any more
   ::close(ends[0]);
+}
+
+// ---- locks of the host -------------------------------------------------------------------------
+
+// A file of the host, locked while it lives.
+class LockedFile {
+ public:
+  LockedFile() : fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {
+    EXPECT_EQ(::write(fd_, "abcd", 4), 4);
+    EXPECT_EQ(::lseek(fd_, 2, SEEK_SET), 2);
+    EXPECT_EQ(::flock(fd_, LOCK_EX | LOCK_NB), 0);
+  }
+  ~LockedFile() { close(); }
+  LockedFile(const LockedFile&) = delete;
+  LockedFile& operator=(const LockedFile&) = delete;
+  void close() { ::close(std::exchange(fd_, -1)); }
+  int fd() const { return fd_; }
+  // Whether somebody else could have the lock now.
+  bool is_free() const {
+    const int other = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+    const bool free = ::flock(other, LOCK_EX | LOCK_NB) == 0;
+    ::close(other);
+    return free;
+  }
+
+ private:
+  const Scratch scratch_;
+  const std::string path_ = scratch_ / "lock";
+  int fd_;
+};
+
+TEST(GuardFaults, AChildHoldsNoLockOfItsHost) {
+  LockedFile file;
+  Busy trial;
+  Guard guard(trial, quick());
+  const std::vector<AnyConfig> configs{config(1), config(2)};
+  bool free = false;
+  guard.run(configs, [&](size_t i, const Finding&) {
+    if (i == 0) file.close(), free = file.is_free();  // the child lives, and waits for the next
+    return true;
+  });
+  EXPECT_TRUE(free);
+}
+
+TEST(GuardFaults, AChildCannotGiveALockOfItsHostAway) {
+  const LockedFile file;
+  Busy trial;
+  trial.acts[1] = [&] { ::flock(file.fd(), LOCK_UN); };
+  Guard guard(trial, quick());
+  EXPECT_EQ(findings(guard, {1})[0].kind, Kind::passed);
+  EXPECT_FALSE(file.is_free());
+}
+
+TEST(GuardFaults, ALockedFileCanStillBeReadInAChild) {
+  const LockedFile file;
+  Busy trial;
+  trial.acts[1] = [&] {
+    char next = 0;
+    if (::read(file.fd(), &next, 1) != 1 || next != 'c') throw std::runtime_error("not c");
+  };
+  Guard guard(trial, quick());
+  EXPECT_EQ(findings(guard, {1})[0].kind, Kind::passed);
 }
 
 // ---- journals ----------------------------------------------------------------------------------
