@@ -17,6 +17,8 @@ namespace ejk::detail {
 // that runs wild shares the memory it is in; the parent believes nothing in it that cannot be.
 struct Board {
   enum class Phase : uint32_t { starting, waiting, resetting, running, reporting, finished };
+  static constexpr char dying =
+      'd';  // instead of a phase: it waits to be ended with all it started
   enum class Verdict : uint32_t {
     none,
     passed,

@@ -22,6 +22,7 @@
 
 #include <fmt/format.h>
 
+#include "descendants.h"
 #include "guard_board.h"
 #include "stillness.h"
 
@@ -126,7 +127,7 @@ GuardChild::GuardChild(Trial& trial, Stopwatch& stopwatch, std::span<const Job> 
                        uint64_t memory_bytes, const std::function<bool()>& enough)
     : trial_(trial), enough_(enough) {
   if (!open_channels() || !start(trial, stopwatch, jobs, memory_bytes)) return;
-  if (wait(Clock::now() + start_deadline) == Event::told) return;
+  if (wait(Clock::now() + start_deadline) == Event::told && told_ != Board::dying) return;
   kill_group(), reap();
   why_not_started_ = with_last_words("a child process was started but did not get ready");
 }
@@ -187,6 +188,7 @@ void GuardChild::kill_group() {
     return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
   };
   if (pid_ < 0 || retry_interrupted(look) != 0) return;
+  end_descendants(pid_);  // also those that left its group
   ::kill(-pid_, SIGKILL);
   ::kill(pid_, SIGKILL);
 }
@@ -321,6 +323,7 @@ JobReport GuardChild::run(size_t job, const Patience& patience) {
     }
     if (event == Event::late && late_already(watch)) return late(watch);
     if (event == Event::late) continue;
+    if (told_ == Board::dying) return ended();
     const auto now = Clock::now();
     watch.wait_for_host(now);
     if (told_ == static_cast<char>(Board::Phase::finished)) return told(job);
@@ -428,7 +431,8 @@ JobReport GuardChild::ended() {
   if (phase != Board::Phase::running && phase != Board::Phase::reporting)
     return unknown("the child process ended before or after the run");
   int signal = board_->signal;
-  if (signal == 0 && status != no_status && WIFSIGNALED(status)) signal = WTERMSIG(status);
+  const bool told_why = signal != 0 || board_->exit != Board::Exit::none;  // then it was ended here
+  if (!told_why && status != no_status && WIFSIGNALED(status)) signal = WTERMSIG(status);
   return signal != 0 ? died_of(signal) : exited(status);
 }
 

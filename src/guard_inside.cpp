@@ -4,6 +4,7 @@
 // The host may have threads that held locks when it was forked, so nothing here takes a lock that
 // can be avoided; a child that hangs all the same ends by its deadline.
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -44,8 +45,15 @@ constexpr bool sanitized = false;
 
 // Signal and exit handlers get no argument of ours. Set in children only.
 Board* own_board = nullptr;
+int own_events = -1;
 
 // ---- how it ends -------------------------------------------------------------------------------
+
+// Only as long as it lives does the host find what it started. Comes back if there is no host.
+void wait_for_the_end() {
+  if (::write(own_events, &Board::dying, 1) != 1) return;
+  for (;;) ::pause();
+}
 
 // Runs on a stack of its own, so that an endless recursion is seen too.
 void note_signal(int signal, siginfo_t* info, void*) {
@@ -54,6 +62,7 @@ void note_signal(int signal, siginfo_t* info, void*) {
   if (!sent) board.fault_address = reinterpret_cast<uintptr_t>(info->si_addr);
   board.signal_from_outside = sent && info->si_pid != ::getpid();
   board.signal = signal;
+  wait_for_the_end();
   ::raise(signal);  // its default action, now that SA_RESETHAND has put it back
 }
 
@@ -88,6 +97,7 @@ void note_hunger() {
 [[noreturn]] void end_by(Board::Exit how, int status) {
   own_board->exit_status = status;
   own_board->exit = how;
+  wait_for_the_end();
   ::_exit(status);
 }
 
@@ -169,6 +179,18 @@ void let_go_of_locks() {
   }
 }
 
+// Processes that it forks die with it, however it dies, and those whose parents end become its own
+// children, so that the host finds them.
+void keep_descendants() {
+  static pid_t forking = 0;
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::pthread_atfork([] { forking = ::getpid(); }, nullptr,
+                   [] {
+                     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+                     if (::getppid() != forking) ::_exit(0);
+                   });
+}
+
 void become_harmless(const ChildEnds& ends, pid_t host, const sigset_t& signals) {
   ::setpgid(0, 0);  // with what it starts it can be ended at once
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -180,6 +202,7 @@ void become_harmless(const ChildEnds& ends, pid_t host, const sigset_t& signals)
   note_exits();
   note_hunger();
   let_go_of_locks();
+  keep_descendants();
 }
 
 // ---- one job -----------------------------------------------------------------------------------
@@ -359,7 +382,7 @@ class OneJob {
 void live_as_child(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs, Board& board,
                    const ChildEnds& ends, uint64_t memory_bytes, pid_t host,
                    const sigset_t& signals) noexcept {
-  own_board = &board;
+  own_board = &board, own_events = ends.events;
   become_harmless(ends, host, signals);
   trial.arm();
   const Surroundings before;

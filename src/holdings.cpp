@@ -7,27 +7,13 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <sstream>
 
 #include "base/file.h"
+#include "descendants.h"
 #include "host_state.h"
 
 namespace ejk::detail {
 namespace {
-
-constexpr size_t small = 1 << 16;  // bytes of a file in /proc
-
-// Also of a thread that was joined a moment ago: it is listed until the system has put it away.
-bool is_ending(const std::string& task) {
-  constexpr unsigned long exiting = 4;  // PF_EXITING
-  const std::string stat = base::read_file(task + "/stat", small).text;
-  std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
-  std::string state;
-  long parent = 0, group = 0, session = 0, terminal = 0, foreground = 0;
-  unsigned long flags = exiting;  // of one that is no more
-  fields >> state >> parent >> group >> session >> terminal >> foreground >> flags;
-  return (flags & exiting) != 0;
-}
 
 size_t living_threads() {
   const auto tasks = base::list_directory("/proc/self/task");
@@ -36,16 +22,6 @@ size_t living_threads() {
 }
 
 }  // namespace
-
-std::vector<pid_t> children_of(pid_t process) {
-  std::vector<pid_t> all;
-  const std::string tasks = "/proc/" + std::to_string(process) + "/task";
-  for (const std::string& task : base::list_directory(tasks)) {
-    std::istringstream children(base::read_file(tasks + '/' + task + "/children", small).text);
-    for (pid_t child = 0; children >> child;) all.push_back(child);
-  }
-  return all;
-}
 
 Holdings current_holdings() {
   return {base::list_directory("/proc/self/task").size(),

@@ -39,7 +39,4 @@ class OpenFiles {
   std::vector<File> files_;
 };
 
-// The children of all threads of a process, dead ones that nobody waited for included.
-std::vector<pid_t> children_of(pid_t process);
-
 }  // namespace ejk::detail

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,7 +40,7 @@ using Kind = Finding::Kind;
 AnyConfig config(int value) { return make_config(value); }
 
 // Allocates a little, as kernels do; config n does acts[n] before.
-struct Busy final : Trial {
+struct Busy : Trial {
   std::map<int, std::function<void()>> acts;
   std::vector<int> left;
   void reset() override { left.assign(64, -1); }
@@ -188,6 +189,15 @@ TEST(GuardFaults, WithoutRoomForOutputsNothingIsRejected) {
   })));
 }
 
+TEST(GuardFaults, AChildThatCrashesBeforeItIsReadyIsNotWaitedFor) {
+  struct Crashing final : Busy {
+    void arm() override { ::raise(SIGSEGV); }
+  } trial;
+  Guard guard(trial, quick());
+  EXPECT_EQ(guard.prove(config(0)).kind, Kind::unknown);
+  EXPECT_THAT(guard.why_not(), HasSubstr("did not get ready"));
+}
+
 TEST(GuardFaults, AChildDiesWithItsHost) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
@@ -268,6 +278,144 @@ TEST(GuardFaults, ALockedFileCanStillBeReadInAChild) {
   };
   Guard guard(trial, quick());
   EXPECT_EQ(findings(guard, {1})[0].kind, Kind::passed);
+}
+
+// ---- processes that a config starts ------------------------------------------------------------
+
+// Processes hold an end of a pipe. One that is not ended says so before it leaves.
+class Grandchildren : public ::testing::Test {
+ protected:
+  Grandchildren() { EXPECT_EQ(::pipe2(ends, 0), 0); }
+  ~Grandchildren() override { ::close(ends[0]); }
+
+  [[noreturn]] void live_on() const {
+    ::sleep(20);
+    EXPECT_EQ(::write(ends[1], "x", 1), 1);
+    ::_exit(0);
+  }
+  // In a session of its own, and nobody's child.
+  void daemonise() const {
+    const pid_t first = ::fork();
+    if (first == 0) {
+      ::setsid();
+      if (::fork() == 0) live_on();
+      ::_exit(0);
+    }
+    ::waitpid(first, nullptr, 0);
+  }
+  // The same by a program that a shell starts.
+  void start_daemon() const {
+    const std::string command =
+        "setsid sh -c 'sleep 20; echo x >&" + std::to_string(ends[1]) + "' >/dev/null 2>&1 &";
+    if (std::system(command.c_str()) != 0) throw std::runtime_error("no shell");
+  }
+  Finding finding_of(std::function<void()> act) {
+    Busy trial;
+    trial.acts[1] = std::move(act);
+    Guard guard(trial, quick());
+    EXPECT_EQ(guard.prove(config(0)).kind, Kind::passed) << guard.why_not();
+    auto found = findings(guard, {2, 1, 3});
+    EXPECT_EQ(found[0].kind, Kind::passed) << found[0].why;
+    EXPECT_EQ(found[2].kind, Kind::passed) << found[2].why;
+    return found[1];
+  }
+  void expect_none_lives() {
+    ::close(ends[1]);
+    char byte = 0;
+    EXPECT_EQ(::read(ends[0], &byte, 1), 0) << "one lived on";
+    EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "the host has got a child";
+  }
+
+  int ends[2];
+};
+
+TEST_F(Grandchildren, ThatLeaveWithEveryRunAreWhyItIsRejected) {
+  const Finding f = finding_of([&] { daemonise(); });
+  EXPECT_EQ(f.kind, Kind::changed_host) << f.why;
+  EXPECT_THAT(f.why, HasSubstr("processes"));
+  expect_none_lives();
+}
+
+TEST_F(Grandchildren, OfAShellAreWhyItIsRejected) {
+  const Finding f = finding_of([&] { start_daemon(); });
+  EXPECT_EQ(f.kind, Kind::changed_host) << f.why;
+  expect_none_lives();
+}
+
+TEST_F(Grandchildren, ThatLeaveOnceEndWithTheChild) {
+  const Finding f = finding_of([&] {
+    static const bool once = (start_daemon(), true);
+    static_cast<void>(once);
+  });
+  EXPECT_EQ(f.kind, Kind::passed) << f.why;
+  expect_none_lives();
+}
+
+TEST_F(Grandchildren, OfOneThatDoesNotEndEndAtItsDeadline) {
+  const Finding f = finding_of([&] {
+    daemonise();
+    start_daemon();
+    volatile unsigned x = 0;
+    for (;;) x = x + 1;
+  });
+  EXPECT_EQ(f.kind, Kind::timed_out) << f.why;
+  expect_none_lives();
+}
+
+TEST_F(Grandchildren, OfOneThatCrashesEndWithIt) {
+  const Finding f = finding_of([&] {
+    daemonise();
+    start_daemon();
+    ::raise(SIGSEGV);
+  });
+  EXPECT_EQ(f.kind, Kind::crashed) << f.why;
+  expect_none_lives();
+}
+
+TEST_F(Grandchildren, OfOneThatExitsEndWithIt) {
+  const Finding f = finding_of([&] {
+    daemonise();
+    start_daemon();
+    std::exit(3);
+  });
+  EXPECT_EQ(f.kind, Kind::exited) << f.why;
+  expect_none_lives();
+}
+
+TEST_F(Grandchildren, ThatTakeItsPlaceEndToo) {
+  const Finding f = finding_of([&] {
+    int ready[2];
+    char byte = 0;
+    if (::pipe2(ready, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+    if (::fork() != 0) ::_exit(::read(ready[0], &byte, 1) == 1 ? 0 : 1);
+    ::setsid();
+    EXPECT_EQ(::write(ready[1], "x", 1), 1);
+    live_on();
+  });
+  EXPECT_EQ(f.kind, Kind::exited) << f.why;
+  expect_none_lives();
+}
+
+TEST_F(Grandchildren, AreNotAdoptedByTheHost) {
+  int before = -1, after = -1;
+  ::prctl(PR_GET_CHILD_SUBREAPER, &before);
+  finding_of([&] { daemonise(); });
+  ::prctl(PR_GET_CHILD_SUBREAPER, &after);
+  EXPECT_EQ(before, after);
+  expect_none_lives();
+}
+
+TEST_F(Grandchildren, ThatAreWaitedForAreNobodysBusiness) {
+  const Finding f = finding_of([] {
+    const pid_t helper = ::fork();
+    if (helper == 0) ::_exit(7);
+    int status = 0;
+    if (::waitpid(helper, &status, 0) != helper || WEXITSTATUS(status) != 7 ||
+        std::system("exit 3") != 3 << 8)
+      throw std::runtime_error("helpers do not work");
+  });
+  EXPECT_EQ(f.kind, Kind::passed) << f.why;
+  expect_none_lives();
 }
 
 // ---- journals ----------------------------------------------------------------------------------
