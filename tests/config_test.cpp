@@ -31,6 +31,12 @@ enum class Small : uint8_t { off, on, far = 200 };
 enum class Letter : char { a, b };
 enum class Switch : bool { no, yes };
 enum Plain { plain_zero, plain_one };
+enum class Part : uint32_t { left = 1, right = 2, far = 1u << 30 };
+constexpr Part operator|(Part a, Part b) {
+  return static_cast<Part>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
+}
+enum class Code { ok = 200, gone = 410 };
+constexpr auto ejk_enumerators(Code) { return std::array{Code::ok, Code::gone}; }
 
 struct Tile {
   int rows = 4;
@@ -275,6 +281,48 @@ TEST(Config, EnumeratorsOfEveryUnderlyingTypeHaveTheirNames) {
   EXPECT_EQ(stable_json(Enums{}), R"({"far":200,"letter":"b","light":"yes"})");
   EXPECT_EQ(from_json<Enums>(stable_json(Enums{})), Enums{});
   EXPECT_EQ(from_json<Enums>(R"({"light":"no"})").light, Switch::no);
+}
+
+struct Enums {
+  Order order = Order::row;
+  Small level = Small::off;
+  Plain plain = plain_zero;
+  Switch light = Switch::no;
+  Part part = Part::left;
+  Code code = Code::ok;
+};
+
+TEST(Config, NumbersOfEnumeratorsAreRead) {
+  EXPECT_EQ(from_json<Enums>(R"({"order":7})").order, Order::tiled);
+  EXPECT_EQ(from_json<Enums>(R"({"level":200})").level, Small::far);
+  EXPECT_EQ(from_json<Enums>(R"({"plain":1})").plain, plain_one);
+  EXPECT_EQ(from_json<Enums>(R"({"light":1})").light, Switch::yes);
+  EXPECT_EQ(from_json<Enums>(R"({"part":1073741824})").part, Part::far);
+  EXPECT_EQ(from_json<Enums>(R"({"code":410})").code, Code::gone);
+  EXPECT_EQ(from_json<std::byte>("77"), std::byte{77});
+}
+
+TEST(Config, NumbersThatNoEnumeratorHasAreRefused) {
+  auto why = [](const char* text) { return refusal([&] { from_json<Enums>(text); }); };
+  EXPECT_THAT(why(R"({"order":3})"),
+              AllOf(HasSubstr("order: 3 is no enumerator of"), HasSubstr("Order")));
+  EXPECT_THAT(why(R"({"order":-1})"), HasSubstr("order: -1 is no enumerator"));
+  EXPECT_THAT(why(R"({"order":2147483647})"), HasSubstr("order: 2147483647 is no enumerator"));
+  EXPECT_THAT(why(R"({"order":64})"), HasSubstr("ejk_enumerators"));
+  EXPECT_THAT(why(R"({"level":199})"), HasSubstr("level: 199 is no enumerator"));
+  EXPECT_THAT(why(R"({"plain":2})"), HasSubstr("plain: 2 is no enumerator"));
+  EXPECT_THAT(why(R"({"code":0})"), HasSubstr("code: 0 is no enumerator"));
+}
+
+TEST(Config, EnumsWithAnOperatorOrTakeCombinationsOfTheirEnumerators) {
+  auto why = [](const char* text) { return refusal([&] { from_json<Enums>(text); }); };
+  EXPECT_EQ(from_json<Enums>(R"({"part":3})").part, Part::left | Part::right);
+  EXPECT_EQ(from_json<Enums>(R"({"part":1073741825})").part, Part::left | Part::far);
+  EXPECT_EQ(from_json<Enums>(R"({"part":0})").part, Part{});
+  EXPECT_THAT(why(R"({"part":4})"), HasSubstr("part: 4 is no enumerator"));
+  EXPECT_THAT(why(R"({"part":7})"), HasSubstr("part: 7 is no enumerator"));
+  const Part both = Part::right | Part::far;
+  EXPECT_EQ(from_value<Part>(to_value(both)), both);
 }
 
 TEST(Config, StoredConfigsMustNameEveryField) {

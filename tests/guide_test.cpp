@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code that docs/guide.md shows; tests/docs_test.py checks that the two are the same.
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -158,6 +160,8 @@ struct RichConfig {
   std::optional<int> threads;
   std::vector<int> splits = {1, 2};
 };
+enum class Code { ok = 200, gone = 410 };
+constexpr auto ejk_enumerators(Code) { return std::array{Code::ok, Code::gone}; }
 struct WithBase : Tile {
   int depth = 2;
   EJK_CONFIG(WithBase, rows, columns, depth);
@@ -171,6 +175,8 @@ TEST(Guide, ConfigsBecomeJson) {
   const auto config = ejk::from_json<RichConfig>(R"({"algorithm":"blocked"})");
   EXPECT_EQ(config.algorithm, RichConfig::Algorithm::blocked);
   EXPECT_EQ(config.tile.rows, 8);  // not named in the text: the default
+  EXPECT_EQ(ejk::from_json<Code>("410"), Code::gone);
+  EXPECT_THROW(ejk::from_json<Code>("411"), ejk::Error);
 }
 
 TEST(Guide, SpacesAreTreesOfValidPoints) {

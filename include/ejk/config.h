@@ -190,9 +190,14 @@ void read_value(const Value& v, T& out, const std::string& path, Missing missing
     out = static_cast<T>(number);
   } else if constexpr (std::is_enum_v<T>) {
     if (is_whole(v)) {
-      if (!fits<std::underlying_type_t<T>>(v)) does_not_fit();
-      out = v.kind() == Value::Kind::unsigned_integer ? static_cast<T>(v.as_uint())
-                                                      : static_cast<T>(v.as_int());
+      using U = std::underlying_type_t<T>;
+      if (!fits<U>(v)) does_not_fit();
+      const U number = v.kind() == Value::Kind::unsigned_integer ? static_cast<U>(v.as_uint())
+                                                                 : static_cast<U>(v.as_int());
+      if (!is_enumerator<T>(number))
+        mismatch(path, stable_json(v) + " is no enumerator of " + std::string(type_name<T>()) +
+                           "; if it should be one, name it in ejk_enumerators");
+      out = static_cast<T>(number);
       return;
     }
     expect(v.is_string(), "an enumerator");

@@ -256,6 +256,76 @@ consteval auto make_enumerator_names() {
 template <class E>
 inline constexpr auto enumerator_names = make_enumerator_names<E>();
 
+// Enums whose enumerators cannot be seen name them: an overload beside the enum, a friend inside a
+// class, constexpr auto ejk_enumerators(Mode) { return std::array{Mode::a, Mode::b}; }
+template <class E>
+concept NamesItsEnumerators = requires(E e) {
+  { *ejk_enumerators(e).begin() } -> std::convertible_to<E>;
+};
+// Enums whose values are meant to be combined have an operator| of their own.
+template <class E>
+concept Combined = requires(E e) {
+  { e | e } -> std::same_as<E>;
+};
+
+// Where enumerators are looked for: all values of a type of one byte, else those that have names
+// above and every single bit.
+inline constexpr int first_bit = 6;
+static_assert(1 << first_bit == enumerator_limit);
+template <class U>
+inline constexpr int values_looked_at = sizeof(U) == 1
+                                            ? 256
+                                            : enumerator_limit - first_enumerator +
+                                                  8 * static_cast<int>(sizeof(U)) - first_bit;
+template <class U>
+constexpr U value_looked_at(int i) {
+  constexpr int in_a_row = sizeof(U) == 1 ? 256 : enumerator_limit - first_enumerator;
+  if (i >= in_a_row) return static_cast<U>(uint64_t{1} << (i - in_a_row + first_bit));
+  return static_cast<U>(sizeof(U) == 1 ? i : i + first_enumerator);
+}
+
+template <class U, size_t N>
+struct EnumeratorValues {
+  std::array<U, N> values{};
+  size_t count = 0;
+  constexpr void add(U value) { values[count++] = value; }
+};
+
+template <class E>
+consteval auto make_enumerator_values() {
+  using U = std::underlying_type_t<E>;
+  if constexpr (NamesItsEnumerators<E>) {
+    EnumeratorValues<U, ejk_enumerators(E{}).size()> out;
+    for (const E e : ejk_enumerators(E{})) out.add(static_cast<U>(e));
+    return out;
+  } else return []<int... I>(std::integer_sequence<int, I...>) {
+      constexpr std::array named = {
+          !enumerator_name<std::bit_cast<E>(value_looked_at<U>(I))>().empty()...};
+      EnumeratorValues<U, sizeof...(I)> out;
+      for (size_t i = 0; i < named.size(); ++i)
+        if (named[i]) out.add(value_looked_at<U>(static_cast<int>(i)));
+      return out;
+    }
+  (std::make_integer_sequence<int, values_looked_at<U>>{});
+}
+template <class E>
+inline constexpr auto enumerator_values = make_enumerator_values<E>();
+
+// Whether an enumerator has that value, or some of them together where they may be combined.
+template <class E>
+constexpr bool is_enumerator(std::underlying_type_t<E> value) {
+  if constexpr (std::same_as<E, std::byte>) return true;  // has no enumerators: a number
+  const auto& known = enumerator_values<E>;
+  auto rest = value;
+  for (size_t i = 0; i < known.count; ++i) {
+    const auto one = known.values[i];
+    if (one == value) return true;
+    if constexpr (Combined<E>)
+      if ((value & one) == one) rest = static_cast<decltype(rest)>(rest & ~one);
+  }
+  return Combined<E> && rest == 0;
+}
+
 #if defined(__clang__)
 #pragma clang diagnostic pop
 #else
