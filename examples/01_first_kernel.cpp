@@ -19,6 +19,8 @@ struct Saxpy {  // y += alpha x
     for (size_t begin = 0; begin < y.size(); begin += block)
       for (size_t i = begin; i < std::min(begin + block, y.size()); ++i) y[i] += alpha * x[i];
   }
+  // What is stored may come from elsewhere: a block of 0 would run for ever.
+  bool is_valid(const Config& config, const ejk::Invocation&) const { return config.block > 0; }
   Config heuristic_cfg(const ejk::Invocation&) const { return {.block = 1024}; }  // a guess
   auto candidate_cfgs(const ejk::Invocation&) const {                             // what to measure
     return ejk::space<Config>().param(&Config::block, {1, 16, 256, 1024, 4096});

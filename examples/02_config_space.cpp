@@ -26,6 +26,7 @@ struct Transpose {
             for (int64_t i = i0; i < i1; ++i) (*out)(j, i) = in(i, j);
       }
   }
+  bool is_valid(const Config& c, const ejk::Invocation&) const { return c.tile > 0; }
   Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
   auto candidate_cfgs(const ejk::Invocation& inv) const {
     const int64_t rows = inv.args[0].shape[0];  // the call's shapes may decide what is worth trying

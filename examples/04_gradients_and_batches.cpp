@@ -21,6 +21,7 @@ struct Dot {
     }
     return sum;
   }
+  bool is_valid(const Config& config, const ejk::Invocation&) const { return config.block > 0; }
   Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
   std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{16}, {256}, {4096}}; }
 

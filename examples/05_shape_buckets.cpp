@@ -24,7 +24,7 @@ struct PairSums {
   }
   // Asked for every exact length: of a bucket, the shortest may be too short for a config.
   bool is_valid(const Config& config, const ejk::Invocation& inv) const {
-    return config.block <= static_cast<size_t>(inv.args[0].shape[0]);
+    return config.block > 0 && config.block <= static_cast<size_t>(inv.args[0].shape[0]);
   }
   Config heuristic_cfg(const ejk::Invocation&) const { return {.block = 1}; }
   std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{16}, {64}, {256}}; }

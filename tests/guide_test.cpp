@@ -15,7 +15,26 @@
 
 #include <ejk/ejk.h>
 
+namespace first_kernel {
+#include "../examples/01_first_kernel.cpp"
+}  // namespace first_kernel
+
 namespace {
+
+// ---- the first example --------------------------------------------------------------------------
+
+TEST(Guide, TheFirstKernelRefusesBlocksThatWouldRunForEver) {
+  const ejk::Executor executor{ejk::SelectorOptions{}};
+  std::vector<float> x(8), y(8);
+  const first_kernel::Saxpy saxpy;
+  const auto inv = executor.describe(saxpy, 2.f, x, y);
+  EXPECT_TRUE(saxpy.is_valid(saxpy.heuristic_cfg(inv), inv));
+  for (const int block : {0, -1, -1024}) {
+    executor.chain().cache().put(inv.device->fingerprint, inv.op(), inv.call_key(),
+                                 first_kernel::Saxpy::Config{block});
+    EXPECT_GT(executor.choose_config(saxpy, 2.f, x, y).config.block, 0);
+  }
+}
 
 // ---- arguments ----------------------------------------------------------------------------------
 
@@ -112,7 +131,7 @@ struct Sum {
   std::tuple<size_t> key(std::span<const double> x) const { return {std::bit_ceil(x.size())}; }
   // Asked again for every exact length, as a shared choice may not fit each of them.
   bool is_valid(const Config& config, const ejk::Invocation& inv) const {
-    return inv.args[0].shape[0] % config.unroll == 0;
+    return config.unroll > 0 && inv.args[0].shape[0] % config.unroll == 0;
   }
   Config heuristic_cfg(const ejk::Invocation& inv) const {
     return {.unroll = inv.args[0].shape[0] % 4 == 0 ? 4 : 1};
