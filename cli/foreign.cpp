@@ -20,7 +20,7 @@ constexpr size_t most_damaged_reports = 20;
 
 struct Reading {
   const ForeignOptions& options;
-  Problems& problems;
+  const WarningSink& warn;
   const std::function<bool(const Entry&)>& visit;
   ForeignCounts counts = {};
   bool stopped = false;
@@ -33,7 +33,7 @@ struct Reading {
     stopped = stopped || !visit(entry);
   }
   void damaged(const std::string& what) {
-    if (++counts.damaged <= most_damaged_reports) problems.sink()(what);
+    if (++counts.damaged <= most_damaged_reports) warn(what);
   }
 };
 
@@ -112,8 +112,7 @@ void read_document(const std::string& name, const Value& document, Reading& read
   read_ejkernel(name, document, reading);
 }
 
-void read_file(const std::string& name, Reading& reading) {
-  const std::string text = read_whole(name);
+void read_text(const std::string& name, const std::string& text, Reading& reading) {
   const std::string_view first_line = std::string_view(text).substr(0, text.find('\n'));
   std::optional<Value> head;
   try {
@@ -126,6 +125,10 @@ void read_file(const std::string& name, Reading& reading) {
     return read_export(name, text, reading);
   }
   read_document(name, parse_json(text), reading);
+}
+
+void read_file(const std::string& name, Reading& reading) {
+  read_text(name, read_whole(name), reading);
 }
 
 void read_folder(const std::string& path, Reading& reading) {
@@ -171,9 +174,18 @@ EntryId ejkernel_id(const std::string& name) {
   return id;
 }
 
+ForeignCounts read_foreign_text(const std::string& text, const ForeignOptions& options,
+                                const WarningSink& warn,
+                                const std::function<bool(const Entry&)>& visit) {
+  Reading reading{options, warn, visit};
+  read_text("the text", text, reading);
+  return reading.counts;
+}
+
 ForeignCounts read_foreign(const std::string& path, const ForeignOptions& options,
-                           Problems& problems, const std::function<bool(const Entry&)>& visit) {
-  Reading reading{options, problems, visit};
+                           const WarningSink& warn,
+                           const std::function<bool(const Entry&)>& visit) {
+  Reading reading{options, warn, visit};
   try {
     std::error_code error;
     if (path != "-" && fs::is_directory(path, error)) read_folder(path, reading);
@@ -184,8 +196,8 @@ ForeignCounts read_foreign(const std::string& path, const ForeignOptions& option
     throw Failure(exit_failed, "cannot read " + path + ": " + error.code().message());
   }
   if (reading.counts.damaged > most_damaged_reports)
-    problems.sink()(path + ": " + std::to_string(reading.counts.damaged - most_damaged_reports) +
-                    " more could not be read");
+    warn(path + ": " + std::to_string(reading.counts.damaged - most_damaged_reports) +
+         " more could not be read");
   return reading.counts;
 }
 

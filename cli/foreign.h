@@ -8,8 +8,6 @@
 
 #include <ejk/store.h>
 
-#include "stores.h"
-
 namespace ejk::cli {
 
 // The first line of an export is an object with this member; each further line is an entry.
@@ -25,10 +23,14 @@ struct ForeignCounts {
 };
 
 // Visits every entry of a file, a store or a folder with caches of ejkernel, until `visit` returns
-// false. What cannot be read is reported to `problems` and counted. Throws Failure if nothing there
-// can be.
+// false. What cannot be read is reported to `warn` and counted. Throws Failure if nothing there can
+// be.
 ForeignCounts read_foreign(const std::string& path, const ForeignOptions& options,
-                           Problems& problems, const std::function<bool(const Entry&)>& visit);
+                           const WarningSink& warn, const std::function<bool(const Entry&)>& visit);
+// The same of the text of a file. Throws Error(parse).
+ForeignCounts read_foreign_text(const std::string& text, const ForeignOptions& options,
+                                const WarningSink& warn,
+                                const std::function<bool(const Entry&)>& visit);
 
 // An entry of a cache of ejkernel from the name of its member, "DEVICE|OP|KEY". Both DEVICE (at
 // most one '|' in it: "cpu|cpu") and OP may hold '|'. Throws Error(parse).

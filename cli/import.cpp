@@ -91,7 +91,7 @@ int bring(const std::string& into, const std::vector<std::string>& from,
   const std::string device = device_named(options.as_device);
   for (const std::string& path : from) {
     const auto found = read_foreign(
-        path, {.with_heuristics = options.with_heuristics}, problems, [&](Entry entry) {
+        path, {.with_heuristics = options.with_heuristics}, problems.sink(), [&](Entry entry) {
           ++counts.read;
           move_to_device(entry, device);
           if (entry.id.device != cpu_device().fingerprint) ++counts.other_devices[entry.id.device];
