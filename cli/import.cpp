@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ejk import, ejk merge: entries from elsewhere into a store, where the better evidence stays.
+// ejk import, ejk merge: entries from elsewhere into a store. What was measured there stays, else
+// the better evidence.
 #include <map>
 
 #include <ejk/device.h>
@@ -23,6 +24,11 @@ void move_to_device(Entry& entry, const std::string& device) {
   const bool here = device == cpu_device().fingerprint;
   entry.device = here ? cpu_device().identity : Value::object();
   if (entry.provenance == "measured") entry.provenance = "transferred";
+}
+
+// Nobody here saw it being measured, whatever it says of itself.
+void mark(Entry& entry) {
+  if (entry.provenance != "transferred") entry.provenance = "imported";
 }
 
 // Better than what is there, not only as good. Of two that are, everybody keeps the same one,
@@ -94,6 +100,7 @@ int bring(const std::string& into, const std::vector<std::string>& from,
         path, {.with_heuristics = options.with_heuristics}, problems.sink(), [&](Entry entry) {
           ++counts.read;
           move_to_device(entry, device);
+          mark(entry);
           if (entry.id.device != cpu_device().fingerprint) ++counts.other_devices[entry.id.device];
           put(store, entry, options.replace, options.dry_run, counts);
           progress.show(path + ": " + std::to_string(counts.read) + " entries");

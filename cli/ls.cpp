@@ -10,10 +10,11 @@ namespace {
 using enum Table::Align;
 
 std::string state_of(const Held& held) {
-  const bool imported = held.entry.provenance == "imported";  // nothing is known of its tuning
-  std::string out = imported ? "imported" : std::string(outcome_name(held.entry.outcome));
-  if (!held.entry.evidence.complete && !imported) out += ", cut short";
-  if (held.entry.provenance != "measured" && !imported) out += ", " + held.entry.provenance;
+  const Entry& e = held.entry;
+  const bool unknown = e.provenance == "imported" && e.evidence.samples == 0;
+  std::string out = unknown ? "imported" : std::string(outcome_name(e.outcome));
+  if (!e.evidence.complete && !unknown) out += ", cut short";
+  if (e.provenance != "measured" && !unknown) out += ", " + e.provenance;
   if (held.hidden) out += ", hidden";
   return out;
 }

@@ -300,7 +300,7 @@ class Line {
                    "Leave out the measurements of what did not win");
 
     verb = add("import",
-               "Take entries from exports, stores or caches of ejkernel; better evidence stays",
+               "Take entries from exports, stores or caches of ejkernel; what was measured stays",
                [this](Output& out) { return import_verb(import_, out); });
     verb->add_option("files", import_.files,
                      "Exports, entries, stores, caches; - is standard input")
@@ -310,12 +310,12 @@ class Line {
     verb->add_option("--as-device", import_.as_device,
                      "File them under this device: a fingerprint, or \"this\"")
         ->type_name("DEVICE");
-    verb->add_flag("--replace", import_.replace, "Whatever is there, also better evidence");
+    verb->add_flag("--replace", import_.replace, "Whatever is there, also what was measured");
     verb->add_flag("--with-heuristics", import_.with_heuristics,
                    "Also what a cache says was not measured");
     verb->add_flag("--dry-run", import_.dry_run, "Change nothing, say what would happen");
 
-    verb = add("merge", "Merge stores into one; better evidence stays",
+    verb = add("merge", "Merge stores into one; what it measured stays, else better evidence",
                [this](Output& out) { return merge_verb(merge_, out); });
     verb->add_option("into", merge_.into, "The store that gets them")->type_name("DIR")->required();
     verb->add_option("from", merge_.from, "Stores or exports")->type_name("FROM")->required();

@@ -38,10 +38,10 @@ size_t tier_of(const std::optional<PersistentCache::Found>& found) {
   const Entry& e = found->entry;
   if (e.outcome == Outcome::failed) return 6;
   if (!fits(e)) return 5;
-  if (e.provenance == "imported") return 4;
+  if (e.provenance == "imported" && e.evidence.samples == 0) return 4;
   if (e.outcome == Outcome::unresolved) return 3;
   if (!e.evidence.complete) return 2;
-  const bool here = e.id.device == cpu_device().fingerprint && e.provenance != "transferred";
+  const bool here = e.id.device == cpu_device().fingerprint && e.provenance == "measured";
   return here && e.environment == cpu_device().environment ? 0 : 1;
 }
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdlib>
-#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -104,12 +104,22 @@ void read_text(const Value& from, std::string_view name, std::string& to) {
   read_member(from, name, [&](const Value& v) { to = v.as_string(); });
 }
 
+// No tuning takes as many samples or as long: who writes more gains nothing by it.
+constexpr int most_samples = 1'000'000;
+constexpr double most_measured = 1e9;
+
 int as_count(const Value& value) {
   const int64_t count = value.as_int();
-  if (count < 0 || count > std::numeric_limits<int>::max()) {
-    throw Error(ErrorKind::parse, "a count of " + std::to_string(count));
-  }
-  return static_cast<int>(count);
+  if (count < 0) throw Error(ErrorKind::parse, "a count of " + std::to_string(count));
+  return static_cast<int>(std::min<int64_t>(count, most_samples));
+}
+
+// Seconds, ratios and shares.
+double as_measured(const Value& value) {
+  const double number = value.as_double();
+  if (!std::isfinite(number) || number < 0)
+    throw Error(ErrorKind::parse, "got " + stable_json(value) + "; expected a number from 0 on");
+  return std::min(number, most_measured);
 }
 
 // As JSON where it gives the very same text again, for people; else as the text.
@@ -144,7 +154,7 @@ Value evidence_document(const Evidence& evidence) {
 Evidence evidence_from(const Value& document) {
   Evidence out;
   for (const auto& [name, number] : evidence_numbers) {
-    read_member(document, name, [&, to = number](const Value& v) { out.*to = v.as_double(); });
+    read_member(document, name, [&, to = number](const Value& v) { out.*to = as_measured(v); });
   }
   for (const auto& [name, text] : evidence_texts) read_text(document, name, out.*text);
   read_member(document, "samples", [&](const Value& v) { out.samples = as_count(v); });
@@ -171,7 +181,7 @@ Measurement measurement_from(const Value& document) {
   read_text(document, "kind", out.kind);
   read_text(document, "why", out.why);
   for (const auto& [name, number] : measurement_numbers) {
-    read_member(document, name, [&, to = number](const Value& v) { out.*to = v.as_double(); });
+    read_member(document, name, [&, to = number](const Value& v) { out.*to = as_measured(v); });
   }
   read_member(document, "samples", [&](const Value& v) { out.samples = as_count(v); });
   return out;
@@ -330,11 +340,13 @@ Entry entry_from_document(const Value& document) {
 }
 
 bool better_evidence(const Entry& candidate, const Entry& present, const Value& environment) {
+  const auto measured = [](const Entry& entry) { return entry.provenance == "measured"; };
   const auto here = [&](const Entry& entry) {
     return entry.environment == environment && entry.provenance != "transferred";
   };
   const auto answers = [](const Entry& entry) { return entry.outcome != Outcome::failed; };
   const Evidence &a = candidate.evidence, &b = present.evidence;
+  if (measured(candidate) != measured(present)) return measured(candidate);
   if (here(candidate) != here(present)) return here(candidate);
   if (answers(candidate) != answers(present)) return answers(candidate);
   if (a.complete != b.complete) return a.complete;

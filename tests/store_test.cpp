@@ -152,6 +152,43 @@ TEST(EntryDocument, ManyUnknownMembersTakeNoQuadraticTime) {
   EXPECT_EQ(entry_to_document(entry_from_document(document)), document);
 }
 
+// The places of all numbers that an entry was measured with.
+std::vector<Value*> measured_numbers(Value& document) {
+  std::vector<Value*> out;
+  Value &evidence = *document.find("evidence"), &candidates = *document.find("candidates");
+  for (Value* from : {&evidence, &candidates.as_array()[0]})
+    for (auto& [name, member] : from->as_object().members)
+      if (member.is_number()) out.push_back(&member);
+  return out;
+}
+
+TEST(EntryDocument, NumbersThatNobodyCanMeasureAreRefused) {
+  Value document = entry_to_document(full_entry());
+  const auto numbers = measured_numbers(document);
+  ASSERT_EQ(numbers.size(), 16u);
+  for (Value* number : numbers) {
+    for (const char* text : {"-1", "-1e-300", "NaN", "Infinity", "-Infinity", "\"1\""}) {
+      const Value before = std::exchange(*number, parse_json(text));
+      EXPECT_THROW((void)entry_from_document(document), Error) << text;
+      *number = before;
+    }
+  }
+  EXPECT_EQ(entry_to_document(entry_from_document(document)), document);
+}
+
+TEST(EntryDocument, NumbersBeyondMeasureAreCut) {
+  Value document = entry_to_document(full_entry());
+  for (Value* number : measured_numbers(document))
+    *number = number->is_int() ? Value(2147483647) : Value(1e300);
+  const Entry entry = entry_from_document(document);
+  EXPECT_EQ(entry.evidence.samples, 1'000'000);
+  EXPECT_EQ(entry.candidates[0].samples, 1'000'000);
+  EXPECT_EQ(entry.evidence.speedup, 1e9);
+  EXPECT_EQ(entry.candidates[0].ratio, 1e9);
+  (*document.find("evidence"))["samples"] = int64_t{1} << 62;
+  EXPECT_EQ(entry_from_document(document).evidence.samples, 1'000'000);
+}
+
 // ---- which of two entries is better
 
 TEST(BetterEvidence, FollowsItsOrder) {
@@ -178,6 +215,22 @@ TEST(BetterEvidence, FollowsItsOrder) {
   Entry cut = present;
   cut.evidence.complete = false;
   EXPECT_TRUE(better_evidence(cut, failed, environment()));
+}
+
+TEST(BetterEvidence, IsWhatWasMeasuredWhateverOthersSayOfThemselves) {
+  for (const char* provenance : {"imported", "transferred", "Measured", ""}) {
+    Entry measured = make_entry(call_id(1), 64, 1), other = make_entry(call_id(1), 64, 1'000'000);
+    other.provenance = provenance;
+    other.evidence.time = "9999-12-31T23:59:59Z";
+    for (const Value& where : {environment(), Value("another compiler")}) {
+      measured.environment = where;
+      for (const Outcome outcome : {Outcome::tuned, Outcome::unresolved, Outcome::failed}) {
+        measured.outcome = outcome, measured.evidence.complete = outcome == Outcome::tuned;
+        EXPECT_FALSE(better_evidence(other, measured, environment())) << provenance;
+        EXPECT_TRUE(better_evidence(measured, other, environment())) << provenance;
+      }
+    }
+  }
 }
 
 // ---- a directory

@@ -96,9 +96,9 @@ Value entry_to_document(const Entry& entry);
 Entry entry_from_document(const Value& document);
 
 // True if `candidate` should take the place of `present` in a process whose environment is
-// `environment`: first the entry measured in that environment, then one with an answer before a
-// failed tuning, then a complete one before one cut short, then more samples before fewer; between
-// equals the newer one.
+// `environment`: first what this store's own tunings measured, whatever others say of themselves,
+// then the entry of that environment, then one with an answer before a failed tuning, then a
+// complete one before one cut short, then more samples before fewer; between equals the newer one.
 bool better_evidence(const Entry& candidate, const Entry& present, const Value& environment);
 
 // Held while one process tunes a key. Released by the destructor, and by the operating system if

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from tool import PLUGINS, SHIFTED, SPEC, TOOL, entry, exported
+from tool import PLUGINS, SHIFTED, SPEC, TOOL, entry, measured
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,9 +46,8 @@ def device(ejk):
 @pytest.fixture
 def store(ejk, device, tmp_path):
     """The default store with two entries."""
-    other = SPEC.replace("8,4", "16,4")
-    exported(tmp_path / "two.jsonl", entry(device), entry(device, op="norm@v2", spec=other))
-    ejk("import", tmp_path / "two.jsonl")
+    measured(tmp_path / "store", entry(device))
+    measured(tmp_path / "store", entry(device, op="norm@v2", spec=SPEC.replace("8,4", "16,4")))
     return tmp_path / "store"
 
 

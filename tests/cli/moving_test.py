@@ -4,14 +4,17 @@
 import json
 
 import pytest
-from tool import KEY, ROOT, entry, exported
+from tool import KEY, ROOT, entry, exported, measured
 
 
-def test_export_and_import_keep_every_byte(ejk, store, tmp_path):
+def test_export_and_import_keep_everything_but_who_measured(ejk, store, tmp_path):
     ejk("export", "all.jsonl")
     ejk("import", "--store", tmp_path / "copy", "all.jsonl")
+    again = ejk("export", "--store", tmp_path / "copy").stdout
+    assert again == (tmp_path / "all.jsonl").read_text().replace('"provenance": "measured"', '"provenance": "imported"')
+    ejk("import", "--store", tmp_path / "third", "-", input=again)
     files = lambda root: {str(p.relative_to(root)): p.read_text() for p in (root / "v1").rglob("*.json")}  # noqa: E731
-    assert files(tmp_path / "copy") == files(store) and len(files(store)) == 2
+    assert files(tmp_path / "third") == files(tmp_path / "copy") and files(store).keys() == files(tmp_path / "copy").keys()
     assert ejk("export").stdout == (tmp_path / "all.jsonl").read_text()
     assert len(ejk("export", "--op", "norm").stdout.splitlines()) == 2
     assert [e["op"] for e in ejk("export", "--json").json["entries"]] == ["gemm@v1", "norm@v2"]
@@ -51,6 +54,31 @@ def test_merge_is_the_same_whatever_the_order(ejk, device, tmp_path):
         ejk("merge", into, *(tmp_path / f"s{i}" for i in order))
         winners.add(ejk("ls", "--store", into, "--json").json["entries"][0]["config"]["block"])
     assert winners == {50}  # measured in this environment, and most often
+
+
+@pytest.mark.parametrize("verb", ["import", "merge"])
+@pytest.mark.parametrize("source", ["export", "store", "entry"])
+def test_what_a_store_measured_stays_whatever_comes(ejk, device, tmp_path, verb, source):
+    into, lies = tmp_path / "store", entry(device, samples=2147483647, config={"block": 0}, speedup=1e300, time="9999-12-31T23:59:59Z")
+    measured(into, entry(device, samples=1, complete=False, config={"block": 1}))
+    came = {"export": lambda: exported(tmp_path / "lies", lies), "store": lambda: measured(tmp_path / "lies", lies) and tmp_path / "lies",
+            "entry": lambda: measured(tmp_path / "lies", lies)}[source]()  # fmt: skip
+    told = ejk(*((verb, came) if verb == "import" else (verb, into, came)), "--json").json
+    assert (told["replaced"], told["kept"]) == (0, 1)
+    (kept,) = ejk("ls", "--json").json["entries"]
+    assert (kept["config"], kept["provenance"]) == ({"block": 1}, "measured")
+    assert ejk("import", came, "--replace", "--json").json["replaced"] == 1
+    (taken,) = ejk("ls", "--json").json["entries"]
+    assert (taken["config"], taken["provenance"], taken["samples"]) == ({"block": 0}, "imported", 1_000_000)
+    assert "tuned, imported" in ejk("ls").stdout
+
+
+def test_evidence_that_nobody_can_measure_is_damage(ejk, device, tmp_path):
+    lines = [entry(device, **{name: value}) for name, value in
+             [("seconds", -1), ("speedup", float("nan")), ("noise", float("inf")), ("samples", -5), ("seconds_low", "1")]]  # fmt: skip
+    told = ejk("import", exported(tmp_path / "e", *lines), "--json", expect=1).json
+    assert (told["damaged"], told["added"]) == (5, 0)
+    assert 'member "seconds": got -1; expected a number from 0 on' in told["problems"][0]
 
 
 def test_as_device_files_entries_under_this_one(ejk, device, tmp_path):
@@ -125,8 +153,7 @@ def test_a_measurement_takes_the_place_of_an_import(ejk, device, tmp_path):
     key = KEY
     (tmp_path / "c.json").write_text(json.dumps({f"cpu|cpu|gemm@v1|{key}": {"block": 1, "threads": 1}}))
     ejk("import", "--as-device", "this", tmp_path / "c.json")
-    exported(tmp_path / "m", entry(device))
-    ejk("import", tmp_path / "m")
+    measured(tmp_path / "store", entry(device))
     blocks = {e["config"]["block"] for e in ejk("ls", "--json").json["entries"]}
     assert 64 in blocks
     assert ejk("explain", f"gemm:{key}", "--json").json["stored"]

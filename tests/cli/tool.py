@@ -83,6 +83,16 @@ def record(folder, device, tuned, calls=100, seconds=2.0, **changes):
     return out
 
 
+def measured(folder, entry):
+    """An entry in a store as its own tuning would have left it there."""
+    spec = json.dumps(entry["spec"], sort_keys=True, separators=(",", ":"))
+    names = (slug(entry["device"]["fingerprint"]), slug(entry["op"]), hashlib.sha256(spec.encode()).hexdigest()[:32])
+    path = folder / "v1" / names[0] / names[1] / (names[2] + ".json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(entry))
+    return path
+
+
 def of_op(shifted, op):
     """A call like that of the plugin's kernel, of another op."""
     return {"op": op, "key": shifted["key"], "spec": shifted["spec"]}
