@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
@@ -20,35 +19,6 @@
 
 namespace ejk::cli {
 namespace {
-
-struct Character {
-  uint32_t code = 0;
-  size_t bytes = 0;  // 0: not UTF-8
-};
-
-Character first_character(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  const size_t bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc2 ? 2 : 0;
-  if (bytes == 0 || lead > 0xf4 || text.size() < bytes) return {};
-  uint32_t code = lead & (0xffU >> (bytes + 1));
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return {};
-    code = code << 6 | (byte(i) & 0x3fU);
-  }
-  constexpr std::array<uint32_t, 5> least = {0, 0, 0x80, 0x800, 0x10000};
-  if (code < least[bytes] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return {};
-  return {code, bytes};
-}
-
-bool harmless(uint32_t c) {
-  if (c < 0x20 || (c >= 0x7f && c < 0xa0)) return false;  // control characters
-  if (c >= 0x200b && c <= 0x200f) return false;           // invisible, or of direction
-  if (c >= 0x2028 && c <= 0x202e) return false;           // line ends, direction
-  if (c >= 0x2060 && c <= 0x206f) return false;           // the same
-  return c != 0xfeff && c != 0x61c && !(c >= 0xfff9 && c <= 0xfffb) && c < 0xe0000;
-}
 
 // Columns on a terminal, about: wide characters are not known here.
 size_t columns_of(std::string_view text) {
@@ -111,21 +81,6 @@ bool may_be_bold() {
 }
 
 }  // namespace
-
-std::string printable(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const Character c = first_character(text);
-    if (c.bytes == 0) out += fmt::format("\\x{:02x}", static_cast<uint8_t>(text[0]));
-    else if (harmless(c.code)) out += text.substr(0, c.bytes);
-    else if (c.code == '\n') out += "\\n";
-    else if (c.code == '\t') out += "\\t";
-    else if (c.code < 0x100) out += fmt::format("\\x{:02x}", c.code);
-    else out += fmt::format("\\u{:04x}", c.code);
-    text.remove_prefix(std::max<size_t>(c.bytes, 1));
-  }
-  return out;
-}
 
 void say(std::string_view message) {
   // Lines of our own messages stay lines.
@@ -286,15 +241,14 @@ std::string strict_json(const Value& value, int indent) {
   const std::string text = to_json(without_infinities(value), indent);
   // Only strings hold characters beyond ASCII, so they can be escaped wherever they stand.
   std::string out;
-  for (std::string_view rest = text; !rest.empty();) {
-    const Character c = first_character(rest);
-    if (c.bytes == 1 && c.code != 0x7f) out += rest[0];
-    else if (c.bytes == 0) out += fmt::format("\\udc{:02x}", static_cast<uint8_t>(rest[0]));
+  for (size_t at = 0; at < text.size();) {
+    const base::CodePoint c = base::code_point_at(text, at);
+    if (c.code < 0x7f) out += text[at];
     else if (c.code < 0x10000) out += fmt::format("\\u{:04x}", c.code);
     else
       out += fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + ((c.code - 0x10000) >> 10),
                          0xdc00 + ((c.code - 0x10000) & 0x3ff));
-    rest.remove_prefix(std::max<size_t>(c.bytes, 1));
+    at += c.bytes;
   }
   return out;
 }

@@ -12,6 +12,8 @@
 
 #include <ejk/value.h>
 
+#include "base/text.h"
+
 namespace ejk::cli {
 
 // Exit codes; docs/tool.md and the manual say the same.
@@ -32,9 +34,7 @@ struct Failure : std::runtime_error {
   int code;
 };
 
-// Text from files as it may go to a terminal: control characters, bytes that are not UTF-8 and
-// characters that change the direction of writing become escapes.
-std::string printable(std::string_view text);
+using base::printable;
 
 // "ejk: MESSAGE" on stderr, made printable.
 void say(std::string_view message);

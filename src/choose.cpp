@@ -9,6 +9,7 @@
 #include <ejk/detail/warm_table.h>
 #include <ejk/record.h>
 
+#include "base/warn.h"
 #include "scope.h"
 #include "stall.h"
 #include "thread_fields.h"
@@ -140,7 +141,7 @@ ConfigSelectorChain::ConfigSelectorChain(SelectorOptions options)
   if (!options_.cache) options_.cache = std::make_shared<ConfigCache>();
   if (!options_.policy) options_.policy = policy_from_environment();
   if (!options_.tuner) options_.tuner = std::make_shared<Tuner>();
-  if (!options_.on_warning) options_.on_warning = stderr_warnings();
+  options_.on_warning = base::warnings_to(std::move(options_.on_warning));
   if (!options_.on_progress) options_.on_progress = progress_from_environment();
   if (!options_.recording) options_.recording = recording_from_environment();
   if (options_.policy->validate_backward) salt_ = backward_salt;

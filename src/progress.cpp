@@ -14,6 +14,7 @@
 #include <ejk/tuner.h>
 
 #include "base/env.h"
+#include "base/text.h"
 
 namespace ejk {
 namespace {
@@ -43,8 +44,7 @@ class Display {
     line += last ? fmt::format(", done in {:.1f} s", p.elapsed)
                  : fmt::format(", at most {:.0f} s left", p.remaining);
     if (last) line += p.config.is_null() ? ": nothing was found" : ": " + stable_json(p.config);
-    for (char& c : line)  // names and configs may come from files of others
-      if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
+    line = base::printable(line);  // names and configs may come from files of others
     if (terminal_) fmt::print(stderr, "\r\033[K{:.78}{}", line, last ? "\n" : "");
     else fmt::print(stderr, "ejk: {}\n", line);
     std::fflush(stderr);

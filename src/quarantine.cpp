@@ -108,8 +108,7 @@ std::vector<QuarantineRecord> quarantine_list(const std::string& store_path, War
 
 std::vector<SuspectRecord> suspect_list(const std::string& store_path, WarningSink warn) {
   std::vector<SuspectRecord> out;
-  for (const auto& file :
-       detail::suspects_files(store_path, warn ? std::move(warn) : stderr_warnings()))
+  for (const auto& file : detail::suspects_files(store_path, base::warnings_to(std::move(warn))))
     for (const auto& [config, times] : file.suspects)
       out.push_back({file.device, file.op, parse_json(config), times});
   std::ranges::stable_sort(out, {}, &SuspectRecord::op);

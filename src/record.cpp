@@ -456,7 +456,7 @@ Recording* detail::scoped_recording() {
 }
 
 RecordedCalls read_recorded(const std::string& folder, const WarningSink& on_warning) {
-  const WarningSink warn = on_warning ? on_warning : stderr_warnings();
+  const WarningSink warn = base::warnings_to(on_warning);
   RecordedCalls out;
   for_each_file(folder, [&](const std::string& path) {
     Loaded loaded = load(path);

@@ -23,6 +23,7 @@
 #include <ejk/error.h>
 
 #include "base/file.h"
+#include "base/warn.h"
 #include "journal.h"
 
 namespace ejk {
@@ -247,7 +248,7 @@ TuneProgress progress_in(const Value& answer) {
 
 struct Worker::State {
   explicit State(WorkerOptions given) : options(std::move(given)) {
-    if (!options.on_warning) options.on_warning = stderr_warnings();
+    options.on_warning = base::warnings_to(std::move(options.on_warning));
   }
 
   WorkerOptions options;

@@ -130,6 +130,7 @@ class Store {
   virtual bool writable() const = 0;
 };
 
+// Hears what this library has to say, in one line of at most 1000 bytes without control characters.
 using WarningSink = std::function<void(const std::string& message)>;
 // Writes "ejk: MESSAGE" to stderr unless EJKERNEL_LOG=0 was set when first used.
 WarningSink stderr_warnings();

@@ -16,33 +16,13 @@
 #include <ejk/error.h>
 #include <ejk/value.h>
 
+#include "base/text.h"
+
 namespace ejk {
 namespace {
 
-// One code point of a string. A byte that is no part of valid UTF-8 counts as the lone surrogate
-// 0xdc00 + byte (Python's "surrogateescape"), which valid UTF-8 never contains.
-struct CodePoint {
-  uint32_t code;
-  size_t bytes;
-  bool is_stray_byte() const { return code >= 0xdc80 && code <= 0xdcff; }
-};
-
-CodePoint code_point_at(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) { return uint32_t{static_cast<unsigned char>(text[i])}; };
-  const uint32_t lead = byte(at);
-  if (lead < 0x80) return {lead, 1};
-  const CodePoint stray = {0xdc00 + lead, 1};
-  const size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() - at < length) return stray;
-  uint32_t code = lead & (0x7fu >> length);
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(at + i) & 0xc0) != 0x80) return stray;
-    code = code << 6 | (byte(at + i) & 0x3f);
-  }
-  const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
-  const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-  return overlong || surrogate || code > 0x10ffff ? stray : CodePoint{code, length};
-}
+using base::code_point_at;
+using base::CodePoint;
 
 void append_utf8(std::string& out, uint32_t code) {
   const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };

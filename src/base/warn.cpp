@@ -5,9 +5,19 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
+
+#include "base/text.h"
 
 namespace ejk {
 namespace base {
+
+WarningSink warnings_to(WarningSink sink) {
+  if (!sink) return stderr_warnings();
+  return [sink = std::move(sink)](const std::string& message) { sink(one_line(message)); };
+}
+
+OnceWarnings::OnceWarnings(WarningSink sink) : sink_(warnings_to(std::move(sink))) {}
 
 void OnceWarnings::operator()(const std::string& problem, const std::string& message) {
   constexpr size_t most = 1000;  // a store full of damage must not fill the memory or the terminal
@@ -15,7 +25,7 @@ void OnceWarnings::operator()(const std::string& problem, const std::string& mes
     const std::lock_guard lock(mutex_);
     if (seen_.size() >= most || !seen_.insert(problem).second) return;
   }
-  if (sink_) sink_(message);
+  sink_(message);
 }
 
 }  // namespace base
@@ -27,7 +37,8 @@ WarningSink stderr_warnings() {
   }();
   if (silent) return [](const std::string&) {};
   return [](const std::string& message) {
-    const std::string line = "ejk: " + message + "\n";  // one write: lines of threads stay whole
+    // One write: lines of threads stay whole.
+    const std::string line = "ejk: " + base::one_line(message) + "\n";
     std::fputs(line.c_str(), stderr);
   };
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warnings that are said once per problem.
+// How warnings are said: in one printable line, and once per problem.
 #pragma once
 
 #include <mutex>
@@ -10,10 +10,14 @@
 
 namespace ejk::base {
 
+// The sink behind one_line(), because messages quote what others wrote; stderr_warnings() if there
+// is none. Every sink that a user gives is called through it.
+WarningSink warnings_to(WarningSink sink);
+
 // Passes a message on the first time its problem is met. Thread-safe.
 class OnceWarnings {
  public:
-  explicit OnceWarnings(WarningSink sink) : sink_(std::move(sink)) {}
+  explicit OnceWarnings(WarningSink sink);
 
   // `problem` names what is wrong, e.g. "unwritable" or a path; `message` is for people.
   void operator()(const std::string& problem, const std::string& message);
