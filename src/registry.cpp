@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels by op, and shared libraries of them.
+// Kernels by op.
 #include <ejk/registry.h>
 
-#include <dlfcn.h>
-
-#include <cstring>
 #include <map>
 #include <mutex>
 
 namespace ejk {
-
-static_assert(detail::header_version == EJK_VERSION, "registry.h names another version");
 
 namespace {
 
@@ -106,46 +101,6 @@ const ConfigType* registered_config(const std::string& op) {
   const std::lock_guard lock(registry().mutex);
   const auto found = registry().kernels.find(op);
   return found == registry().kernels.end() ? nullptr : found->second.type.config;
-}
-
-std::vector<std::string> load_kernels(const std::string& path) {
-  // Never closed: kernels may be registered, and configs of it may live anywhere.
-  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* found = ::dlerror();
-    const std::string why = found == nullptr ? "unknown error" : found;
-    // A name of this library: "_ZN3ejk..." and the like.
-    const size_t missing = why.find("undefined symbol");
-    const bool unlinked = missing != why.npos && why.find("3ejk", missing) != why.npos;
-    throw Error(ErrorKind::io, "cannot load kernels from " + path + ": " + why +
-                                   (unlinked ? "; a library of kernels links libejk: "
-                                               "target_link_libraries(... ejk::ejk)"
-                                             : ""));
-  }
-  const auto refuse_library = [&](const std::string& why) {
-    throw Error(ErrorKind::invalid_argument, "cannot use the kernels in " + path + ": " + why);
-  };
-  void* const symbol = ::dlsym(library, "ejk_plugin");
-  if (symbol == nullptr)
-    refuse_library(
-        "it is not a library of kernels (EJK_REGISTER in one of its sources makes it one)");
-  const auto* plugin = reinterpret_cast<const detail::Plugin* (*)()>(symbol)();
-  if (plugin == nullptr || std::strcmp(plugin->magic, "ejk kernels") != 0)
-    refuse_library("its ejk_plugin is something else");
-  if (plugin->version != detail::header_version)
-    refuse_library("it was built with version " + std::string(plugin->version) +
-                   " of this library, which is " + std::string(detail::header_version) +
-                   "; build it again");
-  if (plugin->compiler != detail::compiler_version)
-    refuse_library("it was built with " + std::string(plugin->compiler) +
-                   " and this library with " + std::string(detail::compiler_version));
-  if (plugin->kernels.empty()) refuse_library("it registers no kernel");
-  std::vector<std::string> ops;
-  for (const KernelType& type : plugin->kernels) {
-    register_kernel(type);
-    ops.push_back(type.op);
-  }
-  return ops;
 }
 
 std::unique_ptr<RebuiltCall> rebuild_call(const RecordedCall& call) {

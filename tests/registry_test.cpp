@@ -181,4 +181,22 @@ TEST(Registry, OtherLibrariesAreRefusedWithAReason) {
               HasSubstr("built with version 0.0.9 of this library, which is"));
 }
 
+TEST(Registry, TablesOfSomethingElseAreRefused) {
+  const auto problem_with_table = [](const char* table) {
+    ::setenv("EJK_TEST_TABLE", table, 1);
+    return problem_with(EJK_TEST_PLUGINS "/libforeign.so");
+  };
+  for (const char* table : {"", "zeroed", "text", "numbers", "nowhere", "no version"})
+    EXPECT_THAT(problem_with_table(table), HasSubstr("its ejk_plugin is something else")) << table;
+  EXPECT_THAT(problem_with(EJK_TEST_PLUGINS "/libdata.so"),
+              HasSubstr("its ejk_plugin is something else"));
+  EXPECT_THAT(problem_with_table("other size"), HasSubstr("built with other headers"));
+  EXPECT_THAT(problem_with_table("empty"), HasSubstr("registers no kernel"));
+  for (const char* table : {"nameless", "no functions", "no config"})
+    EXPECT_THAT(problem_with_table(table), HasSubstr("a kernel without name or functions"))
+        << table;
+  EXPECT_FALSE(ejk::is_registered("foreign@v1"));
+  EXPECT_FALSE(ejk::is_registered("foreign@v2"));
+}
+
 }  // namespace

@@ -99,6 +99,7 @@ struct Plugin {
   const char* magic = "ejk kernels";
   const char* version = header_version.data();
   const char* compiler = compiler_version.data();
+  size_t kernel_size = sizeof(KernelType);
   std::vector<KernelType> kernels = {};
 };
 // One per module: hidden, so that each shared library has its own.
