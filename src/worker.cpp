@@ -25,11 +25,15 @@
 #include "base/file.h"
 #include "base/warn.h"
 #include "journal.h"
+#include "worker_messages.h"
 
 namespace ejk {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
+using detail::count_in;
+using detail::Rubbish;
+using detail::text_in;
 using std::chrono::milliseconds;
 
 constexpr size_t longest_line = size_t{16} << 20;
@@ -202,46 +206,6 @@ class Process {
   size_t looked_at_ = 0;
 };
 
-// ---- what it says ------------------------------------------------------------------------------
-
-struct Rubbish {
-  std::string line;
-};
-
-std::string text_in(const Value& answer, std::string_view name) {
-  const Value* found = answer.find(name);
-  return found != nullptr && found->is_string() ? found->as_string() : "";
-}
-
-double number_in(const Value& answer, std::string_view name) {
-  const Value* found = answer.find(name);
-  return found != nullptr && found->is_number() ? found->as_double() : 0;
-}
-
-uint64_t count_in(const Value& answer, std::string_view name) {
-  constexpr double most = 1e18;
-  const double number = number_in(answer, name);
-  return number > 0 ? static_cast<uint64_t>(std::min(number, most)) : 0;  // NaN is no count
-}
-
-TuneProgress progress_in(const Value& answer) {
-  TuneProgress p;
-  p.tried = count_in(answer, "tried"), p.candidates = count_in(answer, "candidates");
-  p.racing = count_in(answer, "racing"), p.rejected = count_in(answer, "rejected");
-  p.round = static_cast<int>(std::min<uint64_t>(count_in(answer, "round"), 1'000'000'000));
-  p.best_seconds = number_in(answer, "best_seconds"), p.speedup = number_in(answer, "speedup");
-  p.elapsed = number_in(answer, "elapsed"), p.remaining = number_in(answer, "remaining");
-  return p;
-}
-
-[[noreturn]] void throw_failure(const Value& answer) {
-  const std::string kind = text_in(answer, "kind"), message = text_in(answer, "message");
-  if (kind == "no_configuration") throw Error(ErrorKind::no_configuration, message);
-  if (kind == "parse") throw Error(ErrorKind::parse, message);
-  if (kind == "io") throw Error(ErrorKind::io, message);
-  throw Error(ErrorKind::invalid_argument, message);
-}
-
 }  // namespace
 
 // ---- the worker --------------------------------------------------------------------------------
@@ -269,19 +233,10 @@ struct Worker::State {
       const bool over = process->has_ended() || SteadyClock::now() >= deadline;
       const auto line = process->line();
       if (!line && process->talks_without_end()) throw Rubbish{process->said()};
-      if (line) return answer_in(*line);
+      if (line) return detail::answer_in(*line);
       if (over) return std::nullopt;
       meanwhile();
     }
-  }
-
-  static Value answer_in(const std::string& line) {
-    try {
-      Value answer = parse_json(line);
-      if (!text_in(answer, "event").empty()) return answer;
-    } catch (const Error&) {
-    }
-    throw Rubbish{line};
   }
 
   // How the process ended, which it has then.
@@ -347,16 +302,9 @@ struct Worker::State {
   }
 
   std::string request(const RecordedCall& call, double budget_seconds) const {
-    Value plugins = Value::array();
-    for (const std::string& path : options.plugins) plugins.push_back(path);
-    return to_json(Value::object({{"protocol", worker_protocol},
-                                  {"request", asked},
-                                  {"record", record_to_document(call)},
-                                  {"store", options.store},
-                                  {"budget_seconds", budget_seconds},
-                                  {"validate_backward", options.validate_backward},
-                                  {"retune", options.retune},
-                                  {"plugins", std::move(plugins)}})) +
+    return to_json(detail::request_to_document({asked, call, options.store, budget_seconds,
+                                                options.validate_backward, options.retune,
+                                                options.plugins})) +
            "\n";
   }
 
@@ -389,9 +337,10 @@ struct Worker::State {
         const std::optional<Value> answer = listen(deadline, meanwhile);
         const std::string event = answer && is_for_this(*answer) ? text_in(*answer, "event") : "";
         busy = event != "failed" && event != "tuned";
-        if (event == "failed") throw_failure(*answer);
-        if (event == "tuned") return entry_in(*answer, call);
-        if (event == "progress") tell(call, progress_in(*answer)), heard = SteadyClock::now();
+        if (event == "failed") detail::throw_failure(*answer);
+        if (event == "tuned") return detail::entry_in(*answer, call, options.validate_backward);
+        if (event == "progress")
+          tell(call, detail::progress_in(*answer)), heard = SteadyClock::now();
         if (!answer || SteadyClock::now() >= deadline) {
           lost = end(told_to_stop
                          ? "did not stop when it was told to, and was killed"
@@ -410,23 +359,6 @@ struct Worker::State {
   bool is_for_this(const Value& answer) const {
     const Value* request = answer.find("request");
     return request == nullptr || *request == Value(asked);
-  }
-
-  // A record from before outputs counted is tuned under the key that its call has now.
-  bool has_key_of(const Entry& entry, const RecordedCall& call) const {
-    if (entry.id.key == call.id.key || options.validate_backward) return true;
-    return !call.id.spec.empty() && spec_without_outputs(entry.id.spec) == call.id.spec;
-  }
-
-  Entry entry_in(const Value& answer, const RecordedCall& call) const {
-    try {
-      const Value* document = answer.find("entry");
-      Entry entry = entry_from_document(document == nullptr ? Value() : *document);
-      if (has_key_of(entry, call) && entry.id.op == call.id.op && entry.id.device == call.id.device)
-        return entry;
-    } catch (const Error&) {
-    }
-    throw Rubbish{to_json(answer)};
   }
 
   void tell(const RecordedCall& call, TuneProgress p) {

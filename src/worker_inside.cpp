@@ -18,6 +18,7 @@
 #include <ejk/selector.h>
 
 #include "base/file.h"
+#include "worker_messages.h"
 
 namespace ejk {
 namespace {
@@ -107,36 +108,22 @@ class Answers {
   Clock::time_point next_ = Clock::now();
 };
 
-const Value& member(const Value& request, std::string_view name) {
-  const Value* found = request.find(name);
-  if (found == nullptr)
-    throw Error(ErrorKind::parse, "the request has no member \"" + std::string(name) + "\"");
-  return *found;
-}
-
-bool is_set(const Value& request, std::string_view name) {
-  const Value* found = request.find(name);
-  return found != nullptr && found->as_bool();
-}
-
-void load_plugins(const Value& request) {
+void load_plugins(const std::vector<std::string>& paths) {
   static std::set<std::string> loaded;
-  const Value* plugins = request.find("plugins");
-  if (plugins == nullptr) return;
-  for (const Value& path : plugins->as_array())
-    if (!loaded.contains(path.as_string())) {
-      load_kernels(path.as_string());
-      loaded.insert(path.as_string());
+  for (const std::string& path : paths)
+    if (!loaded.contains(path)) {
+      load_kernels(path);
+      loaded.insert(path);
     }
 }
 
-Entry tune(const Value& request, Answers& answers, const WarningSink& on_warning) {
-  load_plugins(request);
-  const auto made = rebuild_call(record_from_document(member(request, "record")));
-  const std::string store = member(request, "store").as_string();
+Entry tune(const detail::TuneRequest& request, Answers& answers, const WarningSink& on_warning) {
+  load_plugins(request.plugins);
+  const auto made = rebuild_call(request.call);
   AutotunePolicy policy;
-  policy.budget_seconds = member(request, "budget_seconds").as_double();
-  policy.validate_backward = is_set(request, "validate_backward");
+  policy.budget_seconds = request.budget_seconds;
+  policy.validate_backward = request.validate_backward;
+  const std::string& store = request.store;
   ConfigSelectorChain selector(
       SelectorOptions{.policy = policy,
                       .persistent = store.empty() ? std::make_shared<PersistentCache>()
@@ -144,7 +131,7 @@ Entry tune(const Value& request, Answers& answers, const WarningSink& on_warning
                       .on_warning = on_warning,
                       .on_progress = [&](const TuneProgress& p) { answers.tell(p); },
                       .stop = &StopOnInterrupt::requested()});
-  if (is_set(request, "retune")) return selector.tune(made->invocation(), made->kernel()).second;
+  if (request.retune) return selector.tune(made->invocation(), made->kernel()).second;
   return selector.resume(made->invocation(), made->kernel()).second;
 }
 
@@ -156,7 +143,8 @@ Value answer(const std::string& line, Answers& answers, const WarningSink& on_wa
   try {
     const Value request = parse_json(line);
     answers.begin(request);
-    Value entry = entry_to_document(tune(request, answers, on_warning));
+    Value entry =
+        entry_to_document(tune(detail::request_from_document(request), answers, on_warning));
     entry.erase("candidates");  // they are in the store
     return Value::object({{"event", "tuned"}, {"entry", std::move(entry)}});
   } catch (const Error& error) {

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What hosts and workers say to each other, read without trust; docs/worker.md specifies it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ejk/record.h>
+#include <ejk/store.h>
+#include <ejk/tuner.h>
+
+namespace ejk::detail {
+
+// ---- a worker's answers, as its host reads them
+
+// Thrown for what is no answer.
+struct Rubbish {
+  std::string line;
+};
+
+// An object with an "event". Throws Rubbish.
+Value answer_in(const std::string& line);
+// Members of an answer; "" and 0 if they are missing or of another kind.
+std::string text_in(const Value& answer, std::string_view name);
+uint64_t count_in(const Value& answer, std::string_view name);
+TuneProgress progress_in(const Value& answer);
+// The entry of that call. Throws Rubbish if it is of another one, or none.
+Entry entry_in(const Value& answer, const RecordedCall& call, bool backward);
+[[noreturn]] void throw_failure(const Value& answer);
+
+// ---- a host's requests, as a worker reads them
+
+struct TuneRequest {
+  uint64_t number = 0;
+  RecordedCall call;
+  std::string store;  // "": the default place
+  double budget_seconds = 0;
+  bool validate_backward = false, retune = false;
+  std::vector<std::string> plugins = {};
+};
+
+Value request_to_document(const TuneRequest& request);
+// Without its number, which may be anything. Throws Error(parse).
+TuneRequest request_from_document(const Value& document);
+
+}  // namespace ejk::detail
