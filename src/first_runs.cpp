@@ -156,10 +156,11 @@ std::vector<size_t> run_guarded(Tuning& t, const std::vector<size_t>& who) {
     return time_for_more(t);
   });
   if (t.passed_in_child) {
-    const auto alone = std::ranges::stable_partition(
-        waiting, [&](size_t i) { return may_wait_for_a_pool(t.entrants[i]); });
-    leave_open(t, alone), leave_open(t, std::exchange(unsaid, {}));
-    waiting.erase(alone.begin(), alone.end());
+    const auto alone = std::stable_partition(waiting.begin(), waiting.end(), [&](size_t i) {
+      return may_wait_for_a_pool(t.entrants[i]);
+    });
+    leave_open(t, {alone, waiting.end()}), leave_open(t, std::exchange(unsaid, {}));
+    waiting.erase(alone, waiting.end());
   }
   for (size_t i : waiting) {
     const std::string why = std::exchange(t.entrants[i].why, {});

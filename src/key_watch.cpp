@@ -105,7 +105,8 @@ std::optional<std::string> KeyWatch::saw_shapes(const Invocation& inv) {
                     [&](const Arg& arg, const std::string& name) { find_sizes(arg, name, sizes); });
   const std::string shapes = inv.op() + " shapes";
   for (const auto& [size, place] : sizes) {
-    const std::string rest = without_sizes(inv, [&](int64_t other) { return other == size; });
+    const std::string rest =
+        without_sizes(inv, [size = size](int64_t other) { return other == size; });
     if (!are_many(inv.op() + " " + place, rest, many_values)) continue;
     complaint = shape_complaint(inv, place + " has", many_values);
     said_.insert(shapes);

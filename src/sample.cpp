@@ -2,6 +2,10 @@
 // Warm-ups and samples, and how caches are made cold before one.
 #include "sample.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -29,13 +33,17 @@ void flush(std::span<std::byte> array) {
 [[gnu::target("clflushopt")]] void flush_out_of_order(std::span<std::byte> array) {
   for (size_t i = 0; i < array.size(); i += cache_line) __builtin_ia32_clflushopt(&array[i]);
 }
+bool can_flush_out_of_order() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & bit_CLFLUSHOPT) != 0;
+}
 #endif
 
 // Drives the arrays out of the caches; where that cannot be said to the processor, or the arrays
 // are not known, by reading more than any cache holds.
 void evict(const std::vector<std::span<std::byte>>& arrays) {
 #if defined(__x86_64__)
-  const bool out_of_order = __builtin_cpu_supports("clflushopt");
+  static const bool out_of_order = can_flush_out_of_order();
   for (const std::span<std::byte> array : arrays)
     out_of_order ? flush_out_of_order(array) : flush(array);
   if (!arrays.empty()) return __builtin_ia32_mfence();
