@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Short names for things done by hand; building and testing is ./run and ./test.
-.PHONY: help format lint
+.PHONY: help format fuzz lint
 sources = $(shell git ls-files '*.h' '*.cpp')
+fuzzers = $(filter-out target replay,$(basename $(notdir $(wildcard tests/fuzz/*.cpp))))
+TIME = 60
 
 help:
 	@echo 'make bench-NAME  build and run one benchmark:' $(sort $(basename $(notdir $(wildcard bench/*.cpp bench/*.py))))
+	@echo 'make fuzz        look for inputs that break a reader, TIME=60 seconds each:' $(fuzzers)
 	@echo 'make format      clang-format all sources in place'
 	@echo 'make lint        clang-tidy on src/ (needs a configured dev preset)'
 
@@ -20,6 +23,19 @@ bench-%:
 	else \
 	  fail "no bench/$*.cpp and no bench/$*.py"; \
 	fi
+
+# Begins with what is kept in tests/fuzz/corpus, which the tests replay; what it learns goes to build/fuzz.
+fuzz:
+	@. cmake/setup.sh && mkdir -p build/fuzz/found && \
+	echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' | \
+	  clang++ -x c++ -fsanitize=fuzzer,address -o build/fuzz/probe - 2>/dev/null || \
+	  fail 'fuzzing needs clang with libFuzzer; on Debian: apt-get install clang libclang-rt-14-dev'; \
+	build fuzz && \
+	for name in $(fuzzers); do \
+	  stage "fuzzing $$name for $(TIME) s" && mkdir -p build/fuzz/corpus/$$name && \
+	  logged fuzz_$$name build/fuzz/tests/fuzz/$$name -max_total_time=$(TIME) -max_len=8192 -timeout=20 \
+	    -artifact_prefix=build/fuzz/found/$$name- build/fuzz/corpus/$$name tests/fuzz/corpus/$$name; \
+	done && echo 'nothing was found'
 
 format:
 	clang-format -i $(sources)

@@ -50,6 +50,14 @@ def test_help_says_how_to_use_it_and_does_nothing_else(command):
     assert "==" not in result.stdout
 
 
+def test_fuzzing_without_clang_says_what_to_install(fake_tools):
+    path = fake_tools("clang++", "exit 127")
+    env = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}"}
+    result = subprocess.run(["make", "fuzz"], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert result.returncode != 0
+    assert "apt-get install clang libclang-rt-14-dev" in result.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_unknown_argument_is_refused_by_name(command):
     result = call(command, "sideways")

@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold for the labels of any bytes; the fuzzer and a test both check it.
+// What must hold for the labels of any bytes; the fuzzer and a property test both check it.
 #pragma once
 
-#include <cstdio>
-#include <cstdlib>
 #include <set>
 #include <string>
 #include <string_view>
 
 #include <ejk/labels.h>
 
-namespace fuzz {
+#include "fuzz.h"
 
-inline void demand(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "labels: %s\n", what);
-  std::abort();
-}
+namespace fuzz {
 
 inline void check_labels(std::string_view bytes) {
   const ejk::FoundLabels found = ejk::find_labels(bytes, {.prefixes = {"own\"\xC3\xA4", "x"}});

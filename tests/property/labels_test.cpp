@@ -16,7 +16,7 @@ namespace {
 
 std::vector<std::string> corpus() {
   std::vector<std::string> out;
-  for (const char* folder : {"/lowered", "/lowered/dump", "/fuzz_labels"})
+  for (const char* folder : {"/lowered", "/lowered/dump", "/../fuzz/corpus/labels"})
     for (const auto& item :
          std::filesystem::directory_iterator(EJK_TEST_DATA + std::string(folder)))
       if (item.is_regular_file()) {
