@@ -83,6 +83,19 @@ def test_links_between_documents_lead_somewhere(document):
             assert (document.parent / target.split("#")[0]).exists(), target
 
 
+def test_every_row_about_security_has_its_test_or_says_that_there_is_none():
+    sources = "".join(path.read_text() for path in [*ROOT.glob("tests/**/*_test.*"), *ROOT.glob("python/tests/*.py")])
+    known = {".".join(name) for name in re.findall(r"\bTEST(?:_F|_P)?\((\w+), (\w+)\)", sources)}
+    known |= set(re.findall(r"(?m)^def (test_\w+)", sources))
+    text = (ROOT / "SECURITY.md").read_text()
+    rows = [row for row in re.findall(r"(?m)^\|.*\| (.*) \|$", text) if row.strip(" |-")]
+    assert len(rows) > 10
+    for row in rows:
+        assert row == "no test" or "`" in row, row
+    named = set(re.findall(r"`([A-Z]\w+\.[A-Z]\w+|test_\w+)`", text))
+    assert named and named <= known, named - known
+
+
 def test_every_environment_variable_is_in_the_readme_and_no_other():
     used = set()
     for folder in ("src", "include"):
