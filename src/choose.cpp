@@ -136,7 +136,7 @@ auto ConfigSelectorChain::Call::check(const Value& config, std::string& why) con
 
 ConfigSelectorChain::ConfigSelectorChain(SelectorOptions options)
     : options_(std::move(options)),
-      warm_(std::make_unique<detail::WarmTable>()),
+      warm_(std::make_unique<detail::WarmTable>(size_t{1} << 16)),
       state_(std::make_unique<State>()) {
   if (!options_.cache) options_.cache = std::make_shared<ConfigCache>();
   if (!options_.policy) options_.policy = policy_from_environment();

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory tier: the cache by text key and the warm table by key words.
-#include <algorithm>
+// The memory tier: configurations by text key.
 #include <charconv>
-#include <limits>
 
 #include <ejk/cache.h>
-#include <ejk/detail/warm_table.h>
 
 namespace ejk {
 
@@ -108,72 +105,4 @@ void ConfigCache::erase(const EntryId& id) {
   changed();
 }
 
-namespace detail {
-
-namespace {
-constexpr size_t smallest_table = 64;  // slots; doubled when half full
-}
-
-WarmTable::WarmTable() { slots_.store(renew(smallest_table, 0), std::memory_order_release); }
-WarmTable::~WarmTable() = default;
-
-WarmTable::Slots* WarmTable::renew(size_t size, uint64_t generation) {
-  tables_.push_back(std::make_unique<Slots>(size, generation));
-  return tables_.back().get();
-}
-
-WarmTable::Slot& WarmTable::place(Slots& slots, uint64_t hash, const std::vector<uint64_t>& words) {
-  for (uint64_t i = hash;; ++i) {
-    Slot& slot = slots.at[i & slots.mask];
-    const WarmEntry* entry = slot.entry.load(std::memory_order_relaxed);
-    if (entry == nullptr) return slot;
-    if (slot.hash.load(std::memory_order_relaxed) == hash && entry->count == words.size() &&
-        std::equal(words.begin(), words.end(), entry->words))
-      return slot;
-  }
-}
-
-void WarmTable::publish(uint64_t hash, std::unique_ptr<WarmEntry> entry,
-                        std::vector<uint64_t> words, uint64_t generation) {
-  if (words.size() > std::numeric_limits<uint16_t>::max()) return;
-  entry->count = static_cast<uint16_t>(words.size());
-  entry->config = entry->owner.get();
-  entry->rest = words;
-  if (words.size() <= WarmEntry::inline_words) std::copy(words.begin(), words.end(), entry->first);
-  entry->words = words.size() <= WarmEntry::inline_words ? entry->first : entry->rest.data();
-
-  std::lock_guard lock(mutex_);
-  Slots* slots = tables_.back().get();
-  if (generation < slots->generation) return;
-  if (generation > slots->generation) {
-    slots = renew(smallest_table, generation);
-    used_ = 0;
-    slots_.store(slots, std::memory_order_release);
-  } else if ((used_ + 1) * 2 > slots->mask + 1) {
-    const Slots* old = slots;
-    slots = renew((old->mask + 1) * 2, generation);
-    for (uint64_t i = 0; i <= old->mask; ++i) {
-      const WarmEntry* moved = old->at[i].entry.load(std::memory_order_relaxed);
-      if (moved == nullptr) continue;
-      const uint64_t moved_hash = old->at[i].hash.load(std::memory_order_relaxed);
-      Slot& slot = place(*slots, moved_hash, moved->rest);
-      slot.hash.store(moved_hash, std::memory_order_relaxed);
-      slot.entry.store(moved, std::memory_order_relaxed);
-    }
-    slots_.store(slots, std::memory_order_release);
-  }
-  Slot& slot = place(*slots, hash, words);
-  const WarmEntry* there = slot.entry.load(std::memory_order_relaxed);
-  // Entries are never freed: calls that always ask the selector must not add one each time.
-  if (there && there->ask_first == entry->ask_first && there->heuristic == entry->heuristic &&
-      there->record == entry->record &&
-      there->owner.type() == entry->owner.type() && there->owner == entry->owner)
-    return;
-  if (there == nullptr) ++used_;
-  slot.hash.store(hash, std::memory_order_relaxed);
-  slot.entry.store(entry.get(), std::memory_order_release);
-  entries_.push_back(std::move(entry));
-}
-
-}  // namespace detail
 }  // namespace ejk

@@ -376,13 +376,18 @@ TEST_F(ExecutorTest, CallsThatAlwaysAskTheSelectorDoNotFillTheWarmTable) {
   const auto warm = [&] {
     const auto words = executor.describe(Doubling{}, x).words;
     const uint64_t hash = ejk::detail::hash_words(words.data(), words.size());
-    return executor.chain().warm().find(hash, SameWords{words}, executor.chain().generation());
+    executor.chain().warm().enlist();
+    const auto found =
+        executor.chain().warm().find(hash, SameWords{words}, executor.chain().generation());
+    if (found.entry != nullptr) const ejk::detail::WarmUse let_go(found);
+    return found.entry;
   };
   executor.vjp(Doubling{}, x);
   const auto* once = warm();
   ASSERT_NE(once, nullptr);
-  executor.vjp(Doubling{}, x);  // a new entry would be kept as long as the executor
+  executor.vjp(Doubling{}, x);
   EXPECT_EQ(warm(), once);
+  EXPECT_EQ(executor.chain().warm().entries(), 1u);
 }
 
 struct Twice {  // returns nothing, so its cotangent is of no known type

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ejk/cache.h>
+#include <ejk/detail/warm_readers.h>
 #include <ejk/store.h>
 
 namespace ejk::detail {
@@ -28,33 +29,58 @@ struct alignas(64) WarmEntry {
   std::vector<uint64_t> rest;  // owns all the words of a long key
   AnyConfig owner;
   EntryId id;
+  uint64_t turn = 0;  // counts what was published
 };
 
-// Readers never wait: they see a table that is complete at any moment. Writers take a lock.
-// Entries and outgrown tables are kept until the whole is destroyed, because a reader may still
-// be looking at them.
+// An entry and the reader that looks at it, or none. Whoever finds one lets go of it: WarmUse.
+struct WarmFound {
+  WarmReader* reader = nullptr;
+  const WarmEntry* entry = nullptr;
+};
+
+// What was found is not freed before this is destroyed, on whichever thread.
+class WarmUse {
+ public:
+  explicit WarmUse(const WarmFound& found) noexcept : reader_(*found.reader) {}
+  ~WarmUse() { reader_.look_away(); }
+  WarmUse(const WarmUse&) = delete;
+  WarmUse& operator=(const WarmUse&) = delete;
+
+ private:
+  WarmReader& reader_;
+};
+
+// Readers never wait: they see a table that is complete at any moment. Writers take a lock. What
+// they take out is freed as soon as no reader looks at it, at the next change after that.
 class WarmTable {
  public:
-  WarmTable();
+  // With more than `most` entries, the quarter that was published first goes.
+  explicit WarmTable(size_t most, WarmReaders& readers = WarmReaders::all());
   ~WarmTable();
   WarmTable(const WarmTable&) = delete;
 
-  // The entry for these words, nullptr if there is none made since `generation`.
+  // Must come before find, once for each thread and each call within a call: else nothing is found.
+  void enlist() const { readers_.enlist(); }
+
+  // The entry for these words, none if there is none made since `generation`.
   template <class Words>
-  const WarmEntry* find(uint64_t hash, const Words& words, uint64_t generation) const noexcept {
-    const Slots* slots = slots_.load(std::memory_order_acquire);
-    if (slots->generation != generation) return nullptr;
-    for (uint64_t i = hash;; ++i) {
-      const Slot& slot = slots->at[i & slots->mask];
-      const WarmEntry* entry = slot.entry.load(std::memory_order_acquire);
-      if (entry == nullptr) return nullptr;
-      if (slot.hash.load(std::memory_order_relaxed) == hash && words.equal(*entry)) return entry;
-    }
+  WarmFound find(uint64_t hash, const Words& words, uint64_t generation) const noexcept {
+    WarmReader* const reader = readers_.look_into(this);
+    if (reader == nullptr) [[unlikely]]
+      return {};
+    const WarmEntry* const entry = probe(hash, words, generation);
+    if (entry == nullptr) [[unlikely]]
+      return reader->look_away(), WarmFound{};
+    reader->look_at(entry);
+    return {reader, entry};
   }
 
   // Adds or replaces. An entry made for an older generation of the cache is not taken.
   void publish(uint64_t hash, std::unique_ptr<WarmEntry> entry, std::vector<uint64_t> words,
                uint64_t generation);
+
+  // Entries in memory, those that wait for their readers included.
+  size_t entries() const;
 
  private:
   struct Slot {
@@ -68,14 +94,39 @@ class WarmTable {
     const uint64_t generation;
     std::unique_ptr<Slot[]> at;
   };
-  Slots* renew(size_t size, uint64_t generation);
-  static Slot& place(Slots& slots, uint64_t hash, const std::vector<uint64_t>& words);
+  struct Retired {
+    std::vector<std::unique_ptr<const Slots>> slots;
+    std::vector<std::unique_ptr<const WarmEntry>> entries;
+  };
+
+  // seq_cst: see WarmReaders. It costs a reader nothing.
+  template <class Words>
+  const WarmEntry* probe(uint64_t hash, const Words& words, uint64_t generation) const noexcept {
+    const Slots* slots = slots_.load(std::memory_order_seq_cst);
+    if (slots->generation != generation) return nullptr;
+    for (uint64_t i = hash;; ++i) {
+      const Slot& slot = slots->at[i & slots->mask];
+      const WarmEntry* entry = slot.entry.load(std::memory_order_seq_cst);
+      if (entry == nullptr) return nullptr;
+      if (slot.hash.load(std::memory_order_relaxed) == hash && words.equal(*entry)) return entry;
+    }
+  }
+
+  void make_room(uint64_t generation);
+  void move_to(size_t size, uint64_t generation, uint64_t oldest);
+  uint64_t turn_after_oldest_quarter() const;
+  Retired take_unused();
+  static Slot& place(const Slots& slots, uint64_t hash, const std::vector<uint64_t>& words);
+  template <class F>
+  static void for_each(const Slots& slots, F&& f);
 
   std::atomic<const Slots*> slots_;
-  std::mutex mutex_;
+  WarmReaders& readers_;
+  const size_t most_;
+  mutable std::mutex mutex_;
   size_t used_ = 0;
-  std::vector<std::unique_ptr<Slots>> tables_;  // the last one is in use
-  std::vector<std::unique_ptr<WarmEntry>> entries_;
+  uint64_t turns_ = 0;
+  Retired retired_;
 };
 
 }  // namespace ejk::detail
