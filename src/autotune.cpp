@@ -65,11 +65,11 @@ auto ConfigSelectorChain::from_autotune(Call& call) -> std::optional<Found> {
       if (auto found = from_persistent(call)) return found;
     lock.lock();
   }
-  if (const auto vain = state_->tried_in_vain.find(flight); vain != state_->tried_in_vain.end())
-    return call.pass("autotune", "not tried again: " + vain->second);
+  if (const std::string* why = state_->tried_in_vain.find(flight))
+    return call.pass("autotune", "not tried again: " + *why);
   if (options_.forbid_reautotune) {
-    if (const auto earlier = state_->tuned.find(flight); earlier != state_->tuned.end()) {
-      const AnyConfig tuned = earlier->second;
+    if (const AnyConfig* earlier = state_->tuned.find(flight)) {
+      const AnyConfig tuned = *earlier;
       lock.unlock();
       std::string why;
       if (const auto config = call.check(tuned, why)) {

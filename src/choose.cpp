@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include <ejk/detail/hash.h>
 #include <ejk/detail/warm_table.h>
@@ -136,15 +137,15 @@ auto ConfigSelectorChain::Call::check(const Value& config, std::string& why) con
 
 ConfigSelectorChain::ConfigSelectorChain(SelectorOptions options)
     : options_(std::move(options)),
-      warm_(std::make_unique<detail::WarmTable>(size_t{1} << 16)),
-      state_(std::make_unique<State>()) {
-  if (!options_.cache) options_.cache = std::make_shared<ConfigCache>();
+      warm_(std::make_unique<detail::WarmTable>(options_.most_shapes)) {
+  if (!options_.cache) options_.cache = std::make_shared<ConfigCache>(options_.most_shapes);
   if (!options_.policy) options_.policy = policy_from_environment();
   if (!options_.tuner) options_.tuner = std::make_shared<Tuner>();
   options_.on_warning = base::warnings_to(std::move(options_.on_warning));
   if (!options_.on_progress) options_.on_progress = progress_from_environment();
   if (!options_.recording) options_.recording = recording_from_environment();
   if (options_.policy->validate_backward) salt_ = backward_salt;
+  state_ = std::make_unique<State>(options_.most_shapes, options_.on_warning);
 }
 
 ConfigSelectorChain::~ConfigSelectorChain() = default;
@@ -239,9 +240,9 @@ auto ConfigSelectorChain::from_persistent(Call& call) -> std::optional<Found> {
                            "ones, or it was in another environment");
     if (!call.dry) {
       std::lock_guard lock(state_->mutex);
-      state_->tried_in_vain.try_emplace(
-          text_of(call.id),
-          "an earlier tuning, kept in " + found->where + ", rejected every candidate");
+      if (const std::string text = text_of(call.id); !state_->tried_in_vain.contains(text))
+        state_->tried_in_vain.insert_or_assign(
+            text, "an earlier tuning, kept in " + found->where + ", rejected every candidate");
     }
     return call.pass("persistent", found->where + ": an earlier tuning rejected every candidate");
   }
@@ -411,11 +412,7 @@ void ConfigSelectorChain::emit(const Event& event) {
 }
 
 void ConfigSelectorChain::warn_once(const std::string& subject, const std::string& message) {
-  {
-    std::lock_guard lock(state_->mutex);
-    if (!state_->warned.insert(subject).second) return;
-  }
-  options_.on_warning(message);
+  state_->warn(subject, message);
 }
 
 }  // namespace ejk

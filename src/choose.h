@@ -8,14 +8,16 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include <ejk/detail/recent_map.h>
 #include <ejk/error.h>
 #include <ejk/selector.h>
 
+#include "base/warn.h"
 #include "key_watch.h"
 
 namespace ejk {
@@ -106,14 +108,20 @@ struct ConfigSelectorChain::Call {
 
 // What one selector remembers besides the cache.
 struct ConfigSelectorChain::State {
+  State(size_t most_shapes, WarningSink sink)
+      : tuned(most_shapes),
+        tried_in_vain(most_shapes),
+        first_runs(most_shapes),
+        warn(std::move(sink)) {}
+
   std::mutex mutex;
   std::condition_variable flight_ended;
   std::map<std::string, std::thread::id> in_flight;  // keys being tuned and by whom
   std::map<std::thread::id, std::string> waiting;    // threads and the key each waits for
-  std::map<std::string, AnyConfig> tuned;            // for forbid_reautotune
-  std::map<std::string, std::string> tried_in_vain;  // keys whose tuning gave nothing, and why
-  std::map<std::string, std::optional<std::string>> first_runs;  // of stored configs: what failed
-  std::set<std::string> warned;
+  detail::RecentMap<AnyConfig> tuned;                // for forbid_reautotune
+  detail::RecentMap<std::string> tried_in_vain;      // keys whose tuning gave nothing, and why
+  detail::RecentMap<std::optional<std::string>> first_runs;  // of stored configs: what failed
+  base::OnceWarnings warn;
   KeyWatch watch;
 
   // Whether the calling thread is tuning this key, or something its tuner waits for: waiting would

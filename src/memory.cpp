@@ -45,16 +45,16 @@ EntryId separated(std::string_view text) {
 
 std::optional<ConfigCache::Record> ConfigCache::find(const EntryId& id) const {
   std::lock_guard lock(mutex_);
-  const auto found = records_.find(joined(id));
-  if (found == records_.end()) return std::nullopt;
-  const Record& record = found->second;
-  if (!record.spec.empty() && !id.spec.empty() && record.spec != id.spec) return std::nullopt;
-  return record;
+  const Record* record = records_.find(joined(id));
+  if (record == nullptr) return std::nullopt;
+  if (!record->spec.empty() && !id.spec.empty() && record->spec != id.spec) return std::nullopt;
+  return *record;
 }
 
 void ConfigCache::insert(const EntryId& id, Record record) {
   std::lock_guard lock(mutex_);
-  records_.insert_or_assign(joined(id), std::move(record));
+  const bool by_hand = record.origin == Origin::memory;
+  records_.insert_or_assign(joined(id), std::move(record), by_hand);
 }
 
 void ConfigCache::put_any(const EntryId& id, AnyConfig config) {
@@ -85,7 +85,7 @@ size_t ConfigCache::size() const {
 std::vector<EntryId> ConfigCache::keys() const {
   std::lock_guard lock(mutex_);
   std::vector<EntryId> ids;
-  for (const auto& [text, record] : records_) ids.push_back(separated(text));
+  records_.for_each_key([&](std::string_view text) { ids.push_back(separated(text)); });
   return ids;
 }
 

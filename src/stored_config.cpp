@@ -106,25 +106,26 @@ auto ConfigSelectorChain::check_stored(const Call& call, const Entry& entry, std
     return std::nullopt;
   }
   const std::string subject = text_of(call.id) + '\n' + stable_json(stored);
+  std::optional<std::string> failure;
   std::unique_lock lock(state_->mutex);
-  auto known = state_->first_runs.find(subject);
-  if (known == state_->first_runs.end()) {
+  if (const auto* known = state_->first_runs.find(subject)) {
+    failure = *known;
+  } else {
     lock.unlock();
     if (call.dry) {
       remark = "has a config that nobody vouches for: it runs in a child process first";
       return config;
     }
-    std::optional<std::string> failure;
     try {
       failure = failure_in_child(call.kernel, call.inv, config->config());
     } catch (...) {
       failure = what_of(std::current_exception());
     }
     lock.lock();
-    known = state_->first_runs.insert_or_assign(subject, std::move(failure)).first;
+    state_->first_runs.insert_or_assign(subject, failure);
   }
-  if (!known->second) return config;
-  remark = unknown + "did not pass in a child process: " + *known->second;
+  if (!failure) return config;
+  remark = unknown + "did not pass in a child process: " + *failure;
   return std::nullopt;
 }
 

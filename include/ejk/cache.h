@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include <ejk/any_config.h>
 #include <ejk/config.h>
+#include <ejk/detail/recent_map.h>
 #include <ejk/store.h>
 
 namespace ejk {
@@ -23,6 +23,8 @@ std::string_view origin_name(Origin origin);
 
 // Configurations of this process. Thread-safe. Any number of selectors may share one; each keeps
 // its own warm table in front of it, which a put from outside, an erase or a clear makes void.
+// What is put by hand stays. Of what selections keep, the calls that were not asked for for longest
+// go when there are more than most_shapes: they are chosen again.
 // Derive from it to bring your own: override find, insert and clear, and call changed() whenever
 // what they hold changes other than through insert.
 class ConfigCache {
@@ -33,6 +35,10 @@ class ConfigCache {
     std::string spec;                // "": matches any call with that key
   };
 
+  static constexpr size_t default_most_shapes = size_t{1} << 16;
+
+  ConfigCache() = default;
+  explicit ConfigCache(size_t most_shapes) : records_(most_shapes) {}
   virtual ~ConfigCache() = default;
 
   // The record for exactly that call: a record with another spec than id's is not found.
@@ -68,7 +74,7 @@ class ConfigCache {
  private:
   std::mutex order_;  // held while something changes together with the generation
   mutable std::mutex mutex_;
-  std::map<std::string, Record, std::less<>> records_;  // by device, op and key
+  mutable detail::RecentMap<Record> records_{default_most_shapes};  // by device, op and key
   std::atomic<uint64_t> generation_{0};
 };
 

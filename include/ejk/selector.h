@@ -186,6 +186,10 @@ struct SelectorOptions {
   std::shared_ptr<Recording> recording = {};
   // Set from elsewhere to end tunings with what they have: &StopOnInterrupt::requested()
   const std::atomic<bool>* stop = nullptr;
+  // How many different calls are remembered: those made or asked for last, 1 to 2 kB each. An
+  // earlier one is read from the store or chosen again. A cache that is given has a limit of its
+  // own, and what was put into it by hand stays.
+  size_t most_shapes = ConfigCache::default_most_shapes;
 };
 
 // The chain. Thread-safe. Threads that miss on one key at once tune it once; so do processes that
