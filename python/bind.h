@@ -23,10 +23,19 @@ namespace ejk::python {
 Value value_of(nb::handle object);
 nb::object object_of(const Value& value);
 
-// A Python object as a configuration, written and read by ejk._configs. The second throws nothing.
-AnyConfig config_of(nb::handle object);
+// A Python object as a configuration of `op`, written by ejk._configs; "": of nobody.
+AnyConfig config_of(nb::handle object, const std::string& op);
 nb::object object_of(const AnyConfig& config);
 extern const ConfigType python_config;
+
+// Written configs are made of what this process has used for the kernel that they are for, so only
+// a kernel can read them.
+class ConfigReader {
+ public:
+  virtual ~ConfigReader() = default;
+  virtual nb::object read(const Value& config) const = 0;  // throws std::exception
+};
+extern thread_local const ConfigReader* config_reader;  // of the kernel that this thread asks for
 
 // When the interpreter ends it kills threads that ask for the GIL, which C++ frames do not survive.
 // So shortly before, threads that are in the extension are asked to come out of it and are kept for

@@ -136,25 +136,25 @@ class PythonTrial final : public Trial {
   Interruption& interruption_;
 };
 
-class PythonKernel final : public AnyKernel {
+class PythonKernel final : public AnyKernel, public ConfigReader {
  public:
   PythonKernel(nb::handle kernel, std::atomic<bool>* stop)
       : kernel_(kernel), interruption_{nullptr, stop} {}
 
   const ConfigType& config_type() const override { return python_config; }
-  std::optional<AnyConfig> heuristic_cfg(const Invocation&) const override {
+  std::optional<AnyConfig> heuristic_cfg(const Invocation& inv) const override {
     return interruption_.guarded([&]() -> std::optional<AnyConfig> {
       const nb::object found = kernel_.attr("heuristic_cfg")();
       if (found.is_none()) return std::nullopt;
-      return config_of(found[0]);
+      return config_of(found[0], inv.op());
     });
   }
-  std::shared_ptr<const CandidateSet> candidate_cfgs(const Invocation&) const override {
+  std::shared_ptr<const CandidateSet> candidate_cfgs(const Invocation& inv) const override {
     return interruption_.guarded([&]() -> std::shared_ptr<const CandidateSet> {
       const nb::object found = kernel_.attr("candidate_cfgs")();
       if (found.is_none()) return nullptr;
       std::vector<AnyConfig> configs;
-      for (nb::handle config : found) configs.push_back(config_of(config));
+      for (nb::handle config : found) configs.push_back(config_of(config, inv.op()));
       return candidate_list(std::move(configs));
     });
   }
@@ -169,6 +169,13 @@ class PythonKernel final : public AnyKernel {
   }
   Value sketch() const override {
     return interruption_.guarded([&] { return value_of(kernel_.attr("sketch")()); });
+  }
+  // `read` gives a tuple of the config, or a text that says why it cannot be one.
+  nb::object read(const Value& config) const override {
+    const nb::object found =
+        interruption_.guarded([&] { return nb::object(kernel_.attr("read")(object_of(config))); });
+    if (PyUnicode_Check(found.ptr())) throw Error(ErrorKind::parse, nb::cast<std::string>(found));
+    return found[0];
   }
   const std::exception_ptr& interrupted() const { return interruption_.thrown; }
 
@@ -329,12 +336,13 @@ struct Selector {
     {
       const WithoutGil released;
       const nb::handle outer = std::exchange(listener, listens ? kernel_side : nb::handle());
+      const ConfigReader* const outer_reader = std::exchange(config_reader, &kernel);
       try {
         ScopeSnapshot().run([&] { inside(specs, 0, [&] { f(kernel); }); });
       } catch (...) {
         thrown = std::current_exception();
       }
-      listener = outer;
+      listener = outer, config_reader = outer_reader;
     }
     if (kernel.interrupted()) {
       stop.store(false);
@@ -373,7 +381,7 @@ void make_selector(Selector* made, std::shared_ptr<ConfigCache> cache, nb::dict 
 nb::object choose(Selector& s, const Call& call, nb::handle kernel_side, nb::handle given,
                   nb::handle scopes, bool listens) {
   Invocation inv = call.inv;
-  if (!given.is_none()) inv.override_cfg = config_of(given[0]);
+  if (!given.is_none()) inv.override_cfg = config_of(given[0], inv.op());
   Choice choice;
   s.ask(kernel_side, scopes, listens,
         [&](const PythonKernel& kernel) { choice = s.chain->choose(inv, kernel); });
@@ -385,7 +393,7 @@ nb::object tune(Selector& s, const Call& call, nb::handle kernel_side, nb::handl
   std::shared_ptr<const CandidateSet> given;
   if (!candidates.is_none()) {
     std::vector<AnyConfig> configs;
-    for (nb::handle config : candidates) configs.push_back(config_of(config));
+    for (nb::handle config : candidates) configs.push_back(config_of(config, call.inv.op()));
     given = candidate_list(std::move(configs));
   }
   std::pair<Choice, Entry> found;
@@ -397,7 +405,7 @@ nb::object tune(Selector& s, const Call& call, nb::handle kernel_side, nb::handl
 nb::object explain(Selector& s, const Call& call, nb::handle kernel_side, nb::handle given,
                    nb::handle scopes) {
   Invocation inv = call.inv;
-  if (!given.is_none()) inv.override_cfg = config_of(given[0]);
+  if (!given.is_none()) inv.override_cfg = config_of(given[0], inv.op());
   Explanation found;
   s.ask(kernel_side, scopes, false,
         [&](const PythonKernel& kernel) { found = s.chain->explain(inv, kernel); });
@@ -484,7 +492,7 @@ nb::object race(nb::handle trial_side, nb::handle configs, int warmup, int iters
   Interruption interruption{nullptr, &stop};
   PythonTrial trial(nb::borrow(trial_side), interruption);
   std::vector<AnyConfig> list;
-  for (nb::handle config : configs) list.push_back(config_of(config));
+  for (nb::handle config : configs) list.push_back(config_of(config, {}));
   TuneTask task;
   task.op = "autotune";
   task.trial = &trial;

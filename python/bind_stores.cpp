@@ -87,7 +87,7 @@ void bind_cache(nb::module_& m) {
           "put",
           [](ConfigCache& cache, const std::string& device, const std::string& op,
              const std::string& key, nb::handle config) {
-            AnyConfig made = config_of(config);
+            AnyConfig made = config_of(config, op);
             without_gil([&] { cache.put_any(entry_id(device, op, key), std::move(made)); });
           },
           nb::arg("device"), nb::arg("op"), nb::arg("key"), nb::arg("config").none(), in_core())
@@ -154,7 +154,7 @@ void bind_store(nb::module_& m) {
           "put",
           [](PersistentCache& store, const std::string& device, const std::string& op,
              const std::string& key, nb::handle config) {
-            const AnyConfig made = config_of(config);
+            const AnyConfig made = config_of(config, op);
             return without_gil(
                 [&] { return store.put(entry_to_put(entry_id(device, op, key), made), true); });
           },
@@ -165,10 +165,9 @@ void bind_store(nb::module_& m) {
              const std::string& key) -> nb::object {
             const auto found = without_gil([&] { return store.get(entry_id(device, op, key)); });
             if (!found || found->entry.outcome == Outcome::failed) return nb::none();
-            return nb::make_tuple(nb::module_::import_("ejk._configs")
-                                      .attr("decode")(object_of(found->entry.config)));
+            return nb::make_tuple(object_of(found->entry.config));
           },
-          in_core(), "A tuple of the config, None if there is none.")
+          in_core(), "A tuple of the config as it is written, None if there is none.")
       .def(
           "entry",
           [](PersistentCache& store, const std::string& device, const std::string& op,

@@ -189,12 +189,15 @@ void let_go() {
   for (PyObject* object : objects) Py_XDECREF(object);
 }
 
+nb::object read(const Value& value) {
+  if (config_reader != nullptr) return config_reader->read(value);
+  throw Error(ErrorKind::parse, "there is no kernel at hand that could read a config");
+}
+
 std::shared_ptr<const void> read_config(const Value& value, std::string& why) {
   const Gil held;
   try {
-    return hold(nb::module_::import_("ejk._configs").attr("decode")(object_of(value)), value);
-  } catch (nb::python_error& e) {
-    why = text_of(nb::str(e.value()));
+    return hold(read(value), value);
   } catch (const std::exception& e) {
     why = e.what();
   }
@@ -202,6 +205,8 @@ std::shared_ptr<const void> read_config(const Value& value, std::string& why) {
 }
 
 }  // namespace
+
+thread_local const ConfigReader* config_reader = nullptr;
 
 const ConfigType python_config = {"a Python object",
                                   [](const void* c) { return static_cast<const Held*>(c)->value; },
@@ -249,8 +254,8 @@ nb::object object_of(const Value& value) {
   return nb::none();
 }
 
-AnyConfig config_of(nb::handle object) {
-  Value value = value_of(nb::module_::import_("ejk._configs").attr("encode")(object));
+AnyConfig config_of(nb::handle object, const std::string& op) {
+  Value value = value_of(nb::module_::import_("ejk._configs").attr("encode")(object, op));
   return {hold(object, std::move(value)), &python_config};
 }
 
@@ -258,7 +263,7 @@ nb::object object_of(const AnyConfig& config) {
   if (config.type() == &python_config)
     if (PyObject* object = static_cast<const Held*>(config.get())->object)
       return nb::borrow(object);
-  return nb::module_::import_("ejk._configs").attr("decode")(object_of(config.to_value()));
+  return read(config.to_value());
 }
 
 EntryId entry_id(const std::string& device, const std::string& op, const std::string& key) {

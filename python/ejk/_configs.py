@@ -2,51 +2,64 @@
 """Configs of any Python type as plain data, and back as the type that went in.
 
 Plain data stands for itself. Whatever JSON has no word for is an object with one member that begins
-with "$": {"$type": "module:Config", "block": 64}, {"$tuple": [1, 2]}, {"$dtype": "float32"}. Reading
-never imports anything: a type must be known in the process, because it was used or because its module
-is loaded.
+with "$": {"$type": "module:Config", "block": 64}, {"$tuple": [1, 2]}, {"$dtype": "float32"}. What is read is
+data from anyone: its names stand for what this process has used for the same kernel (ejk._known) and for nothing
+else.
 """
 
 import dataclasses
 import enum
 import itertools
+import os
+import secrets
 import sys
 import types
-import weakref
+import typing
 
-_known = weakref.WeakValueDictionary()  # name -> class, of the configs seen in this process
-_opaque = {}  # objects without a written form, for this process alone
-_opaque_ids = {}
+from ejk._known import NotKnown, field_names, hints_of, is_built, is_pydantic, known_of, name_of, nobody
+
+_DEEPEST = 50
+_process = secrets.token_hex(8)
+_opaque = {}  # id of an object without a written form -> (its name in this process, the object)
 _opaque_count = itertools.count()
 
+# Types of elements are data, whoever names them.
+_DTYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+)
+_MORE_DTYPES = frozenset(
+    "bfloat16 float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
+    "float8_e8m0fnu float4_e2m1fn int2 int4 uint2 uint4".split()
+)
 
-def encode(config):
-    """`config` as plain data."""
-    return {"$none": True} if config is None else _encode(config, 0)
+
+def encode(config, whose: str = ""):
+    """`config` as plain data. `whose`: the op it is a config of, whose written configs may be made of the same."""
+    return {"$none": True} if config is None else _encode(config, known_of(whose), 0)
 
 
-def decode(value):
-    """The config that `value` was made of. Raises ValueError that says why it cannot be."""
+def decode(value, whose: str, cfg_type=None):
+    """The config of that op that `value` was made of. `cfg_type`: what the program says that such configs are.
+
+    ValueError says why it cannot be; NotKnown if it names something that is not known of the op.
+    """
     if value == {"$none": True}:
         return None
-    return _decode(value)
-
-
-def name_of(cls) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
-
-
-def remember(cls) -> None:
-    """Makes a class known, so that stored configs of it can be read."""
-    if isinstance(cls, type):
-        _known[name_of(cls)] = cls
+    known = known_of(whose)
+    known.declare(cfg_type)
+    try:
+        return _decode(value, known, 0)
+    except ValueError:
+        raise
+    except Exception as error:  # whatever is written where another kind of data belongs
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def fit(config, cls):
     """A config that came without a type (imported, written by hand) as `cls`, if it fits."""
     if cls is None or not isinstance(config, dict) or not isinstance(cls, type):
         return config
-    if issubclass(cls, dict) or not (dataclasses.is_dataclass(cls) or _is_pydantic(cls)):
+    if issubclass(cls, dict) or not (dataclasses.is_dataclass(cls) or is_pydantic(cls)):
         return config
     return _build(cls, config, untyped=True)
 
@@ -54,112 +67,126 @@ def fit(config, cls):
 # ---- writing ------------------------------------------------------------------------------------
 
 
-def _encode(obj, depth):
-    if depth > 50:
-        raise ValueError("a config is nested deeper than 50 levels, or contains itself")
+def _encode(obj, known, depth):
+    if depth > _DEEPEST:
+        raise ValueError(f"a config is nested deeper than {_DEEPEST} levels, or contains itself")
     if obj is None or type(obj) in (bool, int, float, str):
         return obj
     if type(obj) is list:
-        return [_encode(item, depth + 1) for item in obj]
+        return [_encode(item, known, depth + 1) for item in obj]
     if type(obj) is tuple:
-        return {"$tuple": [_encode(item, depth + 1) for item in obj]}
+        return {"$tuple": [_encode(item, known, depth + 1) for item in obj]}
     if type(obj) is dict:
-        return _encode_dict(obj, depth)
+        return _encode_dict(obj, known, depth)
     if isinstance(obj, enum.Enum):
-        remember(type(obj))
-        return {"$enum": name_of(type(obj)), "name": obj.name}
+        return {"$enum": known.add_type(type(obj)), "name": obj.name}
     if isinstance(obj, type):
-        remember(obj)
+        known.add_object("$class", name_of(obj), obj)
         return {"$class": name_of(obj)}
-    if _is_pydantic(type(obj)):
-        fields = {name: getattr(obj, name) for name in type(obj).model_fields}
-        return _encode_fields(obj, {**fields, **(obj.model_extra or {})}, depth)
-    if dataclasses.is_dataclass(obj):
-        return _encode_fields(obj, {f.name: getattr(obj, f.name) for f in dataclasses.fields(obj)}, depth)
-    if isinstance(obj, tuple) and hasattr(obj, "_fields"):
-        return _encode_fields(obj, dict(zip(obj._fields, obj)), depth)
+    if is_built(type(obj)):
+        return _encode_fields(obj, known, depth)
     if isinstance(obj, types.SimpleNamespace):
-        return {"$namespace": _encode_dict(vars(obj), depth)}
+        return {"$namespace": _encode_dict(vars(obj), known, depth)}
     if type(obj) in (set, frozenset):
-        items = sorted((_encode(item, depth + 1) for item in obj), key=repr)
+        items = sorted((_encode(item, known, depth + 1) for item in obj), key=repr)
         return {"$set": items, "frozen": type(obj) is frozenset}
     if type(obj) is bytes:
         return {"$bytes": obj.hex()}
     if type(obj) is complex:
         return {"$complex": [obj.real, obj.imag]}
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(obj, numpy.dtype):
-        return {"$dtype": obj.name}
-    if numpy is not None and isinstance(obj, numpy.generic):
-        return {"$numpy": obj.dtype.name, "value": _encode(obj.item(), depth + 1)}
-    return _encode_reference(obj)
+    if numpy is not None and isinstance(obj, (numpy.dtype, numpy.generic)):
+        return _encode_numpy(obj, isinstance(obj, numpy.generic), known, depth)
+    return _encode_reference(obj, known)
 
 
-def _encode_dict(mapping, depth):
+def _encode_dict(mapping, known, depth):
     if all(type(key) is str and not key.startswith("$") for key in mapping):
-        return {key: _encode(value, depth + 1) for key, value in mapping.items()}
-    return {"$dict": [[_encode(k, depth + 1), _encode(v, depth + 1)] for k, v in mapping.items()]}
+        return {key: _encode(value, known, depth + 1) for key, value in mapping.items()}
+    pairs = mapping.items()
+    return {"$dict": [[_encode(k, known, depth + 1), _encode(v, known, depth + 1)] for k, v in pairs]}
 
 
-def _encode_fields(obj, fields, depth):
-    remember(type(obj))
-    return {"$type": name_of(type(obj))} | {k: _encode(v, depth + 1) for k, v in fields.items()}
+def _encode_fields(obj, known, depth):
+    fields = {name: getattr(obj, name) for name in field_names(type(obj))}
+    more = (obj.model_extra or {}) if is_pydantic(type(obj)) else {}
+    written = {name: _encode(value, known, depth + 1) for name, value in {**fields, **more}.items()}
+    return {"$type": known.add_type(type(obj), more)} | written
 
 
-def _encode_reference(obj):
+def _encode_numpy(obj, is_scalar, known, depth):
+    dtype = obj.dtype if is_scalar else obj
+    known.add_object("$dtype", dtype.name, dtype)
+    if not is_scalar:
+        return {"$dtype": dtype.name}
+    return {"$numpy": dtype.name, "value": _encode(obj.item(), known, depth + 1)}
+
+
+def _encode_reference(obj, known):
     """A function by its name; anything else keeps its identity for this process."""
     module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
-    if callable(obj) and module and name and _look_up(f"{module}:{name}") is obj:
-        return {"$object": f"{module}:{name}"}
-    if id(obj) not in _opaque_ids:
-        token = f"{type(obj).__name__} {next(_opaque_count)} of one process"
-        _opaque[token], _opaque_ids[id(obj)] = obj, token
-    return {"$opaque": _opaque_ids[id(obj)]}
+    if callable(obj) and module and name and _is_what_it_says(obj, module, name):
+        tag, name = "$object", f"{module}:{name}"
+    else:
+        tag, name = "$opaque", _opaque_name(obj)
+    known.add_object(tag, name, obj)
+    return {tag: name}
+
+
+def _is_what_it_says(obj, module, path) -> bool:
+    """Whether an object of this process is where its own attributes say."""
+    found = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found is obj
+
+
+def _opaque_name(obj) -> str:
+    if id(obj) not in _opaque:
+        name = f"{type(obj).__name__} {next(_opaque_count)} of process {_process}.{os.getpid()}"
+        _opaque[id(obj)] = name, obj
+    return _opaque[id(obj)][0]
 
 
 # ---- reading ------------------------------------------------------------------------------------
 
 
-def _decode(value):
+def _decode(value, known, depth):
+    if depth > 2 * _DEEPEST:  # a dict that has other keys than names is written as two levels
+        raise ValueError(f"it is nested deeper than {_DEEPEST} levels")
     if isinstance(value, list):
-        return [_decode(item) for item in value]
+        return [_decode(item, known, depth + 1) for item in value]
     if not isinstance(value, dict):
         return value
     tag = next((name for name in value if name.startswith("$")), None)
     if tag is None:
-        return {name: _decode(item) for name, item in value.items()}
+        return {name: _decode(item, known, depth + 1) for name, item in value.items()}
     reader = _readers.get(tag)
     if reader is None:
-        raise ValueError(f"a config holds {tag!r}, which this version does not know")
-    return reader(value)
+        raise ValueError(f"it holds {tag[:100]!r}, which this version does not know")
+    return reader(value, known, depth)
 
 
-def _look_up(name: str):
-    module, _, path = name.partition(":")
-    found = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    return found
+def _items(value, tag, known, depth):
+    if not isinstance(value[tag], list):
+        raise ValueError(f"{tag} needs a list")
+    return [_decode(item, known, depth + 1) for item in value[tag]]
 
 
-def class_named(name: str):
-    """The class of that name, if this process knows it; else ValueError."""
-    found = _known.get(name)
-    if found is None:
-        found = _look_up(name)
-    if not isinstance(found, type):
-        raise ValueError(f"the type {name} is not known in this process")
-    return found
-
-
-def _read_type(value):
-    fields = {name: _decode(item) for name, item in value.items() if name != "$type"}
-    return _build(class_named(value["$type"]), fields)
+def _read_type(value, known, depth):
+    cls = known.type_named(value["$type"])
+    written = {name: item for name, item in value.items() if name != "$type"}
+    if issubclass(cls, enum.Enum):
+        raise ValueError(f"{cls.__qualname__} is an enum and has no fields")
+    fields = known.fields_of(cls)
+    if more := [name for name in written if name not in fields]:
+        raise ValueError(f"{cls.__qualname__}: unknown field {more[0][:100]!r}")
+    return _build(cls, {name: _decode(item, known, depth + 1) for name, item in written.items()})
 
 
 def _build(cls, fields, untyped=False):
     try:
-        if _is_pydantic(cls):
+        if is_pydantic(cls):
             return cls.model_validate(fields)
         if dataclasses.is_dataclass(cls):
             return _build_dataclass(cls, fields, untyped)
@@ -174,7 +201,7 @@ def _build_dataclass(cls, fields, untyped):
         if name not in known:
             raise ValueError(f"unknown field {name!r}")
     if untyped:
-        hints = _hints(cls)
+        hints = hints_of(cls)
         fields = {name: _as_hinted(value, hints.get(name)) for name, value in fields.items()}
     elif missing := [name for name in known if name not in fields and known[name].init]:
         raise ValueError(f"field {missing[0]!r} is missing")
@@ -185,23 +212,12 @@ def _build_dataclass(cls, fields, untyped):
     return made
 
 
-def _hints(cls):
-    import typing
-
-    try:
-        return typing.get_type_hints(cls)
-    except Exception:  # an annotation is any expression; one that cannot be evaluated says nothing
-        return {}
-
-
 def _as_hinted(value, hint):
     """Data without types by what the field's annotation says: nested configs, tuples."""
-    import typing
-
     options = typing.get_args(hint) or (hint,)
     if isinstance(value, dict):
         for option in options:
-            if isinstance(option, type) and (dataclasses.is_dataclass(option) or _is_pydantic(option)):
+            if isinstance(option, type) and (dataclasses.is_dataclass(option) or is_pydantic(option)):
                 return _build(option, value, untyped=True)
     if isinstance(value, list):
         for option in (hint, *options):
@@ -210,61 +226,86 @@ def _as_hinted(value, hint):
     return value
 
 
-def _read_enum(value):
+def _read_enum(value, known, _):
+    cls = known.type_named(value["$enum"])
+    if not issubclass(cls, enum.Enum):
+        raise ValueError(f"{cls.__qualname__} is no enum")
     try:
-        return class_named(value["$enum"])[value["name"]]
+        return cls.__members__[value["name"]]
     except KeyError:
-        raise ValueError(f"{value['$enum']} has no {value['name']!r}") from None
+        raise ValueError(f"{cls.__qualname__} has no {value.get('name')!r}") from None
 
 
-def _read_object(value):
-    found = _look_up(value["$object"])
-    if found is None:
-        raise ValueError(f"{value['$object']} is not known in this process")
-    return found
-
-
-def _read_opaque(value):
+def _read_class(value, known, _):
+    """One that was used, or the class of a type of elements."""
+    name = value["$class"]
     try:
-        return _opaque[value["$opaque"]]
-    except KeyError:
-        raise ValueError("it holds an object that only the process which stored it had") from None
+        return known.object_named("$class", name)
+    except NotKnown:
+        for module in ("numpy", "jax.numpy"):
+            for dtype in _DTYPES | _MORE_DTYPES:
+                if name == f"{module}:{dtype}" and hasattr(sys.modules.get(module), dtype):
+                    return getattr(sys.modules[module], dtype)
+        raise
 
 
-def _numpy():
-    import numpy
-
-    if "jax" in sys.modules:  # bfloat16 and its like become known to numpy
-        import ml_dtypes  # noqa: F401
-    return numpy
-
-
-def dtype_named(name: str):
-    return _numpy().dtype(name)
+def _read_dict(value, known, depth):
+    pairs = _items(value, "$dict", known, depth)
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise ValueError("$dict needs a list of pairs")
+    return {_hashable(key): item for key, item in pairs}
 
 
-def _is_pydantic(cls) -> bool:
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
+def _hashable(key):
+    return tuple(key) if isinstance(key, list) else key
+
+
+def _read_set(value, known, depth):
+    return (frozenset if value["frozen"] is True else set)(_items(value, "$set", known, depth))
+
+
+def _read_complex(value, known, depth):
+    real, imaginary = _items(value, "$complex", known, depth)
+    return complex(float(real), float(imaginary))
+
+
+def _read_namespace(value, known, depth):
+    members = value["$namespace"]
+    if not isinstance(members, dict) or any(name.startswith("__") for name in members):
+        raise ValueError("$namespace needs members with names")
+    return types.SimpleNamespace(**_decode(members, known, depth + 1))
+
+
+def dtype_named(name, known=nobody):
+    """A type of elements that NumPy, or JAX if it is loaded, has anyway, or one that was used. Imports nothing."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and name in _DTYPES:
+        return numpy.dtype(name)
+    if numpy is not None and name in _MORE_DTYPES and hasattr(sys.modules.get("ml_dtypes"), name):
+        return numpy.dtype(getattr(sys.modules["ml_dtypes"], name))
+    return known.object_named("$dtype", name)
+
+
+def _read_numpy(value, known, depth):
+    item = _decode(value["value"], known, depth + 1)
+    if type(item) not in (bool, int, float, complex, str, bytes):
+        raise ValueError("$numpy needs a number or a text")
+    return dtype_named(value["$numpy"], known).type(item)
 
 
 _readers = {
     "$type": _read_type,
     "$enum": _read_enum,
-    "$class": lambda value: class_named(value["$class"]),
-    "$object": _read_object,
-    "$opaque": _read_opaque,
-    "$tuple": lambda value: tuple(_decode(item) for item in value["$tuple"]),
-    "$dict": lambda value: {_hashable(_decode(k)): _decode(v) for k, v in value["$dict"]},
-    "$set": lambda value: (frozenset if value["frozen"] else set)(map(_decode, value["$set"])),
-    "$bytes": lambda value: bytes.fromhex(value["$bytes"]),
-    "$complex": lambda value: complex(*value["$complex"]),
-    "$namespace": lambda value: types.SimpleNamespace(**_decode(value["$namespace"])),
-    "$dtype": lambda value: _numpy().dtype(value["$dtype"]),
-    "$numpy": lambda value: _numpy().dtype(value["$numpy"]).type(_decode(value["value"])),
-    "$none": lambda value: None,
+    "$class": _read_class,
+    "$object": lambda value, known, _: known.object_named("$object", value["$object"]),
+    "$opaque": lambda value, known, _: known.object_named("$opaque", value["$opaque"]),
+    "$tuple": lambda value, known, depth: tuple(_items(value, "$tuple", known, depth)),
+    "$dict": _read_dict,
+    "$set": _read_set,
+    "$bytes": lambda value, *_: bytes.fromhex(value["$bytes"]),
+    "$complex": _read_complex,
+    "$namespace": _read_namespace,
+    "$dtype": lambda value, known, _: dtype_named(value["$dtype"], known),
+    "$numpy": _read_numpy,
+    "$none": lambda *_: None,
 }
-
-
-def _hashable(key):
-    return tuple(key) if isinstance(key, list) else key

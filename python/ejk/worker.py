@@ -114,25 +114,26 @@ def _tune(request: dict, stop: _Stop) -> dict:
 
 
 def _rebuilt(record: dict):
-    from ejk.ops.core.kernel import Invocation
-    from ejk.ops.registry import call_from, with_data
+    from ejk import _jax
+    from ejk.modules._kernels import NativeKernel
+    from ejk.modules._libraries import CppKernel
+    from ejk.ops.core.kernel import Invocation, class_named
+    from ejk.ops.registry import call_from, is_sketch, with_data
 
     def refuse(why):
         raise ValueError(f"[{record['op']}] the recorded call {record['key']} cannot be made: {why}")
 
     sketches = record["arguments"]
-    if not sketches or not isinstance(sketches[0], dict) or "python" not in sketches[0]:
+    if not is_sketch(sketches):
         refuse("it is no call of a Python kernel, or its arguments have no written form")
     if record["context"]:
         refuse(f"it was made inside {record['context']}, whose mesh is not recorded")
-    name = sketches[0]["python"]
-    module = name.partition(":")[0]
-    if module.startswith("ejk."):  # of this package itself; others are imported only if that is asked for
-        importlib.import_module(module)
     try:
+        if issubclass(class_named(sketches[0]["python"]), (NativeKernel, CppKernel)):
+            _jax.required()
         kernel, args, kwargs = call_from(sketches[0])
     except ValueError as error:
-        refuse(f"{error} (--import {module})")
+        refuse(f"{error} (--import {str(sketches[0]['python']).partition(':')[0][:100]})")
     return Invocation(kernel=kernel, args=with_data(args), kwargs=with_data(kwargs, 1000))
 
 

@@ -8,10 +8,20 @@ another process can tune them.
 
 from __future__ import annotations
 
+import math
+import os
 import threading
 
 from ejk import _configs, _core, _jax, _log
-from ejk.ops.core.kernel import Invocation, describe
+from ejk._known import name_of
+from ejk.ops.core.kernel import (
+    Invocation,
+    class_named,
+    declare_types_of,
+    describe,
+    may_be_set,
+    remember_class,
+)
 
 _recorded: dict = {}  # device -> op -> key -> (kernel, args, kwargs)
 _numbers: dict = {}  # (device, op, key) -> what the call is counted under
@@ -69,64 +79,104 @@ def _without_data(tree):
 def sketch_of(kernel, inv):
     """The kernel by name and attributes, the arguments as plain data; None if that cannot be said."""
     attributes = {k: v for k, v in getattr(kernel, "__dict__", {}).items() if k != "_ejk_compiled"}
+    remember_class(type(kernel))
+    whose = name_of(type(kernel))
     sketch = {
-        "python": _configs.name_of(type(kernel)),
-        "kernel": _sketched(attributes),
-        "args": [_sketched(arg) for arg in inv.args],
-        "kwargs": {name: _sketched(value) for name, value in inv.kwargs.items()},
+        "python": whose,
+        "kernel": _sketched(attributes, whose),
+        "args": [_sketched(arg, whose) for arg in inv.args],
+        "kwargs": {name: _sketched(value, whose) for name, value in inv.kwargs.items()},
     }
     return None if "$opaque" in _core.stable_json(sketch) else [sketch]
 
 
-def _sketched(value):
+def _sketched(value, whose: str):
     if _jax.is_array(value) or _jax.is_numpy(value) or type(value).__name__ == "ShapeDtypeStruct":
         sketch = {"$array": getattr(value.dtype, "name", str(value.dtype)), "shape": [int(d) for d in value.shape]}
         return sketch | {"numpy": True} if _jax.is_numpy(value) else sketch
     if type(value) is dict and all(type(k) is str and not k.startswith("$") for k in value):
-        return {name: _sketched(item) for name, item in value.items()}
+        return {name: _sketched(item, whose) for name, item in value.items()}
     if type(value) is list:
-        return [_sketched(item) for item in value]
+        return [_sketched(item, whose) for item in value]
     if type(value) is tuple:
-        return {"$tuple": [_sketched(item) for item in value]}
-    return _configs.encode(value) if value is not None else None
+        return {"$tuple": [_sketched(item, whose) for item in value]}
+    return _configs.encode(value, whose) if value is not None else None
 
 
-def _rebuilt(value, seed: int = 0):
-    """Arrays of JAX as ShapeDtypeStruct, those of NumPy with numbers in them."""
-    if isinstance(value, list):
-        return [_rebuilt(item, seed + i) for i, item in enumerate(value, 1)]
-    if not isinstance(value, dict):
-        return value
-    if value.get("numpy") and "$array" in value:
-        return _jax.example_numbers(_configs.dtype_named(value["$array"]), tuple(value["shape"]), seed)
-    if "$array" in value:
-        jax = _jax.required()
-        return jax.ShapeDtypeStruct(tuple(value["shape"]), jax.numpy.dtype(value["$array"]))
-    if "$tuple" in value:
-        return tuple(_rebuilt(value["$tuple"], seed))
-    if any(name.startswith("$") for name in value):
-        return _configs.decode(value)
-    return {name: _rebuilt(item, seed + i) for i, (name, item) in enumerate(value.items(), 1)}
+class _Rebuilding:
+    """What a sketch says, made of what this process has used for the same class of kernels."""
+
+    def __init__(self, whose: str):
+        self.whose = whose
+        self.room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4  # tuning makes copies
+
+    def value(self, value, seed: int = 0):
+        """Arrays of JAX as ShapeDtypeStruct, those of NumPy with numbers in them."""
+        if isinstance(value, list):
+            return [self.value(item, seed + i) for i, item in enumerate(value, 1)]
+        if not isinstance(value, dict):
+            return value
+        if "$array" in value:
+            return self.array(value, seed)
+        if "$tuple" in value and isinstance(value["$tuple"], list):
+            return tuple(self.value(value["$tuple"], seed))
+        if any(name.startswith("$") for name in value):
+            return _configs.decode(value, self.whose)
+        return {name: self.value(item, seed + i) for i, (name, item) in enumerate(value.items(), 1)}
+
+    def array(self, sketch: dict, seed: int):
+        shape, dtype = sketch.get("shape"), _configs.dtype_named(sketch["$array"])
+        if not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
+            raise ValueError(f"{str(shape)[:100]} is no shape")
+        self.room -= math.prod(shape) * dtype.itemsize
+        if self.room < 0:
+            raise ValueError("its arrays take more than a quarter of the memory of this machine")
+        if sketch.get("numpy"):
+            return _jax.example_numbers(dtype, tuple(shape), seed)
+        if _jax.loaded() is None:
+            raise ValueError("it takes arrays of JAX, which nothing has imported here")
+        return _jax.loaded().ShapeDtypeStruct(tuple(shape), dtype)
 
 
 def call_from(sketch: dict) -> tuple:
-    """(kernel, args, kwargs) of what `sketch_of` wrote. Raises ValueError if the kernel is not known here."""
-    cls = _configs.class_named(sketch["python"])
+    """(kernel, args, kwargs) of what `sketch_of` wrote. Raises ValueError if the kernel is not known here, or what
+    it and its arguments are made of."""
+    cls = class_named(sketch.get("python"))
+    try:
+        return _call_of(cls, sketch)
+    except _configs.NotKnown:
+        declare_types_of(cls, name_of(cls))
+        return _call_of(cls, sketch)
+
+
+def _call_of(cls, sketch: dict) -> tuple:
+    written = sketch.get("kernel"), sketch.get("args"), sketch.get("kwargs")
+    if not (isinstance(written[0], dict) and isinstance(written[1], list) and isinstance(written[2], dict)):
+        raise ValueError("it is no sketch of a call")
+    rebuilding = _Rebuilding(name_of(cls))
+    attributes = rebuilding.value(written[0])
     kernel = cls.__new__(cls)
-    for name, value in _rebuilt(sketch["kernel"]).items():
+    for name, value in attributes.items():
+        if not may_be_set(cls, name, value):
+            raise ValueError(f"its kernel has an attribute {name[:100]!r}, which would take the place of a method")
         object.__setattr__(kernel, name, value)
-    return kernel, tuple(_rebuilt(sketch["args"])), _rebuilt(sketch["kwargs"], 1000)
+    return kernel, tuple(rebuilding.value(written[1])), rebuilding.value(written[2], 1000)
+
+
+def is_sketch(sketches) -> bool:
+    """Whether that is what `sketch_of` gives."""
+    return isinstance(sketches, list) and bool(sketches) and isinstance(sketches[0], dict) and "python" in sketches[0]
 
 
 def read_recorded(device: str, folder: str = "") -> dict:
     """{op: {key: (kernel, args, kwargs)}} of the calls on disk whose kernels are known in this process."""
     found: dict = {}
     for op, key, sketches in _core.recorded_calls(folder, device):
-        if not sketches or "python" not in sketches[0]:
+        if not is_sketch(sketches):
             continue
         try:
             call = call_from(sketches[0])
-        except (ValueError, TypeError) as error:
+        except Exception as error:  # whatever is written there
             _log.warn_once((op, key), f"[{op}] the recorded call {key} cannot be made again: {error}")
             continue
         found.setdefault(op, {})[key] = call

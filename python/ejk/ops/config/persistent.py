@@ -30,7 +30,6 @@ class PersistentCache(Generic[Cfg]):
         cfg_type: type[Cfg] | None = None,
     ):
         self.opname, self.loader, self.dumper, self.cfg_type = opname, loader, dumper, cfg_type
-        _configs.remember(cfg_type)
         self.path = os.path.expanduser(os.fspath(path)) if path is not None else _core.default_store_path()
         if path is None:
             self._store = _core.PersistentCache()
@@ -56,11 +55,12 @@ class PersistentCache(Generic[Cfg]):
             found = self._store.get(device, op or "-", key)
             if found is None:
                 return None
+            config = _configs.decode(found[0], op or "-", self.cfg_type)
             # What a tuning stored has its type already.
-            plain = isinstance(found[0], (dict, list, str, int, float, type(None)))
+            plain = isinstance(config, (dict, list, str, int, float, type(None)))
             if self.loader is not None and plain:
-                return self.loader(found[0])
-            return _configs.fit(found[0], self.cfg_type)
+                return self.loader(config)
+            return _configs.fit(config, self.cfg_type)
         except ValueError as error:
             _log.warn_once((self.path, device, op, key), f"[{op}] the config for key {key} in {self.path}: {error}")
             return None

@@ -7,7 +7,14 @@ import copy
 
 from ejk import _configs, _jax
 from ejk.ops.core.function import accepted, arguments_of, function_of
-from ejk.ops.core.kernel import Kernel, _get_platform_method, _overrides, declared_config
+from ejk.ops.core.kernel import (
+    Kernel,
+    _get_platform_method,
+    _overrides,
+    declare_types_of,
+    declared_config,
+    describe,
+)
 
 
 class KernelCall:
@@ -18,6 +25,7 @@ class KernelCall:
         self.on_event, self.tuner = on_event, tuner
         self.method = getattr(inv, "method", None)
         self.config_class = declared_config(kernel) if isinstance(kernel, Kernel) else None
+        self._lessons = None
 
     def heuristic_cfg(self):
         method = _get_platform_method(self.kernel, "heuristic_cfg", self.platform, self.method)
@@ -46,6 +54,37 @@ class KernelCall:
             return _configs.fit(config, self.config_class)
         return config
 
+    def read(self, written):
+        """A stored config in a tuple, or why it is none of this kernel's."""
+        try:
+            return (self._decoded(written),)
+        except ValueError as error:
+            return str(error)
+
+    def _decoded(self, written):
+        op = describe(self.inv, self.kernel).op
+        if self._lessons is None:
+            self._lessons = self._teach(op)
+        while True:
+            try:
+                return _configs.decode(written, op, self.config_class)
+            except _configs.NotKnown:
+                if next(self._lessons, None) is None:
+                    raise
+
+    def _teach(self, op):
+        """Makes known what the kernel's configs are made of, what costs least first."""
+        def annotations():
+            declare_types_of(type(self.kernel), op)
+
+        for source in (annotations, self.heuristic_cfg, self.candidate_cfgs):
+            try:
+                for config in source() or ():
+                    _configs.encode(config, op)
+            except Exception:  # asked for types only; what it throws is told when it is needed
+                pass
+            yield True
+
     def is_valid(self, config) -> bool:
         config = self.fit(config)  # ValueError: it does not fit
         if not _overrides(self.kernel, "is_valid"):
@@ -64,7 +103,7 @@ class KernelCall:
     def event(self, kind: str, data: dict):
         encoded = data.pop("config")
         if kind != "error" and kind != "autotune_start":
-            data["cfg"] = self.fit(_configs.decode(encoded)) if encoded is not None else None
+            data["cfg"] = self.fit(self._decoded(encoded)) if encoded is not None else None
         self.on_event(kind, **data)
 
 

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 import typing
+import weakref
 from typing import Any, Generic
 
 from ejk import _configs, _core
+from ejk._known import hints_of, known_of, name_of
 from ejk.ops.core.types import Cfg, Out
 
 # What a method's name may end in on a device, the most specific first.
@@ -57,8 +60,7 @@ class Kernel(Generic[Cfg, Out]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _configs.remember(cls)
-        _configs.remember(_declared_config(cls))
+        remember_class(cls)
 
     def __setattr__(self, name, value):
         object.__setattr__(self, name, value)
@@ -256,6 +258,38 @@ class Invocation(Generic[Cfg, Out]):
         return describe(self, None).key
 
 
+_classes = weakref.WeakValueDictionary()  # those of kernels, by name
+
+
+def remember_class(cls) -> None:
+    """Makes a class of kernels known, so that recorded calls of it can be made again."""
+    _classes[name_of(cls)] = cls
+
+
+def class_named(name) -> type:
+    """The class of kernels of that name, if this process has it; else ValueError."""
+    found = _classes.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise ValueError(f"the kernel {str(name)[:100]} is not known in this process")
+    return found
+
+
+def declare_types_of(cls, whose: str) -> None:
+    """Makes known for `whose` what a kernel's class names itself: its config, annotations and defaults of `run` and
+    `__init__`."""
+    known = known_of(whose)
+    known.declare(_declared_config(cls))
+    for name in [name for name in dir(cls) if name in ("run", "__init__") or name.startswith("run_")]:
+        method = getattr(cls, name)
+        if method is getattr(Kernel, name, None):
+            continue
+        for hint in hints_of(method).values():
+            known.declare(hint)
+        defaults = getattr(method, "__defaults__", None) or ()
+        for default in (*defaults, *(getattr(method, "__kwdefaults__", None) or {}).values()):
+            _configs.encode(default, whose)
+
+
 def op_of(kernel) -> str:
     """The name a kernel goes by, without its version."""
     return getattr(kernel, "op_id", "") or f"{type(kernel).__module__}.{type(kernel).__name__}"
@@ -318,6 +352,21 @@ def _overrides(kernel, name: str) -> bool:
     """Whether a kernel has a method of its own instead of the one of the base class."""
     own = getattr(type(kernel), name, None)
     return (own is not None and own is not getattr(Kernel, name, None)) or name in getattr(kernel, "__dict__", {})
+
+
+_HOOKS = frozenset(name for name in vars(Kernel) if not name.startswith("_")) - {"op_id", "version"} | {
+    "is_valid",
+    "reference",
+    "tolerance",
+}
+
+
+def may_be_set(cls, name: str, value) -> bool:
+    """Whether a kernel of this class may get an attribute from a record: one that nothing calls in place of a hook."""
+    own = inspect.getattr_static(cls, name, None)
+    if name.startswith("__") or name == "_ejk_compiled" or callable(own) or hasattr(own, "__get__"):
+        return False
+    return not callable(value) or not any(name == hook or name.startswith(f"{hook}_") for hook in _HOOKS)
 
 
 def _names(method: str, platform: str | None, context: str | None):

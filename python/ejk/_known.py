@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What written configs of a kernel may be made of: the types and objects that this process has used for it.
+
+Written text names something in here or nothing: it is never looked up in a module.
+"""
+
+import dataclasses
+import enum
+import sys
+import typing
+import weakref
+
+_of = {}  # op, or class of a kernel by its name -> Known
+
+
+class NotKnown(ValueError):
+    """A text names something that this process has not used for the kernel."""
+
+
+class Known:
+    """Types that may be built, and objects that are found, by the name that a written config gives them."""
+
+    def __init__(self):
+        self._types = weakref.WeakValueDictionary()
+        self._more_fields = {}  # of models of pydantic that take any: those that were used
+        self._objects = {}  # (tag, name) -> object
+
+    def add_type(self, cls, more_fields=()) -> str:
+        """What it is called."""
+        name = name_of(cls)
+        self._types[name] = cls
+        if more_fields:
+            self._more_fields.setdefault(name, set()).update(more_fields)
+        return name
+
+    def add_object(self, tag: str, name: str, obj) -> None:
+        self._objects[tag, name] = obj
+
+    def declare(self, hint) -> None:
+        """What an annotation names, and the annotations of its fields. Types that are no configs are left out."""
+        for part in typing.get_args(hint):
+            self.declare(part)
+        if not is_built(hint) or self._types.get(name_of(hint)) is hint:
+            return
+        self.add_type(hint)
+        if not issubclass(hint, enum.Enum):
+            for of_field in hints_of(hint).values():
+                self.declare(of_field)
+
+    def type_named(self, name) -> type:
+        found = self._types.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise NotKnown(f"the type {_quoted(name)} is not known in this process as one of this kernel's")
+        return found
+
+    def object_named(self, tag: str, name):
+        try:
+            return self._objects[tag, name]
+        except (KeyError, TypeError):
+            raise NotKnown(f"{_quoted(name)} is not known in this process as something of this kernel's") from None
+
+    def fields_of(self, cls):
+        """The names that a written config of this type may have."""
+        return {*field_names(cls), *self._more_fields.get(name_of(cls), ())}
+
+
+class _Nobody(Known):
+    """For whom nothing is kept."""
+
+    def add_type(self, cls, more_fields=()) -> str:
+        return name_of(cls)
+
+    def add_object(self, tag: str, name: str, obj) -> None:
+        pass
+
+
+nobody = _Nobody()
+
+
+def known_of(whose: str) -> Known:
+    """What is known of an op, or of a class of kernels by its name; "": nothing."""
+    if not whose:
+        return nobody
+    found = _of.get(whose)
+    return found if found is not None else _of.setdefault(whose, Known())
+
+
+def name_of(cls) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def is_pydantic(cls) -> bool:
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
+
+
+def is_named_tuple(cls) -> bool:
+    return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+def is_built(cls) -> bool:
+    """Whether a config may be of this type or hold one."""
+    if not isinstance(cls, type):
+        return False
+    return dataclasses.is_dataclass(cls) or is_pydantic(cls) or is_named_tuple(cls) or issubclass(cls, enum.Enum)
+
+
+def field_names(cls) -> list:
+    if is_pydantic(cls):
+        return list(cls.model_fields)
+    return [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else list(cls._fields)
+
+
+def hints_of(function_or_class) -> dict:
+    try:
+        return typing.get_type_hints(function_or_class)
+    except Exception:  # an annotation is any expression; one that cannot be evaluated says nothing
+        return {}
+
+
+def _quoted(name) -> str:
+    text = name if isinstance(name, str) else repr(name)
+    return text if len(text) <= 100 else f"{text[:100]}..."
