@@ -10,7 +10,9 @@ namespace ejk::python {
 //   {"op", "dtype", "config", "options", "pull": bool, "rank": of the first result}
 // with the arrays that NamedOp::run or pull takes, or, for a kernel that a library registered,
 //   {"registered": op, "config", "arguments", "copies": [[input, result]...], "rank"}
-// with the arrays that its arguments name: inputs first, then results. Axes before those (vmap's) make it that many
+// with the arrays that its arguments name: inputs first, then results; with
+//   "pull": {"inputs", "written", "wanted": [argument...]}
+// the gradients of arguments, from inputs and cotangents. Axes before those (vmap's) make it that many
 // calls; an array whose axis there is 1 serves all of them.
 nanobind::object ffi_handler();
 nanobind::object ffi_version();

@@ -55,11 +55,59 @@ class Inputs {
     const auto numbers = found->view<const int32_t, 1>().span();
     return {numbers.begin(), numbers.end()};
   }
+  // That was all of them.
+  void end() const {
+    if (at_ != call_.inputs.size())
+      throw Error(ErrorKind::invalid_argument,
+                  "[" + std::string(op_) + "] " + std::to_string(call_.inputs.size()) +
+                      " arrays were given: " + std::to_string(at_) + " are needed");
+  }
 
  private:
   std::string_view op_;
   const OpCall& call_;
   size_t at_ = 0;
+};
+
+// What run and pull work with, as far as their kernels do not look at it themselves.
+class Checks {
+ public:
+  Checks(std::string_view op, std::span<const Tensor> results) : op_(op), results_(results) {}
+
+  void count(size_t least, size_t most) const {
+    if (results_.size() < least || results_.size() > most)
+      refuse(std::to_string(results_.size()) + " results",
+             std::to_string(least) + (least == most ? "" : " or " + std::to_string(most)) +
+                 " of them");
+  }
+  void rank(std::string_view name, const Tensor& array, int needed) const {
+    if (array.rank() != needed)
+      refuse(text(name, array), "an array with " + std::to_string(needed) + " axes");
+  }
+  void type(std::string_view name, const Tensor& array, DType dtype,
+            const std::vector<int64_t>& shape) const {
+    if (array.dtype() != dtype || array.shape() != shape)
+      refuse(text(name, array), std::string(dtype_name(dtype)) + shape_text(shape));
+  }
+  void like(std::string_view name, const Tensor& array, const Tensor& other) const {
+    type(name, array, other.dtype(), other.shape());
+  }
+  void result(size_t i, DType dtype, const std::vector<int64_t>& shape) const {
+    if (i < results_.size()) type("result " + std::to_string(i), results_[i], dtype, shape);
+  }
+  void result(size_t i, const Tensor& like) const { result(i, like.dtype(), like.shape()); }
+
+ private:
+  static std::string text(std::string_view name, const Tensor& array) {
+    return std::string(name) + " of " + std::string(dtype_name(array.dtype())) +
+           shape_text(array.shape());
+  }
+  [[noreturn]] void refuse(const std::string& given, const std::string& needed) const {
+    throw Error(ErrorKind::invalid_argument,
+                "[" + std::string(op_) + "] got " + given + "; expected " + needed);
+  }
+  std::string_view op_;
+  std::span<const Tensor> results_;
 };
 
 [[noreturn]] void refuse_elements(std::string_view op, DType dtype) {
@@ -125,6 +173,11 @@ class Named final : public NamedOp {
     });
   }
   Tensor call(const OpCall& call) const override { return Op::call(call); }
+  void check(const OpCall& call, std::span<const Tensor> results, bool pull) const override {
+    Inputs inputs(Op::name, call);
+    Op::check(inputs, Checks(Op::name, results), pull);
+    inputs.end();
+  }
   void run(const AnyConfig& config, const OpCall& call,
            std::span<const Tensor> results) const override {
     if constexpr (requires { Op::run(config, call, results); }) Op::run(config, call, results);
@@ -165,6 +218,12 @@ struct SoftmaxOp {
   static Tensor call(const OpCall& call) {
     return ops::softmax(Inputs(name, call).next(), scale(call));
   }
+  static void check(Inputs& inputs, const Checks& checks, bool pull) {
+    const Tensor& x = inputs.next();
+    checks.rank("x", x, 2);
+    if (pull) checks.like("dy", inputs.next(), x);
+    checks.count(1, 1), checks.result(0, x);
+  }
   // y, dy -> dx
   static void pull(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
     Inputs inputs(name, call);
@@ -200,6 +259,21 @@ struct RmsNormOp {
     Inputs inputs(name, call);
     const Tensor& x = inputs.next();
     return ops::rms_norm(x, inputs.next_if("weight"), eps(call));
+  }
+  static void check(Inputs& inputs, const Checks& checks, bool pull) {
+    const Tensor& x = inputs.next();
+    checks.rank("x", x, 2);
+    const int64_t rows = x.shape()[0], columns = x.shape()[1];
+    const auto weight = inputs.next_if("weight");
+    if (weight) checks.type("weight", *weight, x.dtype(), {columns});
+    if (pull) {
+      checks.type("scales", inputs.next(), DType::float32, {rows});
+      checks.like("dy", inputs.next(), x);
+    }
+    const size_t gradients = weight ? 2 : 1;
+    checks.count(pull ? gradients : 1, pull ? gradients : 2), checks.result(0, x);
+    if (pull) checks.result(1, x.dtype(), {columns});
+    else checks.result(1, DType::float32, {rows});
   }
   // x, weight -> out, scales
   static void run(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
@@ -249,6 +323,22 @@ struct LayerNormOp {
     const Tensor& x = inputs.next();
     const auto weight = inputs.next_if("weight"), bias = inputs.next_if("bias");
     return ops::layer_norm(x, weight, bias, eps(call));
+  }
+  static void check(Inputs& inputs, const Checks& checks, bool pull) {
+    const Tensor& x = inputs.next();
+    checks.rank("x", x, 2);
+    const int64_t rows = x.shape()[0], columns = x.shape()[1];
+    size_t gradients = 1;
+    for (const char* line : {"weight", "bias"})
+      if (const auto given = inputs.next_if(line))
+        checks.type(line, *given, x.dtype(), {columns}), ++gradients;
+    if (pull) {
+      checks.type("moments", inputs.next(), DType::float32, {rows, 3});
+      checks.like("dy", inputs.next(), x);
+    }
+    checks.count(pull ? gradients : 1, pull ? gradients : 2), checks.result(0, x);
+    if (!pull) return checks.result(1, DType::float32, {rows, 3});
+    for (size_t i = 1; i < gradients; ++i) checks.result(i, x.dtype(), {columns});
   }
   // x, weight, bias -> out, moments [rows, 3]
   static void run(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
@@ -350,6 +440,15 @@ struct MatmulOp {
     options.result = result_type(call.options, given.a.dtype());
     return ops::matmul(given.a, given.b, options);
   }
+  static void check(Inputs& inputs, const Checks& checks, bool pull) {
+    const Tensor &a = inputs.next(), &b = inputs.next();
+    const auto bias = inputs.next_if("bias");
+    if (!pull) return checks.count(1, 1);
+    inputs.next();
+    const size_t gradients = bias ? 3 : 2;
+    checks.count(gradients, gradients), checks.result(0, a), checks.result(1, b);
+    if (bias) checks.result(2, *bias);
+  }
   // a, b, bias, dc -> da, db, dbias
   static void pull(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
     Inputs inputs(name, call);
@@ -393,6 +492,13 @@ struct GroupedMatmulOp {
     Inputs inputs(name, call);
     const Tensor &a = inputs.next(), &b = inputs.next(), &sizes = inputs.next();
     return ops::grouped_matmul(a, b, sizes, result_type(call.options, a.dtype()));
+  }
+  static void check(Inputs& inputs, const Checks& checks, bool pull) {
+    const Tensor &a = inputs.next(), &b = inputs.next();
+    inputs.next();
+    if (!pull) return checks.count(1, 1);
+    inputs.next();
+    checks.count(2, 2), checks.result(0, a), checks.result(1, b);
   }
   // a, b, group sizes, dc -> da, db
   static void pull(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
@@ -443,6 +549,20 @@ struct FlashAttentionOp {
     Inputs inputs(name, call);
     const Arguments given(inputs, call);
     return ops::flash_attention(given.q, given.k, given.v, given.options);
+  }
+  static void check(Inputs& inputs, const Checks& checks, bool pull) {
+    const Tensor &q = inputs.next(), &k = inputs.next(), &v = inputs.next();
+    checks.rank("q", q, 4);
+    for (const char* lengths : {"query_seq_lengths", "key_value_seq_lengths"})
+      if (const auto given = inputs.next_if(lengths))
+        checks.type(lengths, *given, DType::int32, {q.shape()[0]});
+    const std::vector<int64_t> lse{q.shape()[0], q.shape()[2], q.shape()[1]};
+    checks.result(0, q);
+    if (!pull) return checks.count(1, 2), checks.result(1, DType::float32, lse);
+    checks.like("out", inputs.next(), q);
+    checks.type("lse", inputs.next(), DType::float32, lse);
+    checks.like("dout", inputs.next(), q);
+    checks.count(3, 3), checks.result(1, k), checks.result(2, v);
   }
   // q, k, v, lengths of queries, lengths of keys -> out, lse
   static void run(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {
@@ -504,6 +624,17 @@ struct DecodeAttentionOp {
     const auto& how = config.as<ops::DecodeConfig>();
     const AnyView out = results[0].any();
     apply(call, true, [&](const auto&... args) { write(how, out, args...); });
+  }
+  static void check(Inputs& inputs, const Checks& checks, bool pull) {
+    const Tensor &q = inputs.next(), &k = inputs.next(), &v = inputs.next();
+    checks.rank("q", q, 3);
+    if constexpr (Paged) inputs.next();
+    if (const auto lengths = inputs.next_if("lengths"))
+      checks.type("lengths", *lengths, DType::int32, {q.shape()[0]});
+    checks.result(0, q);
+    if (!pull) return checks.count(1, 1);
+    checks.like("dout", inputs.next(), q);
+    checks.count(3, 3), checks.result(1, k), checks.result(2, v);
   }
   // q, k, v, [block table,] lengths, dout -> dq, dk, dv
   static void pull(const AnyConfig& config, const OpCall& call, std::span<const Tensor> results) {

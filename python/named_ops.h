@@ -30,8 +30,11 @@ class NamedOp {
 
   // Through the default executor, with arrays of any strides.
   virtual Tensor call(const OpCall& call) const = 0;
-  // Packed arrays. The results are there: the output and, where there is a second one, what the
-  // gradient needs beside inputs and output.
+  // Throws Error(invalid_argument) unless there are as many arrays as run, or pull, takes, and
+  // those that its kernel does not look at itself have the right types and shapes.
+  virtual void check(const OpCall& call, std::span<const Tensor> results, bool pull) const = 0;
+  // Packed, checked arrays. The results are there: the output and, where there is a second one,
+  // what the gradient needs beside inputs and output.
   virtual void run(const AnyConfig& config, const OpCall& call,
                    std::span<const Tensor> results) const = 0;
   // The gradients of the inputs; python/ejk/modules says in which order the inputs come here.

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import run_program
 
 from ejk import modules
 from ejk.ops import policy_override
@@ -100,14 +101,19 @@ EJK_REGISTER(Wrong);
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory):
+def library(tmp_path_factory):
     if not ARCHIVE.exists():
         pytest.skip("the library was not built here")
     folder = tmp_path_factory.mktemp("library")
     (folder / "mine.cpp").write_text(SOURCE)
     command = ["c++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{ROOT / 'include'}", folder / "mine.cpp"]
     subprocess.run([*command, ARCHIVE, "-lhwy", "-o", folder / "libmine.so"], check=True)
-    return modules.load_kernels(folder / "libmine.so")
+    return folder / "libmine.so"
+
+
+@pytest.fixture(scope="module")
+def kernels(library):
+    return modules.load_kernels(library)
 
 
 def test_it_names_its_kernels(kernels):
@@ -198,3 +204,57 @@ def test_mistakes_are_errors(kernels):
         modules.load_kernels(next((ROOT / "build/python").rglob("_core*.so")))
     with pytest.raises(OSError, match="cannot load"):
         modules.load_kernels("/nowhere/lib.so")
+
+
+def test_attributes_that_do_not_fit_the_arrays_are_refused(library):
+    run_program(
+        f"""
+import jax, numpy as np
+from ejk import _core, modules
+from ejk.modules import _ffi
+modules.load_kernels({str(library)!r})
+assert _ffi.is_ready()
+x, y = np.ones(4, "float32"), np.full(4, 2, "float32")
+
+def call(attribute, inputs=(x, y), results=1):
+    types = [jax.ShapeDtypeStruct((4,), "float32")] * results
+    called = jax.ffi.ffi_call("ejk_call", types, has_side_effect=True)
+    return jax.block_until_ready(called(*inputs, call=_core.stable_json(attribute)))
+
+good = {{"registered": "mine.saxpy@v2", "config": {{"block": 16}}, "rank": 1, "copies": [[1, 0]],
+        "arguments": [3.0, {{"given": 0}}, {{"given": 2}}]}}
+pull = {{"inputs": 2, "written": 1, "wanted": [1, 2]}}
+assert list(call(good)[0]) == [5.0] * 4
+dx, dy = call(good | {{"pull": pull}}, (x, y, x), 2)
+assert list(dx) == [3.0] * 4 and list(dy) == [1.0] * 4
+given = lambda i: [3.0, {{"given": 0}}, {{"given": i}}]
+BAD = [
+    ({{"copies": [[1, 1]]}}, "a copy to result 1"), ({{"copies": [[1, -1]]}}, "a copy to result -1"),
+    ({{"copies": [[2, 0]]}}, "a copy of input 2"), ({{"copies": [[2**63, 0]]}}, "a copy of input"),
+    ({{"copies": [[1]]}}, "no pair"), ({{"copies": [3]}}, "no pair"), ({{"copies": 3}}, ""),
+    ({{"arguments": given(3)}}, "no given array 3"), ({{"arguments": given(-1)}}, "no given array -1"),
+    ({{"arguments": given(1)}}, "is an input"), ({{"arguments": given("0")}}, ""),
+    ({{"arguments": []}}, ""), ({{"arguments": 3}}, ""), ({{"arguments": [3.0, 3.0, 3.0]}}, ""),
+    ({{"config": {{"block": 0}}}}, "is_valid"), ({{"config": {{"block": 2**40}}}}, ""), ({{"config": []}}, ""),
+    ({{"rank": 2}}, "axes"), ({{"rank": 0}}, "rank differs"), ({{"registered": "mine.saxpy@v3"}}, "mine.saxpy@v3"),
+]
+BAD_PULLS = [
+    ({{"inputs": 4}}, "a number of inputs 4"), ({{"inputs": -1}}, "a number of inputs -1"),
+    ({{"inputs": 2**63}}, "a number of inputs"), ({{"inputs": 0}}, ""), ({{"inputs": "2"}}, "a number of inputs"),
+    ({{"written": 2}}, "a number of written arrays 2"), ({{"written": -1}}, "written arrays -1"), ({{"written": 0}}, ""),
+    ({{"wanted": [1]}}, "1 gradients"), ({{"wanted": [1, 3]}}, "argument 3"), ({{"wanted": [1, -1]}}, "argument -1"),
+    ({{"wanted": [0, 1, 2]}}, "3 gradients"), ({{"wanted": 1}}, ""),
+]
+cases = [((good | change,), told) for change, told in BAD]
+cases += [((good | {{"pull": pull | change}}, (x, y, x), 2), told) for change, told in BAD_PULLS]
+cases += [((good | {{"pull": 3}}, (x, y, x), 2), ""), ((good, (), 1), ""), ((good, (x,), 1), "no given array 2")]
+for case, told in cases:
+    try:
+        call(*case)
+    except Exception as error:
+        assert told in str(error), (case, told, str(error))
+    else:
+        raise AssertionError(case)
+assert list(call(good)[0]) == [5.0] * 4 and list(y) == [2.0] * 4
+"""
+    )
