@@ -10,7 +10,12 @@ _said = set()
 
 def warn(message: str) -> None:
     if os.environ.get("EJKERNEL_LOG") != "0":
-        logger.warning("ejk: %s", message)
+        logger.warning("ejk: %s", _one_line(message))
+
+
+def _one_line(message: str) -> str:
+    """What documents of others say may be quoted: no control characters, no changes of direction, not too long."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)[:1000]
 
 
 def warn_once(subject, message: str) -> None:

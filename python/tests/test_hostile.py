@@ -178,6 +178,18 @@ for name, document in json.loads(sys.argv[2]).items():
     assert not (tmp_path / "planted").exists()
 
 
+def test_warnings_quote_names_escaped_and_cut(tmp_path):
+    program = """
+store = PersistentCache(path=sys.argv[1] + "/store")
+plant(store, {"$type": "\\x1b[2J\\u202e" + 5000 * "x"})
+assert ask(store) == Config()
+assert len(warnings) == 2  # of the call and of the get
+for warning in warnings:
+    assert warning.isprintable() and "x1b[2J" in warning and len(warning) < 1200, warning
+"""
+    run(program, tmp_path)
+
+
 def test_a_tuning_goes_on_where_a_hostile_config_is_stored(tmp_path):
     program = """
 store = PersistentCache(path=sys.argv[1] + "/store")
