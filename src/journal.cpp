@@ -152,7 +152,7 @@ struct Journal::State {
 
   Suspects read_suspects(const std::string& device, const std::string& op) {
     const std::string path = suspects_path(device, op);
-    const auto [text, error] = base::read_file(path, read_limit);
+    const auto [text, error, owner] = base::read_file(path, read_limit);
     if (error.code == ENOENT || error.code == ENOTDIR) return {};
     try {
       if (error) pass_over(path, error.text());
@@ -196,7 +196,7 @@ struct Journal::State {
   void collect_file(const std::string& path) {
     const FileLock dead(path, milliseconds(0), pause, FileLock::AfterUse::keep_file);
     if (!dead.held()) return;
-    const auto [text, error] = base::read_file(path, read_limit);
+    const auto [text, error, owner] = base::read_file(path, read_limit);
     if (error) return pass_over(path, error.text());
     try {
       const Intent left = text.empty() ? Intent{} : parse_intent(text);
@@ -282,7 +282,7 @@ std::vector<SuspectsFile> suspects_files(const std::string& store_path, const Wa
   for (const std::string& name : base::list_directory(folder)) {
     if (!name.ends_with(suspects_suffix)) continue;
     SuspectsFile file{folder + "/" + name, "", "", {}};
-    const auto [text, error] = base::read_file(file.path, read_limit);
+    const auto [text, error, owner] = base::read_file(file.path, read_limit);
     if (error.code == ENOENT) continue;
     try {
       if (error) throw Error(ErrorKind::io, error.text());
@@ -310,7 +310,7 @@ std::optional<Value> left_running(const std::string& store_path, int64_t process
   const std::string folder = store_path + "/journal";
   for (const std::string& name : base::list_directory(folder)) {
     if (!name.ends_with(intent_suffix)) continue;
-    const auto [text, error] = base::read_file(folder + "/" + name, read_limit);
+    const auto [text, error, owner] = base::read_file(folder + "/" + name, read_limit);
     if (error || text.empty()) continue;
     try {
       const Intent left = parse_intent(text);

@@ -59,7 +59,7 @@ QuarantineRecord from_document(const Value& document) {
 
 // nullopt with the reason if the file is not the record that its name says.
 std::optional<QuarantineRecord> read_record(const std::string& path, std::string& why) {
-  const auto [text, error] = base::read_file(path, read_limit);
+  const auto [text, error, owner] = base::read_file(path, read_limit);
   why = error ? error.text() : "";
   if (error) return std::nullopt;
   try {

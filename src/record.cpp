@@ -64,7 +64,7 @@ struct Loaded {
 };
 
 Loaded load(const std::string& path) {
-  const auto [text, error] = base::read_file(path, read_limit);
+  const auto [text, error, owner] = base::read_file(path, read_limit);
   if (error.code == ENOENT || error.code == ENOTDIR) return {{}, true, false, ""};
   if (error) return {{}, false, error.code != EFBIG, error.text()};
   try {

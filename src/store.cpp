@@ -48,9 +48,9 @@ constexpr std::array<std::pair<std::string_view, double Measurement::*>, 4> meas
     {"ratio_low", &Measurement::ratio_low},
     {"ratio_high", &Measurement::ratio_high},
 }};
-constexpr std::array<std::string_view, 11> entry_names = {
-    "schema",  "op",     "key",        "spec",     "device",    "environment",
-    "outcome", "config", "provenance", "evidence", "candidates"};
+constexpr std::array<std::string_view, 12> entry_names = {
+    "schema",  "op",     "key",        "spec",     "device",     "environment",
+    "outcome", "config", "provenance", "evidence", "candidates", "checksum"};
 constexpr std::array<std::string_view, 2> device_names = {"fingerprint", "identity"};
 constexpr std::array<std::string_view, 2> evidence_others = {"samples", "complete"};
 constexpr std::array<std::string_view, 5> measurement_others = {"config", "status", "kind", "why",

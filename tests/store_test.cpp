@@ -9,7 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
 #include <ejk/error.h>
 #include <ejk/store.h>
@@ -271,6 +273,44 @@ TEST_F(StoreTest, FilesAreForPeople) {
   EXPECT_NE(store.file_of(id).find("/v1/cpu_Test_CPU_0123456789abcdef-"), std::string::npos);
   EXPECT_NE(store.file_of(id).find("/add@v1-"), std::string::npos);
   EXPECT_NE(store.file_of(id).find("/" + id.key), std::string::npos);
+}
+
+TEST_F(StoreTest, FilesEndWithTheirChecksum) {
+  store.put(make_entry(id));
+  const std::string text = read_text(store.file_of(id));
+  const size_t end = text.rfind(",\n \"checksum\": \"xxh3:");
+  ASSERT_NE(end, text.npos) << text;
+  const std::string digits = fmt::format("{:016x}", XXH3_64bits(text.data(), end));
+  EXPECT_EQ(text.substr(end), ",\n \"checksum\": \"xxh3:" + digits + "\"\n}\n");
+  EXPECT_TRUE(store.get(id)->trusted);
+  EXPECT_TRUE(store.get(id)->extra.is_null());
+}
+
+TEST_F(StoreTest, AnEntryWithoutItsChecksumIsReadButNotTrusted) {
+  write_text(store.file_of(id), to_json(entry_to_document(make_entry(id)), 1) + "\n");
+  ASSERT_TRUE(store.get(id));
+  EXPECT_FALSE(store.get(id)->trusted);
+  store.for_each("", [](const Entry& entry) {
+    EXPECT_FALSE(entry.trusted);
+    return true;
+  });
+  EXPECT_EQ(warnings.count(), 0u) << warnings.text();
+}
+
+TEST_F(StoreTest, PuttingAnEntryAgainDoesNotMakeItTrusted) {
+  write_text(store.file_of(id), to_json(entry_to_document(make_entry(id)), 1) + "\n");
+  EXPECT_TRUE(store.put(*store.get(id), true));
+  EXPECT_FALSE(store.get(id)->trusted);
+  EXPECT_TRUE(store.put(make_entry(id), true));
+  EXPECT_TRUE(store.get(id)->trusted);
+}
+
+TEST_F(StoreTest, AnEntryOfAnotherUserIsNotTrusted) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  store.put(make_entry(id));
+  ASSERT_EQ(::chown(store.file_of(id).c_str(), 65534, 65534), 0);
+  ASSERT_TRUE(store.get(id));
+  EXPECT_FALSE(store.get(id)->trusted);
 }
 
 TEST_F(StoreTest, FilesHaveTheModeTheUmaskGives) {

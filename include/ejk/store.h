@@ -83,11 +83,12 @@ struct Entry {
   Value environment;
   Evidence evidence;
   std::vector<Measurement> candidates;
-  // Not part of the document: its checksum is right and its file belongs to this user or to root.
-  bool trusted = true;
   // Members this version does not know; written back as they were. Those inside "device",
   // "evidence" and "candidates" stand under these names.
   Value extra;
+  // Not part of the document: its checksum is right and its file belongs to this user or to root.
+  // A store writes an entry that is not trusted without a checksum, so that it stays so.
+  bool trusted = true;
 };
 
 // The JSON document of an entry, as specified in docs/store_format.md, and back.

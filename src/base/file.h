@@ -46,7 +46,11 @@ class Fd {
 struct FileText {
   std::string text;
   FileError error;  // ENOENT if there is none, EFBIG if it is larger than the limit
+  uid_t owner = 0;
 };
+
+// This user or root.
+bool owner_is_trusted(uid_t owner);
 
 // Regular files only: a pipe or a device in the place of a file must not block its reader.
 FileText read_file(const std::string& path, size_t limit);

@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "base/warn.h"
+#include "store/checksum.h"
 
 namespace ejk {
 namespace {
@@ -40,6 +41,7 @@ struct Loaded {
     absent,
     entry,
     broken,       // not an entry: may be set aside
+    altered,      // not what was written: stays until its place is needed
     untouchable,  // not ours to judge: a newer schema, or a file that cannot be read
   };
   Status status;
@@ -54,7 +56,7 @@ bool is_newer_schema(const Value& document) {
 
 Loaded load(const std::string& path) {
   using enum Loaded::Status;
-  const auto [text, error] = base::read_file(path, read_limit);
+  const auto [text, error, owner] = base::read_file(path, read_limit);
   if (error.code == ENOENT || error.code == ENOTDIR) return {absent, {}, ""};
   if (error) return {untouchable, {}, error.text()};
   try {
@@ -65,7 +67,15 @@ Loaded load(const std::string& path) {
               "it was written by a newer version (schema " + stable_json(*document.find("schema")) +
                   ")"};
     }
-    return {entry, entry_from_document(document), ""};
+    Loaded good{entry, entry_from_document(document), ""};
+    const auto checksum = detail::checksum_of(text, document);
+    if (checksum == detail::Checksum::wrong)
+      return {altered,
+              {},
+              "its checksum is wrong; to have an edited entry read, remove the member "
+              "\"checksum\" from it"};
+    good.entry->trusted = checksum == detail::Checksum::right && base::owner_is_trusted(owner);
+    return good;
   } catch (const Error& problem) {
     return {broken, {}, problem.what()};
   }
@@ -102,6 +112,7 @@ Value merged(const Value& under, const Value& over) {
 // deeper than the reader takes.
 std::optional<std::string> readable_text(const Entry& entry, std::string& why) {
   std::string text = to_json(entry_to_document(entry), 1) + "\n";
+  if (entry.trusted) text = detail::with_checksum(std::move(text));
   if (text.size() > read_limit) {
     why = "it is larger than 16 MiB";
     return std::nullopt;
@@ -232,7 +243,7 @@ struct DirectoryStore::State {
   }
 
   void report(const std::string& path, const Loaded& loaded) {
-    if (loaded.status == Loaded::Status::untouchable) {
+    if (loaded.status == Loaded::Status::untouchable || loaded.status == Loaded::Status::altered) {
       warn(path, "passing over " + path + ": " + loaded.why);
     } else if (loaded.status == Loaded::Status::broken) {
       warn(path, "passing over " + path + ", which is not an entry: " + loaded.why);
@@ -290,7 +301,8 @@ struct DirectoryStore::State {
       warn("kept " + path, "not writing over " + path + ": " + present.why);
       return false;
     }
-    if (present.status == Loaded::Status::broken) rename_bad(path, present.why);
+    if (present.status == Loaded::Status::broken || present.status == Loaded::Status::altered)
+      rename_bad(path, present.why);
     if (present.entry && !same_id(present.entry->id, entry.id)) {
       rename_bad(path, "it is the entry of another call");
     }

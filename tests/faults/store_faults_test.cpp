@@ -113,6 +113,34 @@ TEST_F(StoreFaults, EveryTruncationIsHarmless) {
   EXPECT_TRUE(store.get(id));
 }
 
+TEST_F(StoreFaults, AFlippedBitIsAMiss) {
+  const Scratch memory(memory_directory());
+  open_store(memory / "store", warnings).put(make_entry(id));
+  DirectoryStore reader = open_store(memory / "store", warnings, true);  // sets nothing aside
+  const std::string good = read_text(reader.file_of(id));
+  for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    std::string flipped = good;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+    write_text(reader.file_of(id), flipped);
+    EXPECT_FALSE(reader.get(id)) << "bit " << bit % 8 << " of byte " << bit / 8;
+  }
+}
+
+TEST_F(StoreFaults, AnEditedFileIsAMissAndStaysUntilItsPlaceIsNeeded) {
+  store.put(make_entry(id, 64));
+  std::string edited = read_text(place(id));
+  edited.replace(edited.find("64"), 2, "65");
+  write_text(place(id), edited);
+  EXPECT_FALSE(store.get(id));
+  EXPECT_FALSE(store.get(id));
+  EXPECT_EQ(warnings.count(), 1u) << warnings.text();
+  EXPECT_NE(warnings.text().find("remove the member \"checksum\""), std::string::npos);
+  EXPECT_EQ(read_text(place(id)), edited);
+  EXPECT_TRUE(store.put(make_entry(id, 66)));
+  EXPECT_EQ(store.get(id)->config, Value::object({{"block", 66}}));
+  EXPECT_EQ(read_text(place(id) + ".bad"), edited);
+}
+
 TEST_F(StoreFaults, ANestingBombIsHarmless) {
   expect_set_aside(std::string(2'000'000, '['));
   std::string objects;

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// XXH3 of all bytes before the member: it costs nothing beside reading the document.
+#include "store/checksum.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+namespace ejk::detail {
+namespace {
+
+std::string end_for(std::string_view begin) {
+  return fmt::format(",\n \"checksum\": \"xxh3:{:016x}\"\n}}\n",
+                     XXH3_64bits(begin.data(), begin.size()));
+}
+
+}  // namespace
+
+std::string with_checksum(std::string text) {
+  text.resize(text.size() - std::string_view("\n}\n").size());
+  return text + end_for(text);
+}
+
+Checksum checksum_of(std::string_view text, const Value& document) {
+  static const size_t length = end_for("").size();
+  const size_t begin = text.size() - std::min(text.size(), length);
+  if (text.substr(begin) == end_for(text.substr(0, begin))) return Checksum::right;
+  // Two signs of one: a flipped bit hides one of them only.
+  const bool named = document.find("checksum") != nullptr;
+  return named || text.find("\"xxh3:", begin) != text.npos ? Checksum::wrong : Checksum::absent;
+}
+
+}  // namespace ejk::detail
