@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stores keep, how they choose between entries, and how layers answer.
+#include <sys/inotify.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -16,6 +18,7 @@
 #include <ejk/error.h>
 #include <ejk/store.h>
 
+#include "base/file.h"
 #include "store_fixture.h"
 
 namespace ejk {
@@ -360,6 +363,31 @@ TEST_F(StoreTest, AQuestionByKeyAloneFindsTheEntryWithASpec) {
   key_only.spec.clear();
   ASSERT_TRUE(store.get(key_only));
   EXPECT_EQ(store.get(key_only)->id.spec, id.spec);
+}
+
+TEST_F(StoreTest, AKeyWhoseOwnFileIsThereIsAnsweredWithoutListingItsDirectory) {
+  EntryId by_key = call_id(2);
+  by_key.spec.clear();
+  store.put(make_entry(id));
+  store.put(make_entry(by_key));
+  const base::Fd events(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  const std::string directory = fs::path(store.file_of(id)).parent_path();
+  ASSERT_GE(::inotify_add_watch(events.get(), directory.c_str(), IN_ACCESS), 0);
+  const auto was_listed = [&] {  // an event with a name is of a file
+    alignas(inotify_event) char buffer[4096];
+    bool listed = false;
+    const ssize_t size = ::read(events.get(), buffer, sizeof buffer);
+    for (ssize_t at = 0; at < size;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(buffer + at);
+      listed |= event->len == 0;
+      at += static_cast<ssize_t>(sizeof *event + event->len);
+    }
+    return listed;
+  };
+  ASSERT_TRUE(store.get(by_key));
+  EXPECT_FALSE(was_listed());
+  ASSERT_TRUE(store.get({id.device, id.op, id.key, ""}));
+  EXPECT_TRUE(was_listed()) << "the entry has a spec";
 }
 
 TEST_F(StoreTest, KeepsTheBetterEntryUnlessToldToReplace) {

@@ -195,18 +195,18 @@ struct DirectoryStore::State {
     return environment.is_null() ? cpu_device().environment : environment;
   }
 
-  // The files that may hold an answer for `id`, best first. A key without its spec is the only
-  // case that lists a directory: names of entries with a spec begin with their key.
-  std::vector<std::string> files_for(const EntryId& id) const {
-    if (!id.spec.empty()) return {file_of(id), file_of_key(id)};
-    std::vector<std::string> files = {file_of_key(id)};
-    if (id.key.size() != 16) return files;
+  // Asks `visit` for the files that may hold an answer, best first, until it returns true. A key
+  // without its spec is the only case that lists a directory, and only if its own file does not
+  // answer: names of entries with a spec begin with their key.
+  template <class Visit>
+  void for_files(const EntryId& id, Visit visit) const {
+    if (!id.spec.empty() && visit(file_of(id))) return;
+    if (visit(file_of_key(id)) || !id.spec.empty() || id.key.size() != 16) return;
     const std::string directory = directory_of(id);
     for (const std::string& name : base::list_directory(directory)) {
       const bool of_spec = name.size() == 32 + 5 && name.ends_with(".json");
-      if (of_spec && name.starts_with(id.key)) files.push_back(directory + "/" + name);
+      if (of_spec && name.starts_with(id.key) && visit(directory + "/" + name)) return;
     }
-    return files;
   }
 
   // ---- locking
@@ -341,12 +341,15 @@ DirectoryStore::DirectoryStore(std::string path, Options options)
 DirectoryStore::~DirectoryStore() = default;
 
 std::optional<Entry> DirectoryStore::get(const EntryId& id) {
-  for (const std::string& path : state_->files_for(id)) {
-    auto entry = state_->read(path);
-    if (entry && serves(*entry, id)) return entry;
-    if (entry) state_->warn(path, "passing over " + path + ": it is the entry of another call");
-  }
-  return std::nullopt;
+  std::optional<Entry> found;
+  state_->for_files(id, [&](const std::string& path) {
+    found = state_->read(path);
+    if (!found || serves(*found, id)) return found.has_value();
+    state_->warn(path, "passing over " + path + ": it is the entry of another call");
+    found.reset();
+    return false;
+  });
+  return found;
 }
 
 bool DirectoryStore::put(const Entry& entry, bool replace) {
@@ -370,7 +373,10 @@ bool DirectoryStore::put(const Entry& entry, bool replace) {
 bool DirectoryStore::erase(const EntryId& id) {
   if (state_->read_only) return false;
   bool erased = false;
-  for (const std::string& path : state_->files_for(id)) erased |= state_->erase_file(path, id);
+  state_->for_files(id, [&](const std::string& path) {
+    erased |= state_->erase_file(path, id);
+    return false;
+  });
   return erased;
 }
 
