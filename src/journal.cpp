@@ -2,8 +2,6 @@
 // Intents as locked files, suspects as one record per op and device; see docs/store_format.md.
 #include "journal.h"
 
-#include <fcntl.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,7 +13,7 @@
 
 #include <ejk/error.h>
 
-#include "base/file.h"
+#include "base/directory.h"
 #include "base/sha256.h"
 #include "base/utc.h"
 #include "base/warn.h"
@@ -24,6 +22,8 @@
 namespace ejk::detail {
 namespace {
 
+using base::Absent;
+using base::Directory;
 using base::FileError;
 using base::FileLock;
 using std::chrono::milliseconds;
@@ -32,16 +32,10 @@ using Suspects = std::map<std::string, int>;
 constexpr int schema = 1;
 constexpr size_t read_limit = size_t{1} << 20;
 constexpr std::string_view intent_suffix = ".intent", suspects_suffix = ".suspects";
-constexpr milliseconds patience{2'000}, pause{4};  // for a lock that is held for one small write
+constexpr FileLock::Wait patiently{milliseconds(2'000), milliseconds(4)};  // for one small write
 constexpr size_t length_digits = 10;
 
 bool not_allowed(int code) { return code == EACCES || code == EPERM || code == EROFS; }
-
-std::string random_name() {
-  uint64_t bits = 0;
-  if (::getrandom(&bits, sizeof bits, 0) != sizeof bits) bits = static_cast<uint64_t>(::getpid());
-  return fmt::format("{:016x}", bits);
-}
 
 // ---- the file of a running tuning --------------------------------------------------------------
 
@@ -126,23 +120,25 @@ struct Journal::State {
   Value environment;
   bool off;  // nothing is kept
   base::OnceWarnings warn;
+  const base::Trust trust = base::trust_from_environment();
   std::optional<FileLock> lock;  // on the intent file, as long as this tuning lives
   std::string intent_path;
-  base::Fd intent_file;
   off_t config_at = 0;
   Suspects known;                               // when last read
   std::map<std::string, std::string> verdicts;  // condemned configs of this call, and why
 
-  std::string folder() const { return root + "/journal"; }
-  std::string suspects_path(const std::string& device, const std::string& op) const {
+  Directory folder(const char* name, Absent absent) const {
+    return Directory::at(root, absent, trust).below(name, absent);
+  }
+  static std::string suspects_name(const std::string& device, const std::string& op) {
     const Value whole = Value(Value::Array{device, op});
-    return folder() + "/" + base::sha256_hex(stable_json(whole), 32).append(suspects_suffix);
+    return base::sha256_hex(stable_json(whole), 32).append(suspects_suffix);
   }
 
   void give_up(const FileError& error) {
     if (!std::exchange(off, true) && !not_allowed(error.code))
-      warn("journal", "cannot keep a journal of running configs in " + folder() + " (" +
-                          error.text() + "); a crash will not be remembered");
+      warn("journal", "cannot keep a journal of running configs in " + root + " (" + error.text() +
+                          "); a crash will not be remembered");
   }
   void pass_over(const std::string& path, const std::string& why) {
     warn("damaged", "passing over " + path + ": " + why);
@@ -150,15 +146,14 @@ struct Journal::State {
 
   // ---- suspects
 
-  Suspects read_suspects(const std::string& device, const std::string& op) {
-    const std::string path = suspects_path(device, op);
-    const auto [text, error, owner] = base::read_file(path, read_limit);
-    if (error.code == ENOENT || error.code == ENOTDIR) return {};
+  Suspects read_suspects(const Directory& in, const std::string& name) {
+    const base::FileText read = in.read(name, read_limit);
+    if (read.error.code == ENOENT || read.error.code == ENOTDIR || in.refused()) return {};
     try {
-      if (error) pass_over(path, error.text());
-      else return from_document(parse_json(text));
+      if (read.error) pass_over(in.path_of(name), read.error.text());
+      else return from_document(parse_json(read.text));
     } catch (const Error& problem) {
-      pass_over(path, problem.what());
+      pass_over(in.path_of(name), problem.what());
     }
     return {};
   }
@@ -166,19 +161,16 @@ struct Journal::State {
   // Changes the record while no other process does. False if it could not be written.
   template <class Change>
   bool change_suspects(const std::string& device, const std::string& op, Change change) {
-    const std::string locks = root + "/locks", temporary = root + "/tmp";
-    for (const std::string& directory : {locks, temporary})
-      if (const auto error = base::make_directories(directory)) return give_up(error), false;
-    const FileLock held(locks + "/journal", patience, pause, FileLock::AfterUse::keep_file);
+    const FileLock held(folder("locks", Absent::made), "journal", patiently,
+                        FileLock::AfterUse::keep_file);
     if (!held.held()) return give_up(held.error()), false;
-    Suspects suspects = read_suspects(device, op);
+    const Directory in = folder("journal", Absent::made);
+    const std::string name = suspects_name(device, op);
+    Suspects suspects = read_suspects(in, name);
     change(suspects);
-    const std::string path = suspects_path(device, op);
-    FileError error;
-    if (suspects.empty()) error = base::remove_file(path);
-    else
-      error =
-          base::replace_file(path, to_json(to_document(device, op, suspects), 1) + "\n", temporary);
+    const std::string text = to_json(to_document(device, op, suspects), 1) + "\n";
+    const FileError error =
+        suspects.empty() ? in.remove(name) : in.replace(name, text, folder("tmp", Absent::made));
     if (error && error.code != ENOENT) return give_up(error), false;
     return true;
   }
@@ -187,46 +179,47 @@ struct Journal::State {
 
   void collect() {
     if (off) return;
-    for (const std::string& name : base::list_directory(folder()))
-      if (name.ends_with(intent_suffix) && !off) collect_file(folder() + "/" + name);
-    known = read_suspects(id.device, id.op);
+    const Directory in = folder("journal", Absent::fails);
+    for (const std::string& name : in.names())
+      if (name.ends_with(intent_suffix) && !off && in.has_own_file(name)) collect_file(in, name);
+    known = read_suspects(in, suspects_name(id.device, id.op));
   }
 
   // The lock of a living tuning cannot be had.
-  void collect_file(const std::string& path) {
-    const FileLock dead(path, milliseconds(0), pause, FileLock::AfterUse::keep_file);
+  void collect_file(const Directory& in, const std::string& name) {
+    const FileLock dead(folder("journal", Absent::fails), name, {}, FileLock::AfterUse::keep_file);
     if (!dead.held()) return;
-    const auto [text, error, owner] = base::read_file(path, read_limit);
-    if (error) return pass_over(path, error.text());
+    const auto [text, error, strange] = in.read(name, read_limit);
     try {
+      if (error) throw Error(ErrorKind::io, error.text());
       const Intent left = text.empty() ? Intent{} : parse_intent(text);
       const bool kept =
           left.config.empty() ||
           change_suspects(left.device, left.op, [&](Suspects& s) { ++s[left.config]; });
-      if (kept) (void)base::remove_file(path);
+      if (kept) (void)in.remove(name);
     } catch (const Error& problem) {
-      pass_over(path, problem.what());
+      pass_over(in.path_of(name), problem.what());
     }
   }
 
   // ---- intents
 
   void open_intent() {
-    if (const auto error = base::make_directories(folder())) return give_up(error);
-    intent_path = folder() + "/" + random_name().append(intent_suffix);
-    lock.emplace(intent_path, patience, pause, FileLock::AfterUse::remove_file);
+    Directory in = folder("journal", Absent::made);
+    const std::string name = base::random_digits().append(intent_suffix);
+    intent_path = in.path_of(name);
+    lock.emplace(std::move(in), name, patiently, FileLock::AfterUse::remove_file);
     if (!lock->held()) return give_up(lock->error());
-    intent_file = base::Fd(::open(intent_path.c_str(), O_WRONLY | O_CLOEXEC));
-    if (!intent_file.valid()) return give_up({errno, "open " + intent_path});
     const std::string header = first_line(id);
     config_at = static_cast<off_t>(header.size());
-    if (const auto error = base::write_at(intent_file, header, 0, intent_path)) give_up(error);
+    if (const auto error = base::write_at(lock->file(), header, 0, intent_path)) give_up(error);
   }
 
   void write_intent(const std::string& config) {
     if (!off && !lock) open_intent();
     if (off) return;
-    if (const auto error = base::write_at(intent_file, intent_text(config), config_at, intent_path))
+    const std::string text = intent_text(config);
+    if (const auto error = base::write_at(lock->file(), text, config_at, intent_path))
       give_up(error);
   }
 };
@@ -276,13 +269,17 @@ std::optional<std::string> Journal::condemned(const Value& config) const {
   return found->second;
 }
 
+Directory journal_folder(const std::string& store_path) {
+  return Directory::at(store_path, Absent::fails, base::trust_from_environment()).below("journal");
+}
+
 std::vector<SuspectsFile> suspects_files(const std::string& store_path, const WarningSink& warn) {
-  const std::string folder = store_path + "/journal";
+  const Directory folder = journal_folder(store_path);
   std::vector<SuspectsFile> out;
-  for (const std::string& name : base::list_directory(folder)) {
+  for (const std::string& name : folder.names()) {
     if (!name.ends_with(suspects_suffix)) continue;
-    SuspectsFile file{folder + "/" + name, "", "", {}};
-    const auto [text, error, owner] = base::read_file(file.path, read_limit);
+    SuspectsFile file{name, "", "", {}};
+    const auto [text, error, strange] = folder.read(name, read_limit);
     if (error.code == ENOENT) continue;
     try {
       if (error) throw Error(ErrorKind::io, error.text());
@@ -293,24 +290,24 @@ std::vector<SuspectsFile> suspects_files(const std::string& store_path, const Wa
       file.device = device->as_string(), file.op = op->as_string();
       out.push_back(std::move(file));
     } catch (const Error& problem) {
-      warn("passing over " + file.path + ": " + problem.what());
+      warn("passing over " + folder.path_of(name) + ": " + problem.what());
     }
   }
   return out;
 }
 
 std::unique_ptr<base::FileLock> lock_suspects(const std::string& store_path) {
-  if (base::make_directories(store_path + "/locks")) return nullptr;
-  auto lock = std::make_unique<FileLock>(store_path + "/locks/journal", patience, pause,
+  const auto root = Directory::at(store_path, Absent::made, base::trust_from_environment());
+  auto lock = std::make_unique<FileLock>(root.below("locks", Absent::made), "journal", patiently,
                                          FileLock::AfterUse::keep_file);
   return lock->held() ? std::move(lock) : nullptr;
 }
 
 std::optional<Value> left_running(const std::string& store_path, int64_t process) {
-  const std::string folder = store_path + "/journal";
-  for (const std::string& name : base::list_directory(folder)) {
-    if (!name.ends_with(intent_suffix)) continue;
-    const auto [text, error, owner] = base::read_file(folder + "/" + name, read_limit);
+  const Directory folder = journal_folder(store_path);
+  for (const std::string& name : folder.names()) {
+    if (!name.ends_with(intent_suffix) || !folder.has_own_file(name)) continue;
+    const auto [text, error, strange] = folder.read(name, read_limit);
     if (error || text.empty()) continue;
     try {
       const Intent left = parse_intent(text);

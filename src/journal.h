@@ -11,7 +11,7 @@
 
 #include <ejk/store.h>
 
-#include "base/file.h"
+#include "base/directory.h"
 
 namespace ejk::detail {
 
@@ -51,13 +51,14 @@ class Journal {
   std::unique_ptr<State> state_;
 };
 
-// The record of suspects of one op and device, in the file at `path`.
+// The record of suspects of one op and device, in a file of the journal.
 struct SuspectsFile {
-  std::string path, device, op;
+  std::string name, device, op;
   std::map<std::string, int> suspects;  // configs as stable_json, and how many processes they ended
 };
 // Held while such a file is changed; nullptr if it cannot be had.
 std::unique_ptr<base::FileLock> lock_suspects(const std::string& store_path);
+base::Directory journal_folder(const std::string& store_path);
 // All of a store. Files that are no such records are passed over with a warning.
 std::vector<SuspectsFile> suspects_files(const std::string& store_path, const WarningSink& warn);
 

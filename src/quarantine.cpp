@@ -11,6 +11,7 @@
 
 #include <ejk/error.h>
 
+#include "base/directory.h"
 #include "base/sha256.h"
 #include "base/warn.h"
 #include "journal.h"
@@ -18,11 +19,17 @@
 namespace ejk {
 namespace {
 
+using base::Absent;
+using base::Directory;
+
 constexpr int schema = 1;
 constexpr size_t read_limit = size_t{1} << 20;
 constexpr std::string_view suffix = ".json";
 
-std::string folder_of(const std::string& store_path) { return store_path + "/quarantine"; }
+Directory folder_of(const std::string& store_path, Absent absent = Absent::fails,
+                    const char* name = "quarantine") {
+  return Directory::at(store_path, absent, base::trust_from_environment()).below(name, absent);
+}
 
 std::string name_of(const QuarantineRecord& r) {
   const Value whole =
@@ -58,13 +65,14 @@ QuarantineRecord from_document(const Value& document) {
 }
 
 // nullopt with the reason if the file is not the record that its name says.
-std::optional<QuarantineRecord> read_record(const std::string& path, std::string& why) {
-  const auto [text, error, owner] = base::read_file(path, read_limit);
+std::optional<QuarantineRecord> read_record(const Directory& in, const std::string& name,
+                                            std::string& why) {
+  const auto [text, error, strange] = in.read(name, read_limit);
   why = error ? error.text() : "";
   if (error) return std::nullopt;
   try {
     QuarantineRecord record = from_document(parse_json(text));
-    if (path.ends_with("/" + name_of(record))) return record;
+    if (name == name_of(record)) return record;
     why = "its name is that of another record";
   } catch (const Error& problem) {
     why = problem.what();
@@ -81,11 +89,9 @@ bool is_of(std::string_view own, std::string_view op) {
 namespace detail {
 
 base::FileError quarantine_put(const std::string& store_path, const QuarantineRecord& record) {
-  const std::string folder = folder_of(store_path), temporary = store_path + "/tmp";
-  for (const std::string& directory : {folder, temporary})
-    if (auto error = base::make_directories(directory)) return error;
   const std::string text = to_json(to_document(record), 1) + "\n";
-  return base::replace_file(folder + "/" + name_of(record), text, temporary);
+  return folder_of(store_path, Absent::made)
+      .replace(name_of(record), text, folder_of(store_path, Absent::made, "tmp"));
 }
 
 }  // namespace detail
@@ -93,13 +99,13 @@ base::FileError quarantine_put(const std::string& store_path, const QuarantineRe
 std::vector<QuarantineRecord> quarantine_list(const std::string& store_path, WarningSink warn) {
   base::OnceWarnings once(warn ? std::move(warn) : stderr_warnings());
   std::vector<QuarantineRecord> records;
-  for (const std::string& name : base::list_directory(folder_of(store_path))) {
-    const std::string path = folder_of(store_path) + "/" + name;
+  const Directory folder = folder_of(store_path);
+  for (const std::string& name : folder.names()) {
     std::string why;
-    if (auto record = read_record(path, why)) records.push_back(std::move(*record));
+    if (auto record = read_record(folder, name, why)) records.push_back(std::move(*record));
     else
-      once(folder_of(store_path),
-           "passing over " + path + ", which is no quarantine record: " + why);
+      once(folder.path(),
+           "passing over " + folder.path_of(name) + ", which is no quarantine record: " + why);
   }
   std::ranges::stable_sort(records, {},
                            [](const QuarantineRecord& r) { return std::tie(r.id.op, r.time); });
@@ -118,16 +124,15 @@ std::vector<SuspectRecord> suspect_list(const std::string& store_path, WarningSi
 size_t quarantine_clear(const std::string& store_path, std::string_view op) {
   size_t cleared = 0;
   for (const QuarantineRecord& record : quarantine_list(store_path))
-    if (is_of(record.id.op, op) &&
-        !base::remove_file(folder_of(store_path) + "/" + name_of(record)))
-      ++cleared;
+    if (is_of(record.id.op, op) && !folder_of(store_path).remove(name_of(record))) ++cleared;
   const auto all = detail::suspects_files(store_path, stderr_warnings());
   if (std::ranges::none_of(all, [&](const auto& file) { return is_of(file.op, op); }))
     return cleared;
   const auto lock = detail::lock_suspects(store_path);
   if (lock == nullptr) return cleared;
   for (const detail::SuspectsFile& file : detail::suspects_files(store_path, stderr_warnings()))
-    if (is_of(file.op, op) && !base::remove_file(file.path)) cleared += file.suspects.size();
+    if (is_of(file.op, op) && !detail::journal_folder(store_path).remove(file.name))
+      cleared += file.suspects.size();
   return cleared;
 }
 

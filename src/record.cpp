@@ -18,8 +18,8 @@
 #include <ejk/detail/hash.h>
 #include <ejk/error.h>
 
+#include "base/directory.h"
 #include "base/env.h"
-#include "base/file.h"
 #include "base/sha256.h"
 #include "base/utc.h"
 #include "base/warn.h"
@@ -29,6 +29,8 @@ namespace ejk {
 
 namespace {
 
+using base::Absent;
+using base::Directory;
 using base::FileError;
 using detail::CallTotals;
 using std::chrono::milliseconds;
@@ -36,23 +38,25 @@ using std::chrono::milliseconds;
 constexpr const char* format_directory = "v1";
 constexpr size_t read_limit = size_t{1} << 20;
 // Others hold the lock while they write some files. A lost flush is tried again.
-constexpr milliseconds lock_patience{5'000}, lock_pause{5};
+constexpr base::FileLock::Wait patiently{milliseconds(5'000), milliseconds(5)};
 
-std::string path_in(const std::string& folder, const EntryId& id) {
-  return folder + "/" + format_directory + "/" + base::file_name_of(id.device) + "/" +
-         base::file_name_of(id.op) + "/" + base::sha256_hex(id.spec, 32) + ".json";
+std::string folder_of(const EntryId& id) {
+  return format_directory + ("/" + base::file_name_of(id.device) + "/") + base::file_name_of(id.op);
 }
+std::string name_of(const EntryId& id) { return base::sha256_hex(id.spec, 32) + ".json"; }
 
-// Calls fn(path) for the file of every record.
+// Calls fn(directory, name) for the file of every record.
 template <class Fn>
-void for_each_file(const std::string& folder, Fn fn) {
-  const std::string top = folder + "/" + format_directory;
-  for (const std::string& device : base::list_directory(top))
-    for (const std::string& op : base::list_directory(top + "/" + device)) {
-      const std::string below = top + "/" + device + "/" + op;
-      for (const std::string& file : base::list_directory(below))
-        if (file.ends_with(".json")) fn(below + "/" + file);
+void for_each_file(const Directory& folder, Fn fn) {
+  const Directory top = folder.below(format_directory);
+  for (const std::string& device : top.names()) {
+    const Directory ops = top.below(device);
+    for (const std::string& op : ops.names()) {
+      const Directory below = ops.below(op);
+      for (const std::string& file : below.names())
+        if (file.ends_with(".json")) fn(below, file);
     }
+  }
 }
 
 // What a file turned out to be.
@@ -63,8 +67,8 @@ struct Loaded {
   std::string why;
 };
 
-Loaded load(const std::string& path) {
-  const auto [text, error, owner] = base::read_file(path, read_limit);
+Loaded load(const Directory& in, const std::string& name) {
+  const auto [text, error, strange] = in.read(name, read_limit);
   if (error.code == ENOENT || error.code == ENOTDIR) return {{}, true, false, ""};
   if (error) return {{}, false, error.code != EFBIG, error.text()};
   try {
@@ -186,6 +190,7 @@ struct Recording::State {
   std::string folder;
   Options options;
   base::OnceWarnings warn;
+  const base::Trust trust = base::trust_from_environment();
   const pid_t owner = ::getpid();
 
   std::mutex mutex;
@@ -293,23 +298,30 @@ struct Recording::State {
     return out;
   }
 
+  Directory open() {
+    Directory top = Directory::at(folder, Absent::made, trust);
+    if (!top.exposed().empty())
+      warn("exposed", "everyone may write to " + top.exposed() + ", where calls are recorded; " +
+                          "take that right away (chmod o-w)");
+    return top;
+  }
+
   bool flush() {
     const std::lock_guard one_at_a_time(writing);
     std::vector<Dirty> all = dirty();
     if (all.empty()) return true;
-    for (const std::string& directory : {folder + "/tmp", folder + "/" + format_directory})
-      if (const FileError error = base::make_directories(directory)) return cannot_write(error);
+    const Directory top = open(), temporary = top.below("tmp", Absent::made);
+    if (temporary.error()) return cannot_write(temporary.error());
     // Counts are read and written again: one process at a time.
-    const base::FileLock lock(folder + "/lock", lock_patience, lock_pause,
-                              base::FileLock::AfterUse::keep_file);
+    const base::FileLock lock(open(), "lock", patiently, base::FileLock::AfterUse::keep_file);
     const int code = lock.error().code;
     if (!lock.held() && code != ENOLCK && code != EOPNOTSUPP && code != ENOSYS)
       return cannot_write(lock.error());
-    if (!cleaned) base::remove_leftovers(folder + "/tmp"), cleaned = true;
+    if (!cleaned) temporary.remove_leftovers(), cleaned = true;
     files.reset();  // others may have added some since
     bool good = true;
     for (Dirty& d : all) {
-      const bool kept = write(d);
+      const bool kept = write(d, top, temporary);
       good = good && kept;
       if (!kept) continue;
       const std::lock_guard guard(mutex);
@@ -319,14 +331,16 @@ struct Recording::State {
     return good;
   }
 
-  bool write(Dirty& d) {
-    const std::string path = path_in(folder, d.call.id);
-    const Loaded present = load(path);
+  bool write(Dirty& d, const Directory& top, const Directory& temporary) {
+    const Directory in = top.below(folder_of(d.call.id), Absent::made);
+    if (in.error()) return cannot_write(in.error());
+    const std::string name = name_of(d.call.id), path = in.path_of(name);
+    const Loaded present = load(in, name);
     if (present.newer) {
       warn("kept " + path, "not writing over " + path + ": " + present.why);
       return false;
     }
-    if (present.absent && count_files() >= options.most_calls) return too_many(), false;
+    if (present.absent && count_files(top) >= options.most_calls) return too_many(), false;
     RecordedCall call = d.call;
     call.last = base::utc_now();
     if (present.call && present.call->id.spec == call.id.spec) {
@@ -346,22 +360,19 @@ struct Recording::State {
                                 " bytes of arguments is not recorded");
       return true;  // never will be
     }
-    if (const FileError error = base::make_directories(base::parent_directory(path)))
-      return cannot_write(error);
     // A record that a power cut empties is written anew; waiting for the disk would delay the end
     // of the program.
-    const FileError error =
-        base::replace_file(path, text, folder + "/tmp", base::Written::unflushed);
+    const FileError error = in.replace(name, text, temporary, base::Written::unflushed);
     if (error) return cannot_write(error);
     if (present.absent) ++*files;
     return true;
   }
 
   // Of a flush, which holds the lock: all that any process has recorded.
-  size_t count_files() {
+  size_t count_files(const Directory& top) {
     if (!files) {
       files = 0;
-      for_each_file(folder, [&](const std::string&) { ++*files; });
+      for_each_file(top, [&](const Directory&, const std::string&) { ++*files; });
     }
     return *files;
   }
@@ -458,9 +469,12 @@ Recording* detail::scoped_recording() {
 RecordedCalls read_recorded(const std::string& folder, const WarningSink& on_warning) {
   const WarningSink warn = base::warnings_to(on_warning);
   RecordedCalls out;
-  for_each_file(folder, [&](const std::string& path) {
-    Loaded loaded = load(path);
-    if (loaded.call && path_in(folder, loaded.call->id) == path) {
+  const auto top = Directory::at(folder, Absent::fails, base::trust_from_environment());
+  for_each_file(top, [&](const Directory& in, const std::string& name) {
+    Loaded loaded = load(in, name);
+    const std::string path = in.path_of(name);
+    if (loaded.call &&
+        top.path_of(folder_of(loaded.call->id) + "/" + name_of(loaded.call->id)) == path) {
       const EntryId id = loaded.call->id;
       out[id.device][id.op].insert_or_assign(id.key, std::move(*loaded.call));
     } else if (loaded.call) warn("passing over " + path + ": it is the record of another call");

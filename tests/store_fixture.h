@@ -19,6 +19,7 @@
 
 #include <ejk/store.h>
 
+#include "base/directory.h"
 #include "base/sha256.h"
 #include "sanitized.h"
 
@@ -110,6 +111,10 @@ inline std::string read_text(const std::string& path) {
 inline void write_text(const std::string& path, const std::string& text) {
   fs::create_directories(fs::path(path).parent_path());
   std::ofstream(path, std::ios::binary) << text;
+}
+
+inline base::Directory directory_at(const std::string& path) {
+  return base::Directory::at(path, base::Absent::fails, base::Trust::all);
 }
 
 // All regular files below a directory, relative to it.

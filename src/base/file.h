@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files as a shared directory needs them: written whole or not at all, locked, read with a limit.
+// Open files, limited reads and errors as values.
 //
 // Nothing here throws for what the file system does: failures are returned with errno and the step
 // that failed.
@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 
-#include <chrono>
+#include <cerrno>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,77 +38,43 @@ class Fd {
 
   bool valid() const noexcept { return fd_ >= 0; }
   int get() const noexcept { return fd_; }
+  int release() noexcept { return std::exchange(fd_, -1); }
 
  private:
   int fd_ = -1;
 };
 
+// Calls again what a signal has interrupted.
+template <typename Call>
+auto retry_interrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+FileError last_error(std::string_view step, const std::string& path);  // from errno
+
 struct FileText {
   std::string text;
-  FileError error;  // ENOENT if there is none, EFBIG if it is larger than the limit
-  uid_t owner = 0;
+  FileError error;       // ENOENT if there is none, EFBIG if it is larger than the limit
+  bool strange = false;  // belongs to neither this user nor root, or everyone may write to it
 };
-
-// This user or root.
-bool owner_is_trusted(uid_t owner);
 
 // Regular files only: a pipe or a device in the place of a file must not block its reader.
 FileText read_file(const std::string& path, size_t limit);
-
-// Replaces the file by `text`: readers see the old or the new content, also after a crash of the
-// machine if it was `flushed`. Written first to a file of a random name in `tmp_dir`, which must be
-// on the same file system.
-enum class Written { flushed, unflushed };
-FileError replace_file(const std::string& path, std::string_view text, const std::string& tmp_dir,
-                       Written how = Written::flushed);
+// The same of an open file; an invalid one is an error from errno.
+FileText read_file(const Fd& fd, const std::string& path, size_t limit);
 
 // Writes into an open file at that place, in one step where the file system takes it whole.
 FileError write_at(const Fd& fd, std::string_view text, off_t at, const std::string& path);
 
-// Removes what writers that died have left in `tmp_dir`. Files being written are locked and stay.
-void remove_leftovers(const std::string& tmp_dir);
-
-// The directory and those above it, with the mode that the umask gives.
-FileError make_directories(const std::string& path);
-
-FileError rename_file(const std::string& from, const std::string& to);
-FileError remove_file(const std::string& path);
-
 // The names in a directory, sorted, without "." and ".."; none if it cannot be read.
 std::vector<std::string> list_directory(const std::string& path);
+// The same of an open one, at most so many.
+std::vector<std::string> list_directory(Fd fd, size_t most);
 
 // Readable, safe as a file name on any file system, and different for different texts even where
 // case does not count.
 std::string file_name_of(std::string_view text);
-
-// Part of a path before its last '/'.
-std::string parent_directory(const std::string& path);
-
-// An exclusive lock between processes and threads, on a file that is made for it. The operating
-// system drops it when its holder dies.
-class FileLock {
- public:
-  enum class AfterUse { keep_file, remove_file };
-  using milliseconds = std::chrono::milliseconds;
-
-  // Tries until it has the lock, `patience` is over (error ETIMEDOUT) or something else fails.
-  // Polls, at most every `pause`: a waiter must be able to give up, and flock itself cannot.
-  FileLock(std::string path, milliseconds patience, milliseconds pause, AfterUse after_use);
-  ~FileLock();
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
-
-  bool held() const noexcept { return fd_.valid(); }
-  const FileError& error() const noexcept { return error_; }
-
- private:
-  bool try_lock();
-
-  std::string path_;
-  Fd fd_;
-  FileError error_;
-  AfterUse after_use_;
-  pid_t owner_;
-};
 
 }  // namespace ejk::base

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,7 +17,7 @@
 #include <ejk/error.h>
 #include <ejk/store.h>
 
-#include "base/file.h"
+#include "base/directory.h"
 #include "base/sha256.h"
 #include "base/warn.h"
 #include "store/checksum.h"
@@ -24,6 +25,8 @@
 namespace ejk {
 namespace {
 
+using base::Absent;
+using base::Directory;
 using base::FileError;
 using base::FileLock;
 using std::chrono::milliseconds;
@@ -47,6 +50,7 @@ struct Loaded {
   Status status;
   std::optional<Entry> entry;
   std::string why;
+  bool strange = false;  // others may have written it
 };
 
 bool is_newer_schema(const Value& document) {
@@ -54,11 +58,11 @@ bool is_newer_schema(const Value& document) {
   return schema != nullptr && schema->is_int() && schema->as_double() > entry_schema;
 }
 
-Loaded load(const std::string& path) {
+Loaded load(const Directory& in, const std::string& name) {
   using enum Loaded::Status;
-  const auto [text, error, owner] = base::read_file(path, read_limit);
-  if (error.code == ENOENT || error.code == ENOTDIR) return {absent, {}, ""};
-  if (error) return {untouchable, {}, error.text()};
+  const auto [text, error, strange] = in.read(name, read_limit);
+  if (error.code == ENOENT || error.code == ENOTDIR || in.refused()) return {absent, {}, ""};
+  if (error) return {untouchable, {}, error.text(), strange};
   try {
     const Value document = parse_json(text);
     if (is_newer_schema(document)) {
@@ -67,19 +71,25 @@ Loaded load(const std::string& path) {
               "it was written by a newer version (schema " + stable_json(*document.find("schema")) +
                   ")"};
     }
-    Loaded good{entry, entry_from_document(document), ""};
+    Loaded good{entry, entry_from_document(document), "", strange};
     const auto checksum = detail::checksum_of(text, document);
     if (checksum == detail::Checksum::wrong)
       return {altered,
               {},
               "its checksum is wrong; to have an edited entry read, remove the member "
-              "\"checksum\" from it"};
-    good.entry->trusted = checksum == detail::Checksum::right && base::owner_is_trusted(owner);
+              "\"checksum\" from it",
+              strange};
+    good.entry->trusted = checksum == detail::Checksum::right && !strange;
     return good;
   } catch (const Error& problem) {
-    return {broken, {}, problem.what()};
+    return {broken, {}, problem.what(), strange};
   }
 }
+
+// Where an entry is, below the directory of the format.
+struct Place {
+  std::string device, op, file;
+};
 
 bool serves(const Entry& entry, const EntryId& id) {
   return entry.id.device == id.device && entry.id.op == id.op && entry.id.key == id.key &&
@@ -146,8 +156,9 @@ std::string cure(int code) {
 bool cannot_lock_here(int code) { return code == ENOLCK || code == EOPNOTSUPP || code == ENOSYS; }
 
 struct HeldLease final : TuningLease {
-  HeldLease(std::string path, milliseconds patience)
-      : lock(std::move(path), patience, lease_pause, FileLock::AfterUse::remove_file) {}
+  HeldLease(Directory in, std::string name, milliseconds patience)
+      : lock(std::move(in), std::move(name), {patience, lease_pause},
+             FileLock::AfterUse::remove_file) {}
   FileLock lock;
 };
 
@@ -176,47 +187,59 @@ struct DirectoryStore::State {
   bool read_only;
   Value environment;
   base::OnceWarnings warn;
+  const base::Trust trust = base::trust_from_environment();
   std::atomic<bool> cleaned = false;
-
-  std::string directory_of(const EntryId& id) const {
-    return root + "/" + format_directory + "/" + base::file_name_of(id.device) + "/" +
-           base::file_name_of(id.op);
-  }
-  std::string file_of_key(const EntryId& id) const {
-    return directory_of(id) + "/" + base::file_name_of(id.key) + ".json";
-  }
-  std::string file_of(const EntryId& id) const {
-    if (id.spec.empty()) return file_of_key(id);
-    return directory_of(id) + "/" + base::sha256_hex(id.spec, 32) + ".json";
-  }
-  std::string temporary_directory() const { return root + "/tmp"; }
 
   const Value& own_environment() const {
     return environment.is_null() ? cpu_device().environment : environment;
   }
 
-  // Asks `visit` for the files that may hold an answer, best first, until it returns true. A key
+  // ---- places
+
+  static std::string file_of_key(const EntryId& id) { return base::file_name_of(id.key) + ".json"; }
+  static Place place_of(const EntryId& id) {
+    return {base::file_name_of(id.device), base::file_name_of(id.op),
+            id.spec.empty() ? file_of_key(id) : base::sha256_hex(id.spec, 32) + ".json"};
+  }
+  std::string path_of(const Place& place) const {
+    return root + "/" + format_directory + "/" + place.device + "/" + place.op + "/" + place.file;
+  }
+
+  Directory open(const std::string& names, Absent absent) {
+    Directory directory = Directory::at(root, absent, trust).below(names, absent);
+    if (!directory.exposed().empty())
+      warn("exposed",
+           "everyone may write to " + directory.exposed() +
+               ", and so decide what kernels run with; take that right away (chmod o-w)" +
+               (directory.refused() ? ". Until then nothing there is used" : ""));
+    return directory;
+  }
+  Directory folder_of(const Place& place, Absent absent = Absent::fails) {
+    return open(format_directory + ("/" + place.device + "/" + place.op), absent);
+  }
+
+  // Asks for the places that may hold an answer, best first, until `visit` returns true. A key
   // without its spec is the only case that lists a directory, and only if its own file does not
   // answer: names of entries with a spec begin with their key.
   template <class Visit>
-  void for_files(const EntryId& id, Visit visit) const {
-    if (!id.spec.empty() && visit(file_of(id))) return;
-    if (visit(file_of_key(id)) || !id.spec.empty() || id.key.size() != 16) return;
-    const std::string directory = directory_of(id);
-    for (const std::string& name : base::list_directory(directory)) {
-      const bool of_spec = name.size() == 32 + 5 && name.ends_with(".json");
-      if (of_spec && name.starts_with(id.key) && visit(directory + "/" + name)) return;
+  void for_places(const EntryId& id, Visit visit) {
+    Place place = place_of(id);
+    const Directory folder = folder_of(place);
+    if (visit(folder, place)) return;
+    if (!id.spec.empty()) {
+      place.file = file_of_key(id);
+      visit(folder, place);
+    } else if (id.key.size() == 16) {
+      for (std::string& name : folder.names()) {
+        const bool of_spec = name.size() == 32 + 5 && name.ends_with(".json");
+        if (!of_spec || !name.starts_with(id.key)) continue;
+        place.file = std::move(name);
+        if (visit(folder, place)) return;
+      }
     }
   }
 
   // ---- locking
-
-  // One of a fixed number of locks, so that their files do not grow with the entries.
-  std::string lock_file_of(const std::string& path) const {
-    const std::string name = path.substr(path.rfind('/') + 1);
-    const int shard = base::sha256(name)[0] % shards;
-    return root + "/locks/" + std::to_string(shard / 10) + std::to_string(shard % 10);
-  }
 
   // Where the file system has no locks, renaming still keeps every file whole.
   bool go_on_without(const FileLock& lock) {
@@ -226,112 +249,140 @@ struct DirectoryStore::State {
     return true;
   }
 
+  // One of a fixed number of locks, so that their files do not grow with the entries.
   struct Locked : FileLock {
-    Locked(State& state, const std::string& path)
-        : FileLock(state.lock_file_of(path), put_patience, put_pause, AfterUse::keep_file),
+    Locked(State& state, const std::string& file)
+        : FileLock(state.open("locks", Absent::made), shard_of(file), {put_patience, put_pause},
+                   AfterUse::keep_file),
           usable(held() || state.go_on_without(*this)) {}
+    static std::string shard_of(const std::string& file) {
+      const int shard = base::sha256(file)[0] % shards;
+      return std::to_string(shard / 10) + std::to_string(shard % 10);
+    }
     bool usable;
   };
 
   // ---- reading
 
-  std::optional<Entry> read(const std::string& path) {
-    Loaded loaded = load(path);
-    if (loaded.status == Loaded::Status::broken && !read_only) loaded = set_aside(path);
-    report(path, loaded);
+  std::optional<Entry> read(const Directory& in, const Place& place) {
+    Loaded loaded = load(in, place.file);
+    if (loaded.status == Loaded::Status::broken && !read_only && !loaded.strange)
+      loaded = set_aside(in, place);
+    report(path_of(place), loaded);
     return std::move(loaded.entry);
   }
 
   void report(const std::string& path, const Loaded& loaded) {
-    if (loaded.status == Loaded::Status::untouchable || loaded.status == Loaded::Status::altered) {
+    using enum Loaded::Status;
+    if (loaded.strange && (loaded.status == entry || loaded.status == untouchable))
+      warn("strange", path + " may have been written by another user; " +
+                          (loaded.entry ? "EJKERNEL_STORE_TRUST=strict refuses such entries"
+                                        : "such entries are not used"));
+    else if (loaded.status == untouchable || loaded.status == altered)
       warn(path, "passing over " + path + ": " + loaded.why);
-    } else if (loaded.status == Loaded::Status::broken) {
+    else if (loaded.status == broken)
       warn(path, "passing over " + path + ", which is not an entry: " + loaded.why);
-    }
   }
 
   // Looks again under the lock, because a good file may have come in its place meanwhile.
-  Loaded set_aside(const std::string& path) {
-    if (base::make_directories(root + "/locks")) return load(path);
-    const Locked lock(*this, path);
-    Loaded again = load(path);
-    if (lock.usable && again.status == Loaded::Status::broken) rename_bad(path, again.why);
+  Loaded set_aside(const Directory& in, const Place& place) {
+    const Locked lock(*this, place.file);
+    Loaded again = load(in, place.file);
+    if (lock.usable && again.status == Loaded::Status::broken) rename_bad(in, place, again.why);
     return again;
   }
 
-  void rename_bad(const std::string& path, const std::string& why) {
-    const std::string aside = path + ".bad";
-    if (const FileError error = base::rename_file(path, aside)) return cannot_write(error);
-    warn(path, path + " is not an entry and was set aside as " + aside + ": " + why);
+  void rename_bad(const Directory& in, const Place& place, const std::string& why) {
+    if (const FileError error = in.rename(place.file, place.file + ".bad"))
+      return cannot_write(error);
+    const std::string path = path_of(place);
+    warn(path, path + " is not an entry and was set aside as " + path + ".bad: " + why);
   }
 
   // ---- writing
 
   void cannot_write(const FileError& error) {
+    if (trust == base::Trust::strict && error.code == EPERM) return;  // said where it was opened
     warn("unwritable", "cannot keep tuning results in " + root + " (" + error.text() +
                            "). To keep them, " + cure(error.code) +
                            " set EJKERNEL_PERSISTENT_CACHE_DIR to another directory");
   }
-
-  FileError prepare(const std::string& path) {
-    for (const std::string& directory :
-         {base::parent_directory(path), root + "/locks", temporary_directory()}) {
-      if (auto error = base::make_directories(directory)) return error;
-    }
-    if (!cleaned.exchange(true)) base::remove_leftovers(temporary_directory());
-    return {};
-  }
-
-  bool write(const std::string& path, const Entry& entry) {
-    std::string why;
-    const auto text = readable_text(entry, why);
-    if (!text) {
-      warn("unreadable " + path,
-           "[" + entry.id.op + "] not keeping an entry that could not be read back: " + why);
-      return false;
-    }
-    const FileError error = base::replace_file(path, *text, temporary_directory());
+  bool written(const FileError& error) {
     if (error) cannot_write(error);
     return !error;
   }
 
+  bool write(const Directory& in, const Directory& temporary, const Place& place,
+             const Entry& entry) {
+    std::string why;
+    const auto text = readable_text(entry, why);
+    if (!text) {
+      warn("unreadable " + path_of(place),
+           "[" + entry.id.op + "] not keeping an entry that could not be read back: " + why);
+      return false;
+    }
+    return written(in.replace(place.file, *text, temporary));
+  }
+
   // True if the file's place is free for `entry`; false if what is there must stay.
-  bool make_room(const std::string& path, const Entry& entry, const Loaded& present) {
+  bool make_room(const Directory& in, const Place& place, const Entry& entry,
+                 const Loaded& present) {
     if (present.status == Loaded::Status::untouchable) {
+      const std::string path = path_of(place);
       warn("kept " + path, "not writing over " + path + ": " + present.why);
       return false;
     }
     if (present.status == Loaded::Status::broken || present.status == Loaded::Status::altered)
-      rename_bad(path, present.why);
-    if (present.entry && !same_id(present.entry->id, entry.id)) {
-      rename_bad(path, "it is the entry of another call");
-    }
+      rename_bad(in, place, present.why);
+    if (present.entry && !same_id(present.entry->id, entry.id))
+      rename_bad(in, place, "it is the entry of another call");
     return true;
   }
 
-  bool put_locked(const std::string& path, const Entry& entry, bool replace) {
-    const Loaded present = load(path);
-    if (!make_room(path, entry, present)) return false;
-    if (!present.entry || !same_id(present.entry->id, entry.id)) return write(path, entry);
+  bool put(const Entry& entry, bool replace) {
+    const Place place = place_of(entry.id);
+    const Directory folder = folder_of(place, Absent::made);
+    if (folder.error()) return written(folder.error());
+    const Directory temporary = open("tmp", Absent::made);
+    if (!cleaned.exchange(true)) temporary.remove_leftovers();
+    const Locked lock(*this, place.file);
+    if (!lock.usable) return written(lock.error());
+    const Loaded present = load(folder, place.file);
+    if (!make_room(folder, place, entry, present)) return false;
+    if (!present.entry || !same_id(present.entry->id, entry.id))
+      return write(folder, temporary, place, entry);
     if (!replace && !better_evidence(entry, *present.entry, own_environment())) return true;
     Entry with_unknown = entry;
     with_unknown.extra = merged(present.entry->extra, entry.extra);
-    return write(path, with_unknown);
+    return write(folder, temporary, place, with_unknown);
   }
 
-  bool erase_file(const std::string& path, const EntryId& id) {
-    if (load(path).status == Loaded::Status::absent) return false;
-    if (const FileError error = prepare(path)) {
-      cannot_write(error);
-      return false;
-    }
-    const Locked lock(*this, path);
-    if (!lock.usable) return false;
-    const Loaded loaded = load(path);
+  bool erase_file(const Directory& in, const Place& place, const EntryId& id) {
+    if (load(in, place.file).status == Loaded::Status::absent) return false;
+    const Locked lock(*this, place.file);
+    if (!lock.usable) return written(lock.error());
+    const Loaded loaded = load(in, place.file);
     if (!loaded.entry || !serves(*loaded.entry, id)) return false;
-    const FileError error = base::remove_file(path);
-    if (error) cannot_write(error);
-    return !error;
+    return written(in.remove(place.file));
+  }
+
+  void report_foreign(const Place& place) {
+    const std::string path = path_of(place);
+    warn(path, "passing over " + path + ": it is the entry of another call");
+  }
+
+  // False once `visit` has returned false.
+  bool visit_folder(const std::string& device, const std::string& op,
+                    const std::function<bool(const Entry&)>& visit) {
+    const Directory folder = folder_of({device, op, ""});
+    for (const std::string& file : folder.names()) {
+      const Place place{device, op, file};
+      const auto entry = file.ends_with(".json") ? read(folder, place) : std::nullopt;
+      if (!entry) continue;
+      if (path_of(place_of(entry->id)) != path_of(place)) report_foreign(place);
+      else if (!visit(*entry)) return false;
+    }
+    return true;
   }
 };
 
@@ -342,10 +393,10 @@ DirectoryStore::~DirectoryStore() = default;
 
 std::optional<Entry> DirectoryStore::get(const EntryId& id) {
   std::optional<Entry> found;
-  state_->for_files(id, [&](const std::string& path) {
-    found = state_->read(path);
+  state_->for_places(id, [&](const Directory& in, const Place& place) {
+    found = state_->read(in, place);
     if (!found || serves(*found, id)) return found.has_value();
-    state_->warn(path, "passing over " + path + ": it is the entry of another call");
+    state_->report_foreign(place);
     found.reset();
     return false;
   });
@@ -353,63 +404,35 @@ std::optional<Entry> DirectoryStore::get(const EntryId& id) {
 }
 
 bool DirectoryStore::put(const Entry& entry, bool replace) {
-  if (state_->read_only) {
-    state_->warn("read-only", "not writing to " + state_->root + ": it was opened read-only");
-    return false;
-  }
-  const std::string path = file_of(entry.id);
-  if (const FileError error = state_->prepare(path)) {
-    state_->cannot_write(error);
-    return false;
-  }
-  const State::Locked lock(*state_, path);
-  if (!lock.usable) {
-    state_->cannot_write(lock.error());
-    return false;
-  }
-  return state_->put_locked(path, entry, replace);
+  if (!state_->read_only) return state_->put(entry, replace);
+  state_->warn("read-only", "not writing to " + state_->root + ": it was opened read-only");
+  return false;
 }
 
 bool DirectoryStore::erase(const EntryId& id) {
-  if (state_->read_only) return false;
   bool erased = false;
-  state_->for_files(id, [&](const std::string& path) {
-    erased |= state_->erase_file(path, id);
+  if (state_->read_only) return erased;
+  state_->for_places(id, [&](const Directory& in, const Place& place) {
+    erased |= state_->erase_file(in, place, id);
     return false;
   });
   return erased;
 }
 
 void DirectoryStore::for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) {
-  const std::string top = state_->root + "/" + format_directory;
-  for (const std::string& device : base::list_directory(top)) {
-    const std::string below = top + "/" + device;
-    const auto ops = op.empty() ? base::list_directory(below) : std::vector{base::file_name_of(op)};
-    for (const std::string& name : ops) {
-      const std::string directory = below + "/" + name;
-      for (const std::string& file : base::list_directory(directory)) {
-        if (!file.ends_with(".json")) continue;
-        const std::string path = directory + "/" + file;
-        const auto entry = state_->read(path);
-        if (!entry) continue;
-        if (file_of(entry->id) != path)
-          state_->warn(path, "passing over " + path + ": it is the entry of another call");
-        else if (!visit(*entry)) return;
-      }
-    }
+  const Directory top = state_->open(format_directory, Absent::fails);
+  for (const std::string& device : top.names()) {
+    const auto ops = op.empty() ? top.below(device).names() : std::vector{base::file_name_of(op)};
+    for (const std::string& name : ops)
+      if (!state_->visit_folder(device, name, visit)) return;
   }
 }
 
 std::unique_ptr<TuningLease> DirectoryStore::lease(const EntryId& id, milliseconds patience) {
   if (state_->read_only) return nullptr;
-  const std::string directory = state_->root + "/leases";
-  if (const FileError error = base::make_directories(directory)) {
-    state_->cannot_write(error);
-    return nullptr;
-  }
   const Value whole = Value(Value::Array{id.device, id.op, id.key, id.spec});
   const std::string name = base::sha256_hex(stable_json(whole), 32) + ".lock";
-  auto held = std::make_unique<HeldLease>(directory + "/" + name, patience);
+  auto held = std::make_unique<HeldLease>(state_->open("leases", Absent::made), name, patience);
   if (held->lock.held()) return held;
   const FileError& error = held->lock.error();
   if (error.code != ETIMEDOUT && !state_->go_on_without(held->lock)) state_->cannot_write(error);
@@ -420,6 +443,8 @@ std::string DirectoryStore::where() const { return state_->root; }
 
 bool DirectoryStore::writable() const { return !state_->read_only; }
 
-std::string DirectoryStore::file_of(const EntryId& id) const { return state_->file_of(id); }
+std::string DirectoryStore::file_of(const EntryId& id) const {
+  return state_->path_of(State::place_of(id));
+}
 
 }  // namespace ejk

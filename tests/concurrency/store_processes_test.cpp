@@ -17,7 +17,7 @@
 
 #include <ejk/store.h>
 
-#include "base/file.h"
+#include "base/directory.h"
 #include "store_fixture.h"
 
 namespace ejk {
@@ -271,7 +271,8 @@ TEST(StoreProcesses, ALockFileThatIsRemovedAfterUseLocksAllTheSame) {
   for (int t = 0; t < 4; ++t) {
     workers.emplace_back([&] {
       for (int i = 0; i < 300; ++i) {
-        const FileLock lock(scratch / "lock", milliseconds(60'000), milliseconds(1),
+        const FileLock lock(directory_at(scratch.path()), "lock",
+                            {milliseconds(60'000), milliseconds(1)},
                             FileLock::AfterUse::remove_file);
         ASSERT_TRUE(lock.held()) << lock.error().text();
         EXPECT_EQ(holders.fetch_add(1), 0);
@@ -285,7 +286,7 @@ TEST(StoreProcesses, ALockFileThatIsRemovedAfterUseLocksAllTheSame) {
 TEST(StoreProcesses, AForkedChildDoesNotKeepItsParentsLock) {
   const Scratch scratch;
   const auto lock = [&] {
-    return std::make_unique<FileLock>(scratch / "lock", milliseconds(0), milliseconds(1),
+    return std::make_unique<FileLock>(directory_at(scratch.path()), "lock", FileLock::Wait{},
                                       FileLock::AfterUse::keep_file);
   };
   auto first = lock();
@@ -301,11 +302,12 @@ TEST(StoreProcesses, AForkedChildDoesNotKeepItsParentsLock) {
 
 TEST(StoreProcesses, ACleanerNeverTakesAFileBeingWritten) {
   const Scratch scratch(memory_directory());
+  const base::Directory directory = directory_at(scratch.path());
   std::jthread cleaner([&](const std::stop_token& stop) {
-    while (!stop.stop_requested()) base::remove_leftovers(scratch.path());
+    while (!stop.stop_requested()) directory.remove_leftovers();
   });
   for (int i = 0; i < (sanitized ? 2000 : 20'000); ++i) {
-    const auto error = base::replace_file(scratch / "file", "text", scratch.path());
+    const auto error = directory.replace("file", "text", directory);
     ASSERT_FALSE(error) << error.text();
   }
   EXPECT_EQ(read_text(scratch / "file"), "text");

@@ -90,9 +90,8 @@ TEST_F(RecordFaults, AKilledProcessLosesNothingThatWasWrittenAndHoldsNobodyUp) {
   EXPECT_TRUE(recording->flush());
   const auto x8 = std::vector<float>(8);
   std::vector<float> y{0};
-  EXPECT_EQ(calls().at(ejk::Executor(ejk::SelectorOptions{})
-                           .describe(fakes::Show{}, x8, y)
-                           .call_key())
+  EXPECT_EQ(calls()
+                .at(ejk::Executor(ejk::SelectorOptions{}).describe(fakes::Show{}, x8, y).call_key())
                 .calls,
             11u);
   EXPECT_THAT(said.take(), IsEmpty());
@@ -154,6 +153,32 @@ TEST_F(RecordFaults, ARecordOfAnotherCallIsNotTakenForThisOne) {
   write_text(path, text);
   EXPECT_THAT(ejk::read_recorded(folder(), said.sink()), IsEmpty());
   EXPECT_THAT(said.take(), ElementsAre(HasSubstr("the record of another call")));
+}
+
+TEST_F(RecordFaults, LinksAreNotFollowed) {
+  make_calls(open(), 8, 1);
+  const fs::path record = file(), op = record.parent_path(), device = op.parent_path();
+  for (const fs::path& place : {record, op, device, device.parent_path(),
+                                fs::path(folder()) / "tmp", fs::path(folder()) / "lock"}) {
+    SCOPED_TRACE(place);
+    const Scratch elsewhere;
+    fs::rename(place, elsewhere / "target");
+    fs::create_symlink(elsewhere / "target", place);
+    const auto content = [&] {
+      std::map<std::string, std::string> out;
+      for (const std::string& name : files_below(elsewhere.path()))
+        out[name] = read_text(elsewhere / name);
+      return out;
+    };
+    const auto before = content();
+    const auto recording = open();
+    make_calls(recording, 8, 1);
+    EXPECT_FALSE(recording->flush());
+    EXPECT_EQ(content(), before);
+    EXPECT_TRUE(fs::is_symlink(place));
+    fs::remove(place);
+    fs::rename(elsewhere / "target", place);
+  }
 }
 
 TEST_F(RecordFaults, RecordsOfANewerVersionStay) {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@
 #include <ejk/error.h>
 #include <ejk/store.h>
 
-#include "base/file.h"
+#include "base/directory.h"
 #include "store_fixture.h"
 
 namespace ejk {
@@ -201,9 +202,12 @@ TEST_F(StoreFaults, APipeInThePlaceOfAFileDoesNotBlock) {
 TEST_F(StoreFaults, AnUnreadableFileIsNeverTouched) {
   store.put(make_entry(id, 1, 1));
   ASSERT_EQ(::chmod(place(id).c_str(), 0), 0);
-  set_directory_modes(root(), 0777);
+  for (const auto& item : fs::recursive_directory_iterator(root())) {  // shared by a group
+    ASSERT_EQ(::chown(item.path().c_str(), ::getuid(), ::getuid() == 0 ? 65534 : ::getgid()), 0);
+  }
+  set_directory_modes(root(), 0775);
   for (const auto& lock : fs::directory_iterator(root() + "/locks")) {
-    fs::permissions(lock.path(), fs::perms(0666));
+    fs::permissions(lock.path(), fs::perms(0664));
   }
   EXPECT_TRUE(as_nobody([&] {
     Warnings said;
@@ -390,7 +394,7 @@ TEST_F(StoreFaults, LeftoversOfTheDeadAreRemovedAndFilesInUseStay) {
   write_text(root() + "/tmp/keep.txt", "not ours");
   const std::string in_use = root() + "/tmp/fedcba9876543210.tmp";
   write_text(in_use, "being written");
-  const base::FileLock writer(in_use, milliseconds(0), milliseconds(1),
+  const base::FileLock writer(directory_at(root() + "/tmp"), "fedcba9876543210.tmp", {},
                               base::FileLock::AfterUse::keep_file);
   ASSERT_TRUE(writer.held());
   EXPECT_FALSE(store.get(id));
