@@ -4,9 +4,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <random>
 #include <utility>
 
 #include <fmt/format.h>
@@ -32,7 +34,7 @@ using Suspects = std::map<std::string, int>;
 constexpr int schema = 1;
 constexpr size_t read_limit = size_t{1} << 20;
 constexpr std::string_view intent_suffix = ".intent", suspects_suffix = ".suspects";
-constexpr FileLock::Wait patiently{milliseconds(2'000), milliseconds(4)};  // for one small write
+constexpr FileLock::Wait patiently{milliseconds(1'000), milliseconds(4)};  // for one small write
 constexpr size_t length_digits = 10;
 
 bool not_allowed(int code) { return code == EACCES || code == EPERM || code == EROFS; }
@@ -125,7 +127,7 @@ struct Journal::State {
   std::string intent_path;
   off_t config_at = 0;
   Suspects known;                               // when last read
-  std::map<std::string, std::string> verdicts;  // condemned configs of this call, and why
+  std::map<std::string, std::string> verdicts;  // configs condemned by this tuning, and why
 
   Directory folder(const char* name, Absent absent) const {
     return Directory::at(root, absent, trust).below(name, absent);
@@ -169,26 +171,36 @@ struct Journal::State {
     Suspects suspects = read_suspects(in, name);
     change(suspects);
     const std::string text = to_json(to_document(device, op, suspects), 1) + "\n";
-    const FileError error =
-        suspects.empty() ? in.remove(name) : in.replace(name, text, folder("tmp", Absent::made));
+    // Not flushed: what a power cut takes away would only have been tried last.
+    const FileError error = suspects.empty() ? in.remove(name)
+                                             : in.replace(name, text, folder("tmp", Absent::made),
+                                                          base::Written::unflushed);
     if (error && error.code != ENOENT) return give_up(error), false;
     return true;
   }
 
   // ---- what dead processes left behind
 
+  // A few at a time, because anyone may have left any number. From a random one on, so that those
+  // that stay do not hide the others for ever.
   void collect() {
     if (off) return;
+    constexpr size_t most_names = 1000, most_dead = 16;
     const Directory in = folder("journal", Absent::fails);
-    for (const std::string& name : in.names())
-      if (name.ends_with(intent_suffix) && !off && in.has_own_file(name)) collect_file(in, name);
+    std::vector<std::string> names = in.names(most_names);
+    std::erase_if(names, [](const std::string& name) { return !name.ends_with(intent_suffix); });
+    if (!names.empty())
+      std::ranges::rotate(names, names.begin() + std::random_device()() % names.size());
+    size_t dead = 0;
+    for (size_t i = 0; i < names.size() && dead < most_dead && !off; ++i)
+      if (in.has_own_file(names[i])) dead += collect_file(in, names[i]);
     known = read_suspects(in, suspects_name(id.device, id.op));
   }
 
-  // The lock of a living tuning cannot be had.
-  void collect_file(const Directory& in, const std::string& name) {
+  // False for a living tuning: its lock cannot be had.
+  bool collect_file(const Directory& in, const std::string& name) {
     const FileLock dead(folder("journal", Absent::fails), name, {}, FileLock::AfterUse::keep_file);
-    if (!dead.held()) return;
+    if (!dead.held()) return false;
     const auto [text, error, strange] = in.read(name, read_limit);
     try {
       if (error) throw Error(ErrorKind::io, error.text());
@@ -200,6 +212,7 @@ struct Journal::State {
     } catch (const Error& problem) {
       pass_over(in.path_of(name), problem.what());
     }
+    return true;
   }
 
   // ---- intents
@@ -228,14 +241,6 @@ Journal::Journal(std::string store_path, EntryId id, Value environment, WarningS
     : state_(std::make_unique<State>(std::move(store_path), std::move(id), std::move(environment),
                                      std::move(warn))) {
   state_->collect();
-  if (state_->off) return;
-  const auto sink = [this](const std::string& text) { state_->warn("damaged", text); };
-  for (const QuarantineRecord& r : quarantine_list(state_->root, sink)) {
-    const EntryId& mine = state_->id;
-    if (r.id.device == mine.device && r.id.op == mine.op && r.id.key == mine.key &&
-        r.id.spec == mine.spec && r.environment == state_->environment)
-      state_->verdicts[stable_json(r.config)] = r.why;
-  }
 }
 
 Journal::~Journal() = default;
@@ -265,8 +270,9 @@ void Journal::condemn(const Value& config, std::string why) {
 
 std::optional<std::string> Journal::condemned(const Value& config) const {
   const auto found = state_->verdicts.find(stable_json(config));
-  if (found == state_->verdicts.end()) return std::nullopt;
-  return found->second;
+  if (found != state_->verdicts.end()) return found->second;
+  if (state_->off) return std::nullopt;
+  return quarantine_reason(state_->root, {state_->id, config, state_->environment, "", ""});
 }
 
 Directory journal_folder(const std::string& store_path) {

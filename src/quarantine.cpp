@@ -94,6 +94,13 @@ base::FileError quarantine_put(const std::string& store_path, const QuarantineRe
       .replace(name_of(record), text, folder_of(store_path, Absent::made, "tmp"));
 }
 
+std::optional<std::string> quarantine_reason(const std::string& store_path,
+                                             const QuarantineRecord& record) {
+  std::string why;
+  const auto found = read_record(folder_of(store_path), name_of(record), why);
+  return found ? std::optional(found->why) : std::nullopt;
+}
+
 }  // namespace detail
 
 std::vector<QuarantineRecord> quarantine_list(const std::string& store_path, WarningSink warn) {

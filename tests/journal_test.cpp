@@ -191,6 +191,25 @@ TEST_F(JournalTest, DamagedAndForeignFilesArePassedOverWithOneWarning) {
   EXPECT_EQ(read_text(root() + "/journal/notes.txt"), "mine");
 }
 
+TEST_F(JournalTest, OfThousandsOfIntentsATuningCollectsAFew) {
+  constexpr size_t planted = 2000;
+  for (size_t n = 0; n < planted; ++n)
+    write_text(root() + "/journal/" + std::to_string(n) + ".intent",
+               "{\"device\":\"d\",\"op\":\"o@v1\",\"schema\":1}\n0000000011 {\"block\":1}\n");
+  EXPECT_EQ(open({"d", "o@v1", "k", ""}).suspects(), (Suspects{{text(1), 16}}));
+  EXPECT_EQ(files_below(root() + "/journal").size(), planted - 16 + 1);
+  EXPECT_EQ(open({"d", "o@v1", "k", ""}).suspects(), (Suspects{{text(1), 32}}));
+}
+
+TEST_F(JournalTest, OfThousandsOfQuarantineRecordsATuningReadsItsOwn) {
+  open().condemn(block(5), "crashed");
+  write_text(root() + "/quarantine/0123.json", "is not read");
+  Journal journal = open();
+  EXPECT_EQ(journal.condemned(block(5)), "crashed");
+  EXPECT_FALSE(journal.condemned(block(6)));
+  EXPECT_EQ(warnings.count(), 0u) << warnings.text();
+}
+
 TEST_F(JournalTest, ACutOffIntentIsPassedOver) {
   write_text(root() + "/journal/0.intent", R"({"device":"d","op":"o@v1","schema":1})"
                                            "\n0000000099 {\"block\":1}\n");
