@@ -13,7 +13,8 @@ namespace ejk {
 
 namespace {
 
-// Long enough for another process to finish the same tuning; after that it counts as stuck.
+// Long enough for another process to finish the same tuning; after that it counts as stuck. One
+// that is silent is not waited for (Store::lease).
 std::chrono::milliseconds patience_for(const AutotunePolicy& policy) {
   constexpr double most = 1e6;  // seconds: a budget without limit must not overflow the clock
   const double budget = policy.budget_seconds < most ? std::max(0., policy.budget_seconds) : most;
@@ -105,6 +106,7 @@ auto ConfigSelectorChain::tune_alone(Call& call) -> std::optional<Found> {
   if (options_.persistent && options_.persist_autotune) {
     const double asked = seconds_now();
     lease = options_.persistent->lease(call.id, patience_for(call.policy));
+    call.lease = lease.get();
     detail::announce_wait(seconds_now() - asked, call.id.op, options_.on_warning);
     // Another process may have finished it while this one waited.
     if (auto found = from_persistent(call)) return found;
@@ -266,6 +268,7 @@ TuneTask ConfigSelectorChain::task_of(const Call& call, Trial& trial,
       if (options_.on_progress) options_.on_progress(p);
     };
   task.stop = options_.stop;
+  task.lease = call.lease;
   if (call.unfinished) {
     task.known = call.unfinished->candidates;
     task.known_winner = call.unfinished->config;

@@ -99,6 +99,7 @@ struct ConfigSelectorChain::Call {
   std::optional<Entry> unfinished;            // a stored tuning to go on with,
   std::optional<Checked> unfinished_config;   // what it came to so far,
   double resume_seconds = 0;                  // for so long; 0: for the whole budget
+  TuningLease* lease = nullptr;               // while this call's tuning runs
   bool by_hand = false;                       // nobody waits who did not ask for a tuning
   double started;
   uint64_t generation;  // of the cache when the call began

@@ -38,7 +38,7 @@ using std::chrono::milliseconds;
 constexpr const char* format_directory = "v1";
 constexpr size_t read_limit = size_t{1} << 20;
 // Others hold the lock while they write some files. A lost flush is tried again.
-constexpr base::FileLock::Wait patiently{milliseconds(5'000), milliseconds(5)};
+constexpr base::FileLock::Wait patiently{milliseconds(1'000), milliseconds(5)};
 
 std::string folder_of(const EntryId& id) {
   return format_directory + ("/" + base::file_name_of(id.device) + "/") + base::file_name_of(id.op);

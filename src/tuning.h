@@ -101,7 +101,12 @@ struct Tuning {
   double elapsed() const;
   // The budget is used up, or somebody wants it to end.
   bool spent() const { return stopped() || stopwatch->now() >= deadline; }
-  bool stopped() const { return task.stop != nullptr && task.stop->load(); }
+  // Asked between all runs and several times a second during first runs, so this is also where
+  // those who wait for this tuning hear that it goes on.
+  bool stopped() const {
+    if (task.lease != nullptr) task.lease->refresh();
+    return task.stop != nullptr && task.stop->load();
+  }
   // No run may begin or go on: somebody wants it to end, or the budget is spent and there is
   // something to show for it.
   bool has_enough() const;

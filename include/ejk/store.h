@@ -47,9 +47,9 @@ struct Evidence {
   double seconds = 0, seconds_low = 0, seconds_high = 0;  // of the chosen config, with interval
   double heuristic_seconds = 0;  // in the same race; 0: the kernel has no heuristic
   double speedup = 0, speedup_low = 0, speedup_high = 0;  // heuristic over chosen, paired
-  double noise = 0;      // half-width of the interval of the incumbent's time, relative
-  int samples = 0;       // rounds the chosen config took part in
-  bool complete = true;  // false: cut by the budget, or a candidate could not be tried
+  double noise = 0;            // half-width of the interval of the incumbent's time, relative
+  int samples = 0;             // rounds the chosen config took part in
+  bool complete = true;        // false: cut by the budget, or a candidate could not be tried
   double tuning_seconds = 0;   // spent on finding it, by all tunings that went on with each other
   double resumed_seconds = 0;  // of these, by calls, since it was last complete
   std::string strategy;  // "race", "single run", or the search before the race: "auto", "random"...
@@ -86,8 +86,9 @@ struct Entry {
   // Members this version does not know; written back as they were. Those inside "device",
   // "evidence" and "candidates" stand under these names.
   Value extra;
-  // Not part of the document: its checksum is right and its file belongs to this user or to root.
-  // A store writes an entry that is not trusted without a checksum, so that it stays so.
+  // Not part of the document: its checksum is right, and its file belongs to this user or to root
+  // and is not for everyone to write. A store writes an entry that is not trusted without a
+  // checksum, so that it stays so.
   bool trusted = true;
 };
 
@@ -107,6 +108,8 @@ bool better_evidence(const Entry& candidate, const Entry& present, const Value& 
 class TuningLease {
  public:
   virtual ~TuningLease() = default;
+  // To be called several times a second: who waits for the lease does not wait for a silent holder.
+  virtual void refresh() {}
 };
 
 // A place where entries are kept. Implementations are safe to use from several threads; a failure
@@ -123,7 +126,8 @@ class Store {
   // Visits every readable entry of that op ("" for all) until `visit` returns false.
   virtual void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) = 0;
   // The right to tune this key: at once, or after another holder is done or dead. nullptr if
-  // another one still holds it after `patience`, or if this store cannot lock.
+  // another one still holds it after `patience` or was not heard of for a second, or if this store
+  // cannot lock.
   virtual std::unique_ptr<TuningLease> lease(const EntryId& id,
                                              std::chrono::milliseconds patience) = 0;
   // Where it is, for people.

@@ -132,6 +132,7 @@ struct TuneTask {
   ProgressSink on_progress = {};
   // Set from elsewhere (a signal handler) to end the tuning with what it has.
   const std::atomic<bool>* stop = nullptr;
+  TuningLease* lease = nullptr;  // is refreshed between runs
 };
 
 struct TuneResult {

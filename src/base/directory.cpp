@@ -264,7 +264,8 @@ FileLock::FileLock(Directory in, std::string name, Wait wait, AfterUse after_use
   for (clock::duration pause = std::chrono::microseconds(100); !try_lock(); pause *= 2) {
     if (error_) return;
     const auto left = end - clock::now();
-    if (left <= clock::duration::zero()) {
+    const bool silent = wait.silent_looks > 0 && silent_looks_ >= wait.silent_looks;
+    if (left <= clock::duration::zero() || silent) {
       error_ = {ETIMEDOUT, "lock " + in_.path_of(name_)};
       return;
     }
@@ -281,13 +282,25 @@ bool FileLock::try_lock() {
     return false;
   }
   if (!lock_now(fd)) {
-    if (errno != EWOULDBLOCK) error_ = last_error("lock", in_.path_of(name_));
+    if (errno == EWOULDBLOCK) look_for_sign(fd);
+    else error_ = last_error("lock", in_.path_of(name_));
     return false;
   }
   if (!in_.still_names(name_, fd)) return false;
   fd_ = std::move(fd);
   return true;
 }
+
+// A sign is a new time of change; whose clock it is of does not matter.
+void FileLock::look_for_sign(const Fd& fd) {
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return;
+  const timespec sign = std::exchange(last_sign_, info.st_mtim);
+  const bool same = sign.tv_sec == last_sign_.tv_sec && sign.tv_nsec == last_sign_.tv_nsec;
+  silent_looks_ = same ? silent_looks_ + 1 : 0;
+}
+
+void FileLock::give_sign() { ::futimens(fd_.get(), nullptr); }
 
 // Unlocked by hand because children forked meanwhile share the lock, and not by those children,
 // because they share it.

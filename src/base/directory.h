@@ -4,6 +4,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <time.h>
 
 #include <chrono>
 #include <string>
@@ -87,6 +88,9 @@ class FileLock {
   // Polls, at most every `pause`: a waiter must be able to give up, and flock itself cannot.
   struct Wait {
     milliseconds patience, pause;
+    // Gives up after so many looks in a row without a sign of the holder; 0: never. Looks and not
+    // a time, so that no holder seems silent because the whole machine stood still.
+    int silent_looks = 0;
   };
 
   FileLock(Directory in, std::string name, Wait wait, AfterUse after_use);
@@ -97,9 +101,11 @@ class FileLock {
   bool held() const noexcept { return fd_.valid(); }
   const FileError& error() const noexcept { return error_; }
   const Fd& file() const noexcept { return fd_; }
+  void give_sign();  // to those who wait
 
  private:
   bool try_lock();
+  void look_for_sign(const Fd& fd);
 
   Directory in_;
   std::string name_;
@@ -107,6 +113,8 @@ class FileLock {
   FileError error_;
   AfterUse after_use_;
   pid_t owner_;
+  timespec last_sign_{};
+  int silent_looks_ = 0;
 };
 
 }  // namespace ejk::base

@@ -36,7 +36,10 @@ constexpr size_t read_limit = size_t{16} << 20;
 constexpr int shards = 64;
 // A put holds its lock for one read and one flushed write. Whoever needs longer is stopped or on
 // a dead file system, and a lost put is better than a stalled call.
-constexpr milliseconds put_patience{10'000}, put_pause{4}, lease_pause{20};
+constexpr milliseconds put_patience{1'000}, stalled_patience{50}, put_pause{4};
+// A holder that tunes gives ten signs in the time after which it counts as silent.
+constexpr milliseconds lease_pause{20}, refresh_pause{100};
+constexpr int silent_looks = 50;  // one every lease_pause: a second
 
 // What a file turned out to be.
 struct Loaded {
@@ -157,9 +160,18 @@ bool cannot_lock_here(int code) { return code == ENOLCK || code == EOPNOTSUPP ||
 
 struct HeldLease final : TuningLease {
   HeldLease(Directory in, std::string name, milliseconds patience)
-      : lock(std::move(in), std::move(name), {patience, lease_pause},
+      : lock(std::move(in), std::move(name), {patience, lease_pause, silent_looks},
              FileLock::AfterUse::remove_file) {}
+
+  void refresh() override {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - refreshed < refresh_pause) return;
+    refreshed = now;
+    lock.give_sign();
+  }
+
   FileLock lock;
+  std::chrono::steady_clock::time_point refreshed{};
 };
 
 std::string absolute_path(const std::string& path) {
@@ -189,6 +201,7 @@ struct DirectoryStore::State {
   base::OnceWarnings warn;
   const base::Trust trust = base::trust_from_environment();
   std::atomic<bool> cleaned = false;
+  std::atomic<bool> stalled = false;  // the last lock could not be had in time
 
   const Value& own_environment() const {
     return environment.is_null() ? cpu_device().environment : environment;
@@ -249,12 +262,16 @@ struct DirectoryStore::State {
     return true;
   }
 
-  // One of a fixed number of locks, so that their files do not grow with the entries.
+  // One of a fixed number of locks, so that their files do not grow with the entries. Who has
+  // waited in vain hardly waits for the next ones, until one can be had again.
   struct Locked : FileLock {
     Locked(State& state, const std::string& file)
-        : FileLock(state.open("locks", Absent::made), shard_of(file), {put_patience, put_pause},
+        : FileLock(state.open("locks", Absent::made), shard_of(file),
+                   {state.stalled ? stalled_patience : put_patience, put_pause},
                    AfterUse::keep_file),
-          usable(held() || state.go_on_without(*this)) {}
+          usable(held() || state.go_on_without(*this)) {
+      state.stalled = error().code == ETIMEDOUT;
+    }
     static std::string shard_of(const std::string& file) {
       const int shard = base::sha256(file)[0] % shards;
       return std::to_string(shard / 10) + std::to_string(shard % 10);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -385,6 +386,59 @@ TEST_F(StoreFaults, WhatCouldNotBeReadBackIsNotWritten) {
   EXPECT_EQ(warnings.count(), 1u) << "once for this file: " << warnings.text();
   EXPECT_FALSE(fs::exists(place(id)));
   EXPECT_TRUE(store.put(make_entry(id))) << "later puts are not poisoned";
+}
+
+// ---- locks that others hold
+
+TEST_F(StoreFaults, APutDoesNotWaitForALockThatIsNotGivenBack) {
+  ASSERT_TRUE(store.put(make_entry(id)));
+  std::vector<std::unique_ptr<base::FileLock>> held;
+  for (int n = 0; n < 64; ++n)
+    held.push_back(std::make_unique<base::FileLock>(
+        directory_at(root() + "/locks"), (n < 10 ? "0" : "") + std::to_string(n),
+        base::FileLock::Wait{}, base::FileLock::AfterUse::keep_file));
+  for (int n = 2; n < 5; ++n) EXPECT_FALSE(store.put(make_entry(call_id(n))));
+  EXPECT_TRUE(store.get(id)) << "readers take no lock";
+  EXPECT_EQ(warnings.count(), 1u) << warnings.text();
+  EXPECT_NE(warnings.text().find("end the process that holds the lock"), std::string::npos);
+  held.clear();
+  EXPECT_TRUE(store.put(make_entry(call_id(2))));
+}
+
+TEST_F(StoreFaults, ALeaseOfASilentHolderIsNotWaitedFor) {
+  const auto held = store.lease(id, milliseconds(0));
+  ASSERT_TRUE(held);
+  const auto patience = std::chrono::hours(24);  // the test would not end
+  EXPECT_EQ(store.lease(id, patience), nullptr);
+  EXPECT_EQ(warnings.count(), 0u) << warnings.text();
+}
+
+TEST_F(StoreFaults, AHolderThatGivesSignsIsWaitedFor) {
+  // Longer than the silence that would be waited for.
+  constexpr milliseconds pause{5}, silence = 200 * pause, held_for = 2 * silence;
+  const base::FileLock::Wait wait{std::chrono::hours(24), pause, 200};
+  fs::create_directories(root());
+  std::optional<base::FileLock> holder;
+  holder.emplace(directory_at(root()), "lock", wait, base::FileLock::AfterUse::remove_file);
+  std::jthread living([&] {
+    for (auto held = milliseconds(0); held < held_for; held += pause) {
+      holder->give_sign();
+      std::this_thread::sleep_for(pause);
+    }
+    holder.reset();
+  });
+  const base::FileLock waiter(directory_at(root()), "lock", wait,
+                              base::FileLock::AfterUse::keep_file);
+  EXPECT_TRUE(waiter.held()) << waiter.error().text();
+}
+
+TEST_F(StoreFaults, RefreshingALeaseIsSeenFromOutside) {
+  const auto held = store.lease(id, milliseconds(0));
+  const std::string file = root() + "/leases/" + files_below(root() + "/leases").at(0);
+  fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(1));
+  const auto before = fs::last_write_time(file);
+  held->refresh();
+  EXPECT_NE(fs::last_write_time(file), before);
 }
 
 // ---- leftovers
