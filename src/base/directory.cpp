@@ -223,7 +223,7 @@ class TemporaryFile {
 
 FileError Directory::replace(const std::string& name, std::string_view text,
                              const Directory& temporary, Written how) const {
-  if (error_) return error_;
+  if (error_ || temporary.error_) return error_ ? error_ : temporary.error_;
   constexpr int tries = 100;  // a file is lost to a cleaner rarely, unless many start at once
   for (int i = 0; i < tries; ++i) {
     TemporaryFile file(temporary);

@@ -37,9 +37,9 @@ class Directory {
   const FileError& error() const noexcept { return error_; }
   const std::string& path() const noexcept { return path_; }
   std::string path_of(const std::string& name) const { return path_ + "/" + name; }
-  // A directory on the way here that everyone may write to; "" if none was seen. Looks at this one
-  // and at those it began with, and when it makes directories at all of them. With Trust::strict
-  // such a directory is not opened (EPERM).
+  // The first directory on the way here that everyone may write to; "" if none was seen. Of several
+  // names only the last one is looked at, unless they may be made. With Trust::strict such a
+  // directory is not opened (EPERM).
   const std::string& exposed() const noexcept { return exposed_; }
   bool refused() const noexcept { return !exposed_.empty() && error_.code == EPERM; }
 
