@@ -65,6 +65,7 @@ template <class Read>
 void look_for_bad_files(const std::string& folder, int known_schema, Read read,
                         std::vector<BadFile>& out) {
   std::error_code error;
+  if (fs::is_symlink(folder, error)) return;  // as a store: what is behind it is not its own
   for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
        it.increment(error)) {
     std::error_code ignored;

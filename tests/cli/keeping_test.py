@@ -54,6 +54,16 @@ def test_prune_removes_damaged_files_only_if_told(ejk, store):
     assert not bad.exists() and len(ejk("ls", "--json").json["entries"]) == 2
 
 
+def test_prune_removes_nothing_through_a_link(ejk, store, tmp_path):
+    elsewhere = (store / "v1").rename(tmp_path / "elsewhere")
+    (store / "v1").symlink_to(elsewhere)
+    bad = elsewhere / "notes.json.bad"
+    bad.write_text("not of a store")
+    before = sorted(elsewhere.rglob("*"))
+    assert ejk("prune", "--damaged", "--all", "--json", expect=None).json["files"] == []
+    assert sorted(elsewhere.rglob("*")) == before
+
+
 def test_what_doctor_calls_damaged_is_what_prune_removes(ejk, device, shifted, store):
     record(store / "recorded", device, shifted)
     folder = next((store / "v1").glob("*/*"))
