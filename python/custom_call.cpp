@@ -320,21 +320,15 @@ bool advance(std::vector<int64_t>& index, std::span<const int64_t> sizes) {
   return false;
 }
 
-std::vector<int64_t> types_of(const Arrays& inputs, const Arrays& results) {
+std::vector<int64_t> types_of(const std::vector<Batched>& inputs,
+                              const std::vector<Batched>& results) {
   std::vector<int64_t> out{std::ssize(inputs)};
-  for (const Arrays* arrays : {&inputs, &results})
-    for (const Tensor& array : *arrays) {
-      out.insert(out.end(), {static_cast<int64_t>(array.dtype()), array.rank()});
-      out.insert(out.end(), array.shape().begin(), array.shape().end());
+  for (const auto* arrays : {&inputs, &results})
+    for (const Batched& array : *arrays) {
+      out.insert(out.end(), {static_cast<int64_t>(array.dtype), std::ssize(array.inner)});
+      out.insert(out.end(), array.inner.begin(), array.inner.end());
     }
   return out;
-}
-
-void check_once(PreparedCall& call, const Arrays& inputs, const Arrays& results) {
-  std::vector<int64_t> types = types_of(inputs, results);
-  if (types == call.checked) return;
-  call.check(inputs, results);
-  call.checked = std::move(types);
 }
 
 }  // namespace
@@ -355,7 +349,10 @@ void run_custom_call(std::string_view attribute, std::span<const CallArray> argu
   for (const Batched& result : results) result.check(sizes, false);
   if (std::ranges::find(sizes, 0) != sizes.end()) return;
   std::vector<int64_t> index(outer_axes, 0);
-  check_once(call, at(inputs, index), at(results, index));
+  if (std::vector<int64_t> types = types_of(inputs, results); types != call.checked) {
+    call.check(at(inputs, index), at(results, index));
+    call.checked = std::move(types);
+  }
   do call.run(at(inputs, index), at(results, index));
   while (advance(index, sizes));
 }
