@@ -69,6 +69,7 @@ bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKern
 // Whether a tuning in which every candidate was rejected would end so again: it was done here, and
 // no candidate has come since.
 bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel& kernel) {
+  if (failed.provenance != "measured") return false;  // nobody here saw it fail
   if (failed.environment != inv.device->environment || !failed.evidence.complete) return false;
   const bool here_and_now = std::ranges::any_of(failed.candidates, [](const Measurement& m) {
     return m.status == "untried" || m.kind == "timed_out" || m.kind == "out_of_memory";

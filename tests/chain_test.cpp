@@ -823,7 +823,7 @@ TEST_F(Chain, AStoredConfigThatNoLongerFitsIsReplacedHoweverManySamplesItHas) {
   EXPECT_EQ(setup.tuner->asked, 2);
 }
 
-TEST_F(Chain, AFailedTuningIsTriedAgainWithNewCandidatesOrInAnotherEnvironment) {
+TEST_F(Chain, AFailedTuningIsTriedAgainWithNewCandidatesElsewhereOrIfItWasImported) {
   setup.tuner->outcome = ejk::Outcome::failed;
   const auto changed = [&](auto change) {
     fakes::TempDir other;
@@ -839,6 +839,7 @@ TEST_F(Chain, AFailedTuningIsTriedAgainWithNewCandidatesOrInAnotherEnvironment) 
   };
   EXPECT_EQ(changed([](ejk::Entry&) {}), 0);
   EXPECT_EQ(changed([](ejk::Entry& e) { e.candidates.pop_back(); }), 1);
+  EXPECT_EQ(changed([](ejk::Entry& e) { e.provenance = "imported"; }), 1);
   EXPECT_EQ(changed([](ejk::Entry& e) {
               e.environment = ejk::Value::object({{"compiler", "older"}});
             }),
