@@ -62,14 +62,16 @@ void WarmTable::publish(uint64_t hash, std::unique_ptr<WarmEntry> entry,
 
   Retired unused;  // is freed without the lock: a config's destructor may be anyone's
   const std::lock_guard lock(mutex_);
-  if (generation < slots_.load()->generation) return;
-  make_room(generation);
-  Slot& slot = place(*slots_.load(), hash, words);
-  const WarmEntry* there = slot.entry.load(std::memory_order_relaxed);
+  const Slots& present = *slots_.load();
+  if (generation < present.generation) return;
+  const WarmEntry* there = nullptr;
+  if (generation == present.generation)
+    there = place(present, hash, words).entry.load(std::memory_order_relaxed);
   // Calls that always ask the selector must not make a new one each time.
   if (there != nullptr && is_same_choice(*there, *entry)) return;
-  if (there == nullptr) ++used_;
+  if (there == nullptr) make_room(generation), ++used_;
   else retired_.entries.emplace_back(there);
+  Slot& slot = place(*slots_.load(), hash, words);
   entry->turn = ++turns_;
   slot.hash.store(hash, std::memory_order_relaxed);
   slot.entry.store(entry.release(), std::memory_order_seq_cst);
