@@ -11,8 +11,8 @@ using enum Table::Align;
 
 std::string state_of(const Held& held) {
   const Entry& e = held.entry;
-  const bool unknown = e.provenance == "imported" && e.evidence.samples == 0;
-  std::string out = unknown ? "imported" : std::string(outcome_name(e.outcome));
+  const bool unknown = e.provenance != "measured" && e.evidence.samples == 0;
+  std::string out = unknown ? e.provenance : std::string(outcome_name(e.outcome));
   if (!e.evidence.complete && !unknown) out += ", cut short";
   if (e.provenance != "measured" && !unknown) out += ", " + e.provenance;
   if (held.hidden) out += ", hidden";

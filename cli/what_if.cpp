@@ -22,7 +22,7 @@ using enum Table::Align;
 constexpr std::array<const char*, 8> tiers = {
     "measured here",     "measured in another environment or elsewhere",
     "cut short",         "too noisy to tell",
-    "imported",          "does not fit the kernel: heuristic",
+    "not measured",      "does not fit the kernel: heuristic",
     "failed: heuristic", "nothing: heuristic"};
 constexpr size_t first_uncovered = 5;
 
@@ -38,7 +38,7 @@ size_t tier_of(const std::optional<PersistentCache::Found>& found) {
   const Entry& e = found->entry;
   if (e.outcome == Outcome::failed) return 6;
   if (!fits(e)) return 5;
-  if (e.provenance == "imported" && e.evidence.samples == 0) return 4;
+  if (e.provenance != "measured" && e.evidence.samples == 0) return 4;
   if (e.outcome == Outcome::unresolved) return 3;
   if (!e.evidence.complete) return 2;
   const bool here = e.id.device == cpu_device().fingerprint && e.provenance == "measured";

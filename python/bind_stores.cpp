@@ -121,7 +121,7 @@ Entry entry_to_put(const EntryId& id, const AnyConfig& config) {
   Entry entry;
   entry.id = id;
   entry.config = config.to_value();
-  entry.provenance = "imported";
+  entry.provenance = "put";
   if (id.device == cpu_device().fingerprint) {
     entry.device = cpu_device().identity;
     entry.environment = cpu_device().environment;

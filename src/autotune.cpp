@@ -33,6 +33,28 @@ bool ConfigSelectorChain::State::waits_for_itself(const std::string& flight) con
   return false;
 }
 
+void ConfigSelectorChain::State::wait_for(const std::string& flight,
+                                          std::unique_lock<std::mutex>& lock) {
+  waiting[std::this_thread::get_id()] = flight;
+  flight_ended.wait(lock);
+  waiting.erase(std::this_thread::get_id());
+}
+
+ConfigSelectorChain::State::Flight::Flight(State& state, std::string what,
+                                           std::unique_lock<std::mutex>& lock)
+    : state_(state), what_(std::move(what)) {
+  state_.in_flight.emplace(what_, std::this_thread::get_id());
+  lock.unlock();
+}
+
+ConfigSelectorChain::State::Flight::~Flight() {
+  {
+    const std::lock_guard lock(state_.mutex);
+    state_.in_flight.erase(what_);
+  }
+  state_.flight_ended.notify_all();
+}
+
 // What a call would do here, without doing it.
 std::nullopt_t ConfigSelectorChain::would_tune(Call& call) {
   try {
@@ -56,9 +78,7 @@ auto ConfigSelectorChain::from_autotune(Call& call) -> std::optional<Found> {
     if (state_->waits_for_itself(flight))
       return call.pass("autotune",
                        "this thread is already tuning this very call (the kernel calls itself)");
-    state_->waiting[std::this_thread::get_id()] = flight;
-    state_->flight_ended.wait(lock);
-    state_->waiting.erase(std::this_thread::get_id());
+    state_->wait_for(flight, lock);
     lock.unlock();
     if (auto found = from_memory(call)) return found;
     // That thread may have rejected what is to go on here.
@@ -84,20 +104,15 @@ auto ConfigSelectorChain::from_autotune(Call& call) -> std::optional<Found> {
     lock.unlock();
     return would_tune(call);
   }
-  state_->in_flight.emplace(flight, std::this_thread::get_id());
-  lock.unlock();
-  struct Landing {  // also when something throws
-    State& state;
-    const std::string& flight;
-    ~Landing() {
-      {
-        std::lock_guard guard(state.mutex);
-        state.in_flight.erase(flight);
-      }
-      state.flight_ended.notify_all();
-    }
-  } landing{*state_, flight};
+  const State::Flight alone(*state_, flight, lock);
   return tune_alone(call);
+}
+
+// Without the lease another process may have stored a better entry meanwhile.
+bool ConfigSelectorChain::may_replace(const Call& call) const {
+  if (call.lease != nullptr || !call.stored) return true;
+  const auto now = options_.persistent->get(call.stored->id);
+  return !now || entry_to_document(now->entry) == entry_to_document(*call.stored);
 }
 
 // This thread is the only one in this process that tunes this key.
@@ -113,20 +128,22 @@ auto ConfigSelectorChain::tune_alone(Call& call) -> std::optional<Found> {
     if (std::lock_guard lock(state_->mutex); state_->tried_in_vain.contains(text_of(call.id)))
       return call.pass("autotune", "an earlier tuning rejected every candidate");
   }
-  if (call.resume_seconds > 0) {
+  if (call.resume_seconds > 0 && may_replace(call)) {
     // Counted before it is spent: a process that is killed meanwhile must not be followed by
     // others.
     Entry charged = *call.unfinished;
     charged.evidence.resumed_seconds += call.resume_seconds;
     options_.persistent->put(charged, true);
+    call.stored = charged;
   }
   auto entry = run_tuner(call);
   if (!entry || entry->outcome == Outcome::failed) return std::nullopt;
   call.add_unfinished(*entry);
   if (options_.persistent && options_.persist_autotune)
-    options_.persistent->put(*entry, call.stored_is_unusable || call.unfinished);
+    options_.persistent->put(*entry,
+                             (call.stored_is_unusable || call.unfinished) && may_replace(call));
   std::string why;
-  const auto config = call.check(entry->config, why);
+  const auto config = call.check(call.winner, why);
   if (!config) return call.pass("autotune", "its winner " + why, entry->config);
   keep(call, *config, Origin::autotune);
   return Found{*config, Origin::autotune};
@@ -354,7 +371,7 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   }
   {
     std::lock_guard lock(state_->mutex);
-    state_->tuned.insert_or_assign(flight, result.config);
+    state_->tuned.insert_or_assign(flight, call.winner = result.config);
     state_->tried_in_vain.erase(flight);
   }
   if (options_.on_event)
@@ -398,7 +415,7 @@ std::pair<Choice, Entry> ConfigSelectorChain::tune_by_hand(Call& call) {
     entry = call.unfinished, config = call.unfinished_config;
   } else if (entry && entry->outcome != Outcome::failed) {
     call.add_unfinished(*entry);
-    config = call.check(entry->config, why);
+    config = call.check(call.winner, why);
     if (!config) call.pass("autotune", "its winner " + why, entry->config);
   }
   if (!config) fail(call);

@@ -220,13 +220,13 @@ auto ConfigSelectorChain::from_memory(Call& call) -> std::optional<Found> {
 
 auto ConfigSelectorChain::from_persistent(Call& call) -> std::optional<Found> {
   call.stored_is_unusable = false, call.resume_seconds = 0;
-  call.unfinished.reset(), call.unfinished_config.reset();
+  call.stored.reset(), call.unfinished.reset(), call.unfinished_config.reset();
   if (!options_.persistent) return call.pass("persistent", "no persistent cache is set");
   const auto found = options_.persistent->get(call.id);
   if (!found) return call.pass("persistent", "nothing for this key");
   const Entry& entry = found->entry;
   auto unusable = [&](const std::string& why) {
-    call.stored_is_unusable = true;
+    call.stored_is_unusable = true, call.stored = entry;
     if (!call.dry)
       warn_once("persistent" + text_of(call.id),
                 "[" + call.id.op + "] the entry for key " + call.id.key + " in " + found->where +
@@ -261,8 +261,9 @@ auto ConfigSelectorChain::from_persistent(Call& call) -> std::optional<Found> {
     const bool here = entry.environment == call.inv.device->environment && !of_any_outputs;
     const double seconds = here ? detail::seconds_to_resume(call.policy, entry.evidence) : 0;
     const std::string why_more = left_to_do(entry, call.inv, call.kernel);
-    if (!why_more.empty() && (!here || seconds > 0)) {
-      call.unfinished = entry, call.unfinished_config = config;
+    // What another thread goes on with now is waited for, though its seconds are counted already.
+    if (!why_more.empty() && (!here || seconds > 0 || is_in_flight(call.id))) {
+      call.stored = call.unfinished = entry, call.unfinished_config = config;
       call.resume_seconds = seconds;
       // Timings with another number of cores, or for other outputs, do not apply to this call.
       if (!here) {
@@ -286,6 +287,12 @@ bool ConfigSelectorChain::may_resume(const Call& call) const {
   if (options_.persistent->writable_layer() == nullptr) return false;  // it would never get ahead
   std::lock_guard lock(state_->mutex);
   return !state_->tuned.contains(text_of(call.id));
+}
+
+bool ConfigSelectorChain::is_in_flight(const EntryId& id) const {
+  std::lock_guard lock(state_->mutex);
+  const auto flight = state_->in_flight.find(text_of(id));
+  return flight != state_->in_flight.end() && flight->second != std::this_thread::get_id();
 }
 
 // What is stored is not lost if the tuning cannot go on, unless it was rejected on the way.

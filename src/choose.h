@@ -96,9 +96,11 @@ struct ConfigSelectorChain::Call {
   bool would_tune = false;          // of a dry call
   bool stored_is_unusable = false;  // the persistent entry must make room, whatever its evidence
   std::shared_ptr<const CandidateSet> given;  // instead of the kernel's candidates
+  std::optional<Entry> stored;                // what the store had when it was asked
   std::optional<Entry> unfinished;            // a stored tuning to go on with,
   std::optional<Checked> unfinished_config;   // what it came to so far,
   double resume_seconds = 0;                  // for so long; 0: for the whole budget
+  AnyConfig winner;                           // of the tuning, as the tuner gave it
   TuningLease* lease = nullptr;               // while this call's tuning runs
   bool by_hand = false;                       // nobody waits who did not ask for a tuning
   double started;
@@ -117,7 +119,7 @@ struct ConfigSelectorChain::State {
 
   std::mutex mutex;
   std::condition_variable flight_ended;
-  std::map<std::string, std::thread::id> in_flight;  // keys being tuned and by whom
+  std::map<std::string, std::thread::id> in_flight;  // what is tuned or tried, and by whom
   std::map<std::thread::id, std::string> waiting;    // threads and the key each waits for
   detail::RecentMap<AnyConfig> tuned;                // for forbid_reautotune
   detail::RecentMap<std::string> tried_in_vain;      // keys whose tuning gave nothing, and why
@@ -125,9 +127,23 @@ struct ConfigSelectorChain::State {
   base::OnceWarnings warn;
   KeyWatch watch;
 
-  // Whether the calling thread is tuning this key, or something its tuner waits for: waiting would
+  // Something that one thread does for all, until the end of this. Unlocks the mutex.
+  class Flight {
+   public:
+    Flight(State& state, std::string what, std::unique_lock<std::mutex>& lock);
+    ~Flight();
+    Flight(const Flight&) = delete;
+    Flight& operator=(const Flight&) = delete;
+
+   private:
+    State& state_;
+    const std::string what_;
+  };
+  // Whether the calling thread does this, or something that its thread waits for: waiting would
   // never end. With the mutex held.
   bool waits_for_itself(const std::string& flight) const;
+  // Until some flight has ended.
+  void wait_for(const std::string& flight, std::unique_lock<std::mutex>& lock);
 };
 
 }  // namespace ejk

@@ -67,7 +67,7 @@ std::vector<PlannedCall> plan_tuning(std::vector<RecordedCall> calls, Persistent
     } else if (stored) {
       planned.expected_gain = left_to_gain;
       planned.why = stored->for_any_outputs                  ? "it was tuned without its outputs"
-                    : stored->entry.provenance == "imported" ? "it was imported, not measured"
+                    : stored->entry.provenance != "measured" ? "it was not measured here"
                                                              : "its tuning was cut short";
     } else {
       planned.expected_gain = all.expected(guess, guess_weight);

@@ -415,6 +415,28 @@ TEST_F(Resuming, ThreadsGoOnOnceTogether) {
   EXPECT_EQ(std::ranges::count(events.take(), "autotune_start"), 1);
 }
 
+// Its seconds are counted in the entry before they are spent.
+TEST_F(Resuming, AThreadThatComesMeanwhileWaitsForIt) {
+  Work::offered = {60, 300, 30, 10};
+  Work::heuristic = 60;
+  begin(3);
+  auto o = stored_options();
+  std::unique_ptr<ejk::Executor> executor;
+  std::jthread other;
+  int64_t seen = 0;
+  o.on_progress = [&](const ejk::TuneProgress&) {
+    if (!other.joinable())
+      other = std::jthread([&] {
+        std::vector<float> out(8);
+        seen = executor->choose_config(Work{}, x, out).config.units;
+      });
+  };
+  executor = std::make_unique<ejk::Executor>(o);
+  EXPECT_EQ(executor->choose_config(Work{}, x, y).config.units, 10);
+  other.join();
+  EXPECT_EQ(seen, 10);
+}
+
 // ---- budgets -----------------------------------------------------------------------------------
 
 class Budgets : public Tunings {};

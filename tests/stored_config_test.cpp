@@ -8,6 +8,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -35,7 +36,7 @@ Runs& runs() {
 }
 const pid_t this_process = ::getpid();
 
-// y = 2 x in blocks; a block of 0 never ends, and one of -1 crashes.
+// y = 2 x in blocks; one of 0 never ends, -1 crashes, 13 is wrong, and 20 only waits in a child.
 struct Doubled {
   static constexpr std::string_view op_id = "doubled", version = "1";
   struct Config {
@@ -45,6 +46,7 @@ struct Doubled {
     ++(::getpid() == this_process ? runs().here : runs().in_children);
     if (c.block == 0 && ::getpid() == this_process) throw std::logic_error("an endless loop here");
     if (c.block == -1) __builtin_trap();
+    if (c.block == 20 && ::getpid() != this_process) ::pause();  // for a thread of the host
     for (size_t i = 0; i < x.size(); i += static_cast<size_t>(c.block))
       for (size_t j = i; j < std::min(x.size(), i + static_cast<size_t>(c.block)); ++j)
         (*y)[j] = c.block == 13 ? 0 : 2 * x[j];
@@ -179,27 +181,68 @@ TEST_F(StoredConfigs, AreNotTriedToExplainThem) {
 
 // Where nothing can be tried, the own store is believed, as far as it is what this user wrote.
 TEST_F(StoredConfigs, OfTheOwnStoreRunWithoutTheGuard) {
-  store(Doubled{}, 10);
-  auto e = executor({.allow_autotune = false, .guard = false});
-  EXPECT_EQ(block_of_call(e, Doubled{}), 10);
+  for (const char* provenance : {"measured", "put"}) {
+    store(Doubled{}, 10, provenance);
+    auto e = executor({.allow_autotune = false, .guard = false});
+    EXPECT_EQ(block_of_call(e, Doubled{}), 10) << provenance;
+  }
+  for (const char* provenance : {"imported", "transferred", "anything"}) {
+    store(Doubled{}, 10, provenance);
+    auto e = executor({.allow_autotune = false, .guard = false});
+    EXPECT_EQ(block_of_call(e, Doubled{}), 8) << provenance;
+    EXPECT_THAT(setup.warnings.take(), ElementsAre(HasSubstr("cannot be tried in a child")));
+  }
   EXPECT_EQ(runs().in_children, 0);
 }
 
-// What a store says of entries that it does not vouch for.
-class EditedStore final : public ejk::Store {
+// As in a tuning: its threads may be here.
+TEST_F(StoredConfigs, ThatOnlyWaitInAChildRunIfTheyWereMeasured) {
+  std::atomic<bool> over = false;
+  const std::jthread pool([&] { over.wait(false); });
+  store(Doubled{}, 20);
+  auto own = executor();
+  EXPECT_EQ(block_of_call(own, Doubled{}), 20);
+  store(Doubled{}, 20, "imported");
+  auto imported = executor();
+  EXPECT_EQ(block_of_call(imported, Doubled{}), 8);
+  EXPECT_THAT(setup.warnings.take(), ElementsAre(HasSubstr("did not pass in a child process")));
+  over = true, over.notify_all();
+}
+
+TEST_F(StoredConfigs, AreTriedOnceForAllThreads) {
+  store(Doubled{}, 10);
+  auto alone = executor();
+  EXPECT_EQ(block_of_call(alone, Doubled{}), 10);
+  const int runs_of_one = runs().in_children.exchange(0);
+  auto e = executor();
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      std::vector<float> to(x.size());
+      e(Doubled{}, x, to);
+    });
+  threads.clear();
+  EXPECT_EQ(runs().in_children, runs_of_one);
+}
+
+// Holds one entry, and gives no leases.
+class OneEntry final : public ejk::Store {
  public:
-  explicit EditedStore(ejk::Entry entry) : entry_(std::move(entry)) { entry_.trusted = false; }
+  explicit OneEntry(ejk::Entry entry) : entry_(std::move(entry)) {}
   std::optional<ejk::Entry> get(const ejk::EntryId& id) override {
     return id.key == entry_.id.key ? std::optional(entry_) : std::nullopt;
   }
-  bool put(const ejk::Entry&, bool) override { return false; }
+  bool put(const ejk::Entry& entry, bool replace) override {
+    if (replace || ejk::better_evidence(entry, entry_, entry_.environment)) entry_ = entry;
+    return true;
+  }
   bool erase(const ejk::EntryId&) override { return false; }
   void for_each(std::string_view, const std::function<bool(const ejk::Entry&)>&) override {}
   std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, std::chrono::milliseconds) override {
     return nullptr;
   }
-  std::string where() const override { return "an edited store"; }
-  bool writable() const override { return false; }
+  std::string where() const override { return "a store"; }
+  bool writable() const override { return true; }
 
  private:
   ejk::Entry entry_;
@@ -208,9 +251,10 @@ class EditedStore final : public ejk::Store {
 TEST_F(StoredConfigs, OfEntriesThatWereEditedRunInAChildFirst) {
   ejk::SelectorOptions o = setup.options();
   o.policy->allow_autotune = false;
+  ejk::Entry edited = entry_for(DoubledIfValid{}, ejk::Value::object({{"block", 10}}));
+  edited.trusted = false;
   o.persistent = std::make_shared<ejk::PersistentCache>(
-      std::vector<std::shared_ptr<ejk::Store>>{std::make_shared<EditedStore>(
-          entry_for(DoubledIfValid{}, ejk::Value::object({{"block", 10}})))});
+      std::vector<std::shared_ptr<ejk::Store>>{std::make_shared<OneEntry>(edited)});
   ejk::Executor guarded(o);
   EXPECT_EQ(block_of_call(guarded, DoubledIfValid{}), 10);
   EXPECT_GT(runs().in_children, 0);
@@ -218,6 +262,28 @@ TEST_F(StoredConfigs, OfEntriesThatWereEditedRunInAChildFirst) {
   ejk::Executor unguarded(o);
   EXPECT_EQ(block_of_call(unguarded, DoubledIfValid{}), 8);
   EXPECT_THAT(setup.warnings.take(), ElementsAre(HasSubstr("cannot be tried in a child process")));
+}
+
+// Another process, for which the lease was not waited, has finished meanwhile.
+TEST_F(StoredConfigs, AreNotReplacedByATuningThatKnewAnotherEntry) {
+  const auto store =
+      std::make_shared<OneEntry>(entry_for(Doubled{}, ejk::Value::object({{"renamed", 1}})));
+  ejk::Entry better = entry_for(Doubled{}, ejk::Value::object({{"block", 16}}));
+  better.evidence.samples = 1000;
+  ejk::SelectorOptions o = setup.options();
+  o.persistent =
+      std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+  setup.tuner->pick = 0;
+  setup.tuner->before = [&](const ejk::TuneTask&) { store->put(better, true); };
+  ejk::Executor e(o);
+  EXPECT_EQ(block_of_call(e, Doubled{}), 4);
+  EXPECT_EQ(store->get(better.id)->config, better.config);
+  setup.tuner->before = {};
+  store->put(entry_for(Doubled{}, ejk::Value::object({{"renamed", 1}})), true);
+  o.cache = nullptr;
+  ejk::Executor later(o);
+  EXPECT_EQ(block_of_call(later, Doubled{}), 4);
+  EXPECT_EQ(store->get(better.id)->config, ejk::Value::object({{"block", 4}}));
 }
 
 // ---- the config that runs is the one that was checked

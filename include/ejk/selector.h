@@ -247,8 +247,12 @@ class ConfigSelectorChain final : public ConfigChooser {
   [[noreturn]] void fail(Call& call);
 
   std::optional<Checked> check_stored(const Call& call, const Entry& entry, std::string& remark);
+  std::optional<std::string> failure_of_first_run(const Call& call, const Entry& entry,
+                                                  const Checked& config);
   bool may_still_tune(const AutotunePolicy& policy, const EntryId& id) const;
   bool may_resume(const Call& call) const;
+  bool may_replace(const Call& call) const;
+  bool is_in_flight(const EntryId& id) const;
   static std::nullopt_t would_tune(Call& call);
   std::optional<Found> tune_alone(Call& call);
   std::pair<Choice, Entry> tune_by_hand(Call& call);

@@ -78,8 +78,9 @@ struct Entry {
   EntryId id;
   Outcome outcome = Outcome::tuned;
   Value config;
-  std::string provenance = "measured";  // "measured", "transferred", "imported"
-  Value device;                         // identity
+  // "measured"; "put" by a program under its key; "imported"; "transferred" from another device
+  std::string provenance = "measured";
+  Value device;  // identity
   Value environment;
   Evidence evidence;
   std::vector<Measurement> candidates;
