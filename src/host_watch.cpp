@@ -29,31 +29,17 @@ std::string HostWatch::put_back_parts() const {
 }
 
 FirstRunWatch::FirstRunWatch(Tuning& t) : tuning_(t), watch_(t) {
-  if (!watched(t)) return;
-  if (t.alone) files_.emplace(), held_ = current_holdings();
-  else shared_.emplace();
+  if (watched(t) && t.alone) files_.emplace(), held_ = current_holdings();
 }
 
 std::string FirstRunWatch::put_back(const AnyConfig& config, bool passed) const {
-  std::string what = joined(watch_.put_back_parts(), files_ ? files_->missing() : "");
-  if (shared_) what = joined(what, changed_beside_others(config));
+  const std::string what = joined(watch_.put_back_parts(), files_ ? files_->missing() : "");
   if (what.empty() && files_ && passed) return left_behind(config);
   return sentence(what);
 }
 
 bool FirstRunWatch::run_again(const AnyConfig& config) const {
   return !failure_of([&] { static_cast<void>(outputs_of_run(tuning_, config)); });
-}
-
-// What comes again is the config's doing. What does not was another thread's, who gets it back.
-std::string FirstRunWatch::changed_beside_others(const AnyConfig& config) const {
-  const ProcessState after;
-  if (shared_->put_back().empty()) return {};
-  static_cast<void>(run_again(config));
-  std::string again = shared_->put_back();
-  if (again.empty()) after.put_back();
-  watch_.put_back();
-  return again;
 }
 
 std::string FirstRunWatch::left_behind(const AnyConfig& config) const {

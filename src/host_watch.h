@@ -14,8 +14,9 @@ namespace ejk::detail {
 
 struct Tuning;
 
-// Made before configs run here. Of what the whole process shares it looks only where no other
-// thread of the program could have changed it: nobody may put that back.
+// Made before configs run here. It looks at what the whole process shares only where no other
+// thread of the program can change that, or be disturbed by the look: beside others, children show
+// it.
 class HostWatch {
  public:
   enum class Of { thread, process };  // what belongs to the thread costs next to nothing
@@ -31,8 +32,8 @@ class HostWatch {
   std::optional<ProcessState> process_;
 };
 
-// The same for a first run, which may be repeated to see whose doing a change was, and whether what
-// it left behind grows with every run.
+// The same for a first run, which may be repeated to see whether what it left behind grows with
+// every run.
 class FirstRunWatch {
  public:
   explicit FirstRunWatch(Tuning& tuning);
@@ -41,13 +42,11 @@ class FirstRunWatch {
 
  private:
   bool run_again(const AnyConfig& config) const;
-  std::string changed_beside_others(const AnyConfig& config) const;
   std::string left_behind(const AnyConfig& config) const;
 
   Tuning& tuning_;
   HostWatch watch_;
-  std::optional<ProcessState> shared_;  // where other threads run
-  std::optional<OpenFiles> files_;      // where none does
+  std::optional<OpenFiles> files_;  // where no other thread runs
   Holdings held_;
 };
 

@@ -142,7 +142,7 @@ Tuning::Tuning(const TuneTask& what, const TunerOptions& how)
       deadline(started + std::max(0., what.budget.seconds)),
       random(how.seed) {
   sampling.cache = cache_state(how.cache, *what.trial);
-  alone = base::list_directory("/proc/self/task").size() <= 1;
+  alone = base::list_directory("/proc/self/task").size() == 1;  // 0: not known
   if (what.guard)
     guard = std::make_unique<Guard>(
         *what.trial, GuardLimits{}, [this] { return has_enough(); }, stopwatch);
