@@ -46,6 +46,10 @@ constexpr bool sanitized = false;
 // Signal and exit handlers get no argument of ours. Set in children only.
 Board* own_board = nullptr;
 int own_events = -1;
+pid_t own_pid = -1;
+
+// A process that the kernel forks inherits the handlers, but its end is its own business.
+bool is_forked_by_kernel() { return ::getpid() != own_pid; }
 
 // ---- how it ends -------------------------------------------------------------------------------
 
@@ -57,12 +61,14 @@ void wait_for_the_end() {
 
 // Runs on a stack of its own, so that an endless recursion is seen too.
 void note_signal(int signal, siginfo_t* info, void*) {
-  Board& board = *own_board;
-  const bool sent = info->si_code <= 0;  // by kill or raise, not by the processor
-  if (!sent) board.fault_address = reinterpret_cast<uintptr_t>(info->si_addr);
-  board.signal_from_outside = sent && info->si_pid != ::getpid();
-  board.signal = signal;
-  wait_for_the_end();
+  if (!is_forked_by_kernel()) {
+    Board& board = *own_board;
+    const bool sent = info->si_code <= 0;  // by kill or raise, not by the processor
+    if (!sent) board.fault_address = reinterpret_cast<uintptr_t>(info->si_addr);
+    board.signal_from_outside = sent && info->si_pid != ::getpid();
+    board.signal = signal;
+    wait_for_the_end();
+  }
   ::raise(signal);  // its default action, now that SA_RESETHAND has put it back
 }
 
@@ -89,12 +95,13 @@ void handle_signals(const sigset_t& hosts_mask) {
 // A thread that cannot allocate ends the process by a signal: that is the limit's doing.
 void note_hunger() {
   std::set_new_handler([] {
-    own_board->starved = true;
+    if (!is_forked_by_kernel()) own_board->starved = true;
     throw std::bad_alloc();
   });
 }
 
 [[noreturn]] void end_by(Board::Exit how, int status) {
+  if (is_forked_by_kernel()) ::_exit(status);
   own_board->exit_status = status;
   own_board->exit = how;
   wait_for_the_end();
@@ -105,7 +112,9 @@ void note_hunger() {
 // destructors and the flushing of its buffers do not come to their turn.
 void note_exits() {
   ::on_exit([](int status, void*) { end_by(Board::Exit::exit, status); }, nullptr);
-  ::at_quick_exit([] { end_by(Board::Exit::quick_exit, 0); });
+  ::at_quick_exit([] {
+    if (!is_forked_by_kernel()) end_by(Board::Exit::quick_exit, 0);
+  });
 }
 
 // ---- what it may do ----------------------------------------------------------------------------
@@ -346,7 +355,9 @@ class OneJob {
     if (verdict != passed) return verdict;
     const MemoryLimit limited(memory_bytes_);
     tell(ends_, board_, Board::Phase::running);
-    return execute(trial_, stopwatch_, job_, board_);
+    const Board::Verdict of_run = execute(trial_, stopwatch_, job_, board_);
+    if (is_forked_by_kernel()) ::_exit(0);  // there is one who goes on here
+    return of_run;
   }
 
   // The next job must not pay for this one. A closed file cannot be put back.
@@ -382,7 +393,7 @@ class OneJob {
 void live_as_child(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs, Board& board,
                    const ChildEnds& ends, uint64_t memory_bytes, pid_t host,
                    const sigset_t& signals) noexcept {
-  own_board = &board, own_events = ends.events;
+  own_board = &board, own_events = ends.events, own_pid = ::getpid();
   become_harmless(ends, host, signals);
   trial.arm();
   const Surroundings before;

@@ -418,6 +418,42 @@ TEST_F(Grandchildren, ThatAreWaitedForAreNobodysBusiness) {
   expect_none_lives();
 }
 
+// Waits for a process that does this; how it ended.
+int status_of_helper(void (*act)()) {
+  const pid_t helper = ::fork();
+  if (helper == 0) act(), ::_exit(99);
+  int status = 0;
+  if (::waitpid(helper, &status, 0) != helper) throw std::runtime_error("no helper");
+  return status;
+}
+
+TEST_F(Grandchildren, ThatExitAreNotTakenForIt) {
+  const Finding f = finding_of([] {
+    if (WEXITSTATUS(status_of_helper([] { std::exit(7); })) != 7 ||
+        WEXITSTATUS(status_of_helper([] { std::quick_exit(8); })) != 8)
+      throw std::runtime_error("helpers end in another way");
+  });
+  EXPECT_EQ(f.kind, Kind::passed) << f.why;
+  expect_none_lives();
+}
+
+// Some look in this way whether the processor knows an instruction.
+TEST_F(Grandchildren, ThatDieAsProbesAreNotTakenForIt) {
+  const Finding f = finding_of([] {
+    for (void (*die)() : {+[] { static_cast<void>(::raise(SIGILL)); }, +[] { __builtin_trap(); }})
+      if (!WIFSIGNALED(status_of_helper(die))) throw std::runtime_error("the probe lived on");
+  });
+  EXPECT_EQ(f.kind, Kind::passed) << f.why;
+  expect_none_lives();
+}
+
+TEST_F(Grandchildren, ThatComeBackFromTheRunDoNotGoOn) {
+  const Finding f = finding_of([] { static_cast<void>(::fork()); });
+  EXPECT_EQ(f.kind, Kind::changed_host) << f.why;
+  EXPECT_THAT(f.why, HasSubstr("processes"));
+  expect_none_lives();
+}
+
 // ---- journals ----------------------------------------------------------------------------------
 
 class KilledTunings : public ::testing::TestWithParam<int> {};
