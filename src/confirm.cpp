@@ -19,7 +19,7 @@ bool is_still_right(Tuning& t, Entrant& e) {
     difference = t.expected->difference(outputs);
   });
   acquit(t, e);
-  const std::string changes = watch.put_back();
+  const std::string changes = watch.put_back_after(e.config);
   if (failure) t.reject(e, "threw", *failure);
   else if (overrun) t.reject(e, "out_of_bounds", *overrun);
   else if (!changes.empty()) t.reject(e, "changed_host", changes);

@@ -100,7 +100,7 @@ void run_here(Tuning& t, size_t who) {
     overrun = t.task.trial->overrun();
     outputs = t.task.trial->outputs();
   });
-  const std::string changes = watch.put_back(e.config, !failure && !overrun);
+  const std::string changes = watch.put_back_after(e.config, !failure && !overrun);
   if (failure) t.reject(e, "threw", *failure);
   else if (overrun) t.reject(e, "out_of_bounds", *overrun);
   else if (!changes.empty()) t.reject(e, "changed_host", changes);
@@ -231,7 +231,7 @@ void settle_doubt(Tuning& t) {
 // Where there is no guard, or it waits in a child.
 std::optional<std::vector<OutputBytes>> reference_here(Tuning& t, std::string& failure) {
   bool has_one = false;
-  const HostWatch watch(t);
+  const HostWatch watch(t, HostWatch::Of::thread);
   const auto thrown = failure_of([&] {
     t.task.trial->reset();
     has_one = t.task.trial->run_reference();

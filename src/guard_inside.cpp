@@ -316,6 +316,9 @@ struct Surroundings {
   ThreadState thread;
   ProcessState process;
   OpenFiles files;
+  Holdings held = current_holdings();
+
+  std::string put_back() const { return joined(thread.put_back(), process.put_back()); }
 };
 
 class OneJob {
@@ -329,19 +332,16 @@ class OneJob {
         ends_(ends),
         memory_bytes_(memory_bytes) {}
 
-  void go(const Surroundings& before) {
+  void go() {
     using enum Board::Verdict;
     board_.why[0] = 0;
     board_.starved = false;
     board_.verdict = none;
-    const Holdings held = current_holdings();
+    const Surroundings before;
     Board::Verdict verdict = run();
     const uint64_t nanoseconds = board_.nanoseconds;
     tell(ends_, board_, Board::Phase::reporting);
-    verdict = verdict_of([&] { return put_back(before, verdict); }, board_);
-    if (verdict == passed) verdict = report(trial_, ends_, board_);
-    if (verdict == passed && job_ != nullptr)
-      verdict = verdict_of([&] { return repeat_while_it_grows(held); }, board_);
+    verdict = verdict_of([&] { return look_around(before, verdict); }, board_);
     board_.nanoseconds = nanoseconds;
     board_.verdict = verdict;
     tell(ends_, board_, Board::Phase::finished);
@@ -361,23 +361,27 @@ class OneJob {
   }
 
   // The next job must not pay for this one. A closed file cannot be put back.
-  Board::Verdict put_back(const Surroundings& before, Board::Verdict verdict) {
+  Board::Verdict look_around(const Surroundings& before, Board::Verdict verdict) {
     using enum Board::Verdict;
-    const std::string files = before.files.missing();
-    const std::string what =
-        joined(joined(before.thread.put_back(), before.process.put_back()), files);
-    const bool changed = verdict == passed ? !what.empty() : !files.empty();
-    if (job_ == nullptr || !changed) return verdict;
-    say(board_, "left changed: " + what);
-    return changed_host;
+    const ProcessState after;
+    const std::string files = before.files.missing(), settings = before.put_back();
+    if (job_ != nullptr && !files.empty())
+      return changed("left changed: " + joined(settings, files));
+    if (verdict == passed) verdict = report(trial_, ends_, board_);
+    if (verdict != passed || job_ == nullptr) return verdict;
+    if (!settings.empty()) {
+      static_cast<void>(run());
+      const std::string again = before.put_back();
+      if (!again.empty()) return changed("left changed: " + again);
+      after.put_back();  // of a library that has started
+    }
+    const std::string growing = grows_with_every_run(before.held, [&] { return run() == passed; });
+    return growing.empty() ? passed : changed(growing);
   }
 
-  Board::Verdict repeat_while_it_grows(const Holdings& held) {
-    using enum Board::Verdict;
-    const std::string what = grows_with_every_run(held, [&] { return run() == passed; });
-    if (what.empty()) return passed;
+  Board::Verdict changed(const std::string& what) {
     say(board_, what);
-    return changed_host;
+    return Board::Verdict::changed_host;
   }
 
   Trial& trial_;
@@ -396,7 +400,6 @@ void live_as_child(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs
   own_board = &board, own_events = ends.events, own_pid = ::getpid();
   become_harmless(ends, host, signals);
   trial.arm();
-  const Surroundings before;
   tell(ends, board, Board::Phase::waiting);
   for (;;) {
     uint32_t job = 0;
@@ -404,7 +407,7 @@ void live_as_child(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs
     if (n < 0 && errno == EINTR) continue;
     if (n != sizeof job || job >= jobs.size()) ::_exit(0);
     board.job = job;
-    OneJob(trial, stopwatch, jobs[job], board, ends, memory_bytes).go(before);
+    OneJob(trial, stopwatch, jobs[job], board, ends, memory_bytes).go();
   }
 }
 

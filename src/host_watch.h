@@ -20,14 +20,19 @@ struct Tuning;
 class HostWatch {
  public:
   enum class Of { thread, process };  // what belongs to the thread costs next to nothing
-  explicit HostWatch(const Tuning& tuning, Of of = Of::process);
+  explicit HostWatch(Tuning& tuning, Of of = Of::process);
   // Puts back what they left changed, and says for people what that was; "" if nothing.
   std::string put_back() const;
+  // The same after runs of one config, of which only what it does again counts: it runs once more.
+  // What came once is a library that has started: it keeps what it set up in the process.
+  std::string put_back_after(const AnyConfig& config) const;
 
  private:
   friend class FirstRunWatch;
   std::string put_back_parts() const;
+  std::string parts_that_come_again(const AnyConfig& config) const;
 
+  Tuning& tuning_;
   std::optional<ThreadState> thread_;
   std::optional<ProcessState> process_;
 };
@@ -38,13 +43,11 @@ class FirstRunWatch {
  public:
   explicit FirstRunWatch(Tuning& tuning);
   // `passed`: it did not fail.
-  std::string put_back(const AnyConfig& config, bool passed) const;
+  std::string put_back_after(const AnyConfig& config, bool passed) const;
 
  private:
-  bool run_again(const AnyConfig& config) const;
   std::string left_behind(const AnyConfig& config) const;
 
-  Tuning& tuning_;
   HostWatch watch_;
   std::optional<OpenFiles> files_;  // where no other thread runs
   Holdings held_;

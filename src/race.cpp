@@ -89,7 +89,7 @@ bool run_round(Tuning& t) {
     sampling.repeats = e.repeats;
     Sample sample;
     const auto failure = failure_of([&] { sample = t.sampler.take(e.config, sampling); });
-    const std::string changes = watch.put_back();
+    const std::string changes = watch.put_back_after(e.config);
     if (failure) t.reject(e, "threw", *failure);
     else if (!changes.empty()) t.reject(e, "changed_host", changes);
     if (!e.racing()) return false;
@@ -216,7 +216,7 @@ bool warm_up_all(Tuning& t) {
       e.warm = t.sampler.warm_up(e.config, t.options.warmup);
     });
     acquit(t, e);
-    const std::string changes = watch.put_back();
+    const std::string changes = watch.put_back_after(e.config);
     if (failure) t.reject(e, "threw", *failure);
     else if (!changes.empty()) t.reject(e, "changed_host", changes);
     else if (needs_wall(e.warm.elapsed)) t.sampling.clock = Clock::wall;

@@ -262,7 +262,7 @@ class Screening {
       if (least < least_of_control && !too_late())
         least_of_control = std::min(least_of_control, sample(control_, sampling));
     });
-    const std::string changes = watch.put_back();
+    const std::string changes = watch.put_back_after(t_.entrants[who].config);
     if (failure) t_.reject(t_.entrants[who], "threw", *failure);
     else if (!changes.empty()) t_.reject(t_.entrants[who], "changed_host", changes);
     if (!t_.entrants[who].racing()) return std::nullopt;
@@ -288,7 +288,7 @@ class Screening {
       const Intent intent(t_.task.journal, e.config);
       t_.task.trial->reset(), t_.task.trial->run(e.config);
     });
-    const std::string changes = watch.put_back();
+    const std::string changes = watch.put_back_after(e.config);
     if (!failure && changes.empty()) return true;
     if (failure) t_.reject(e, "threw", *failure);
     else t_.reject(e, "changed_host", changes);

@@ -205,12 +205,13 @@ class ChangedHost : public ::testing::TestWithParam<std::string> {
     }));
   }
 
-  Entry tuned(bool guard) {
+  template <class Kernel = Changing>
+  Entry tuned(bool guard, const Kernel& kernel = {}) {
     AutotunePolicy policy;
     policy.guard = guard;
     const std::vector<float> x(100, 4);
     std::vector<float> y(100);
-    Executor(options_on(scratch / "store", warnings.sink(), policy))(Changing{}, x, y);
+    Executor(options_on(scratch / "store", warnings.sink(), policy))(kernel, x, y);
     EXPECT_THAT(y, ::testing::Each(8.f));
     const auto entries = entries_in(scratch / "store");
     EXPECT_EQ(entries.size(), 1U);
@@ -297,7 +298,8 @@ struct Acting final : Trial {
   explicit Acting(const std::string& name) : act(acts.at(name).act) {}
   void reset() override {}
   void run(const AnyConfig& c) override {
-    if (c.as<int>() != 1 || !begun) return;
+    if (c.as<int>() != 1 || !begun || runs++ < after || acted == most) return;
+    ++acted;
     act();
     if (throws) throw std::runtime_error("no such block");
   }
@@ -306,6 +308,7 @@ struct Acting final : Trial {
 
   void (*act)();
   bool begun = true, throws = false;
+  int runs = 0, acted = 0, after = 0, most = -1;
 };
 
 TuneTask task_of(Acting& trial) {
@@ -387,6 +390,74 @@ INSTANTIATE_TEST_SUITE_P(Each, ChangedModes, ::testing::ValuesIn(names_of_acts(W
                          as_identifier);
 
 using UnchangedHost = ChangedHost;
+
+// Whoever runs first starts it.
+void start_library() {
+  static const bool started = [] {
+    ::signal(SIGPIPE, SIG_IGN);
+    return ::setenv("EJK_TEST_LIBRARY", "started", 1) == 0;
+  }();
+  EXPECT_TRUE(started);
+}
+bool library_is_set_up() {
+  struct sigaction now {};
+  ::sigaction(SIGPIPE, nullptr, &now);
+  const char* variable = ::getenv("EJK_TEST_LIBRARY");
+  return now.sa_handler == SIG_IGN && variable != nullptr && variable == std::string("started");
+}
+
+struct OnLibrary {
+  static constexpr std::string_view op_id = "on_library", version = "1";
+  using Config = Does;
+
+  void run(const Config&, std::span<const float> x, Out<std::span<float>> y) const {
+    start_library();
+    for (size_t i = 0; i < x.size(); ++i) (*y)[i] = 2 * x[i];
+  }
+  Config heuristic_cfg(const Invocation&) const { return {"guess"}; }
+  std::vector<Config> candidate_cfgs(const Invocation&) const { return {{"one"}, {"two"}}; }
+};
+
+TEST_F(UnchangedHost, IsOneInWhichALibraryHasStarted) {
+  for (const bool guard : {true, false})
+    EXPECT_TRUE(in_a_program([&] {
+      fs::remove_all(scratch / "store");
+      const Entry entry = tuned(guard, OnLibrary{});
+      for (const char* name : {"one", "two"}) expect_raced(entry, name);
+      EXPECT_TRUE(library_is_set_up());
+    })) << guard;
+}
+
+TEST_F(UnchangedHost, IsOneInWhichTheReferenceStartedALibrary) {
+  EXPECT_TRUE(in_a_program([] {
+    struct Referring final : Trial {
+      void reset() override {}
+      void run(const AnyConfig&) override {}
+      bool run_reference() override { return start_library(), true; }
+      std::vector<OutputBytes> outputs() override { return {}; }
+    } trial;
+    TuneTask task;
+    task.trial = &trial;
+    task.guard = false;
+    task.candidates = candidate_list({make_config(0), make_config(1)});
+    Tuner().tune(task);
+    EXPECT_TRUE(library_is_set_up());
+  }));
+}
+
+// A thread's modes change the results of the program: not even a library may set them.
+TEST_F(UnchangedHost, HasItsRoundingWhateverALibraryStartsWith) {
+  EXPECT_TRUE(in_a_program([&] {
+    if (!alone()) return;
+    Acting trial("round up");
+    trial.most = 1;
+    TuneTask task = task_of(trial);
+    task.guard = false;
+    const TuneResult result = Tuner().tune(task);
+    for (const Measurement& m : result.candidates) EXPECT_NE(m.status, "rejected") << m.why;
+    EXPECT_EQ(std::fegetround(), FE_TONEAREST);
+  }));
+}
 
 TEST_F(UnchangedHost, IsWhatPoolsAndLibrariesThatStartOnceLeave) {
   for (const bool guard : {true, false})
