@@ -217,16 +217,25 @@ std::string rejections(const TuneResult& result) {
   return text;
 }
 
-// If not even the heuristic runs, it is the call that is wrong, not the candidates; without one, if
-// all of them refuse it: what makes it wrong need not be part of the key.
+// If not even the heuristic runs, it is the call or the kernel that is wrong, not the candidates;
+// without one, if all of them refuse it: what makes it wrong need not be part of the key.
 bool call_itself_fails(const TuneResult& result, bool has_heuristic) {
   if (result.winner) return false;
-  if (has_heuristic)
-    return result.heuristic_problem.starts_with("threw") ||
-           result.heuristic_problem.starts_with("out_of_bounds");
-  return std::ranges::all_of(result.candidates, [](const Measurement& m) {
-    return m.kind == "threw" || m.kind == "out_of_bounds" || m.kind == "invalid";
+  const auto not_its_own = [](std::string_view problem) {
+    return problem.starts_with("threw") || problem.starts_with("out_of_bounds") ||
+           problem.starts_with("changed_host");
+  };
+  if (has_heuristic) return not_its_own(result.heuristic_problem);
+  return std::ranges::all_of(result.candidates, [&](const Measurement& m) {
+    return not_its_own(m.kind) || m.kind == "invalid";
   });
+}
+
+// Of one that fails.
+bool only_changes_its_process(const TuneResult& result) {
+  constexpr std::string_view kind = "changed_host";
+  if (!result.heuristic_problem.empty()) return result.heuristic_problem.starts_with(kind);
+  return std::ranges::find(result.candidates, kind, &Measurement::kind) != result.candidates.end();
 }
 
 bool ended_as(const TuneResult& result, const Value& config, std::string_view status) {
@@ -354,14 +363,21 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
     return finish("the budget was spent before the turn of the earlier winner, which stays");
   if (!result.winner && options_.stop != nullptr && options_.stop->load())
     return finish("it was stopped before a candidate was found");
-  if (call_itself_fails(result, heuristic.has_value()))
-    return finish(rejections(result));  // the next call may be a right one
+  const auto warn_of_failure = [&](const std::string& reasons) {
+    warn_once("failed" + flight,
+              "[" + call.id.op + "] tuning key " + call.id.key + " failed: " + reasons);
+  };
+  if (call_itself_fails(result, heuristic.has_value())) {
+    const std::string reasons = rejections(result);
+    if (!only_changes_its_process(result)) return finish(reasons);  // the next may be a right one
+    warn_of_failure(reasons);
+    return in_vain(reasons);  // the call is right: each would be tuned again
+  }
 
   Entry entry = call.entry_of(result);
   if (entry.outcome == Outcome::failed) {
     const std::string reasons = rejections(result);
-    warn_once("failed" + flight,
-              "[" + call.id.op + "] tuning key " + call.id.key + " failed: " + reasons);
+    warn_of_failure(reasons);
     // What is stored would stay, and be run, although it is among the rejected.
     const bool refuted = call.unfinished && ended_as(result, call.unfinished->config, "rejected");
     if (options_.persistent && options_.persist_autotune) options_.persistent->put(entry, refuted);

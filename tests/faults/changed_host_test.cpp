@@ -409,12 +409,19 @@ bool library_is_set_up() {
 struct OnLibrary {
   static constexpr std::string_view op_id = "on_library", version = "1";
   using Config = Does;
+  static inline bool changes_directory = false, has_heuristic = true;
+  static inline int runs = 0;
 
   void run(const Config&, std::span<const float> x, Out<std::span<float>> y) const {
+    ++runs;
     start_library();
+    if (changes_directory) static_cast<void>(::chdir(runs % 2 == 0 ? "/" : "/proc"));
     for (size_t i = 0; i < x.size(); ++i) (*y)[i] = 2 * x[i];
   }
-  Config heuristic_cfg(const Invocation&) const { return {"guess"}; }
+  Config heuristic_cfg(const Invocation&) const {
+    if (!has_heuristic) throw std::runtime_error("knows nothing");
+    return {"guess"};
+  }
   std::vector<Config> candidate_cfgs(const Invocation&) const { return {{"one"}, {"two"}}; }
 };
 
@@ -443,6 +450,28 @@ TEST_F(UnchangedHost, IsOneInWhichTheReferenceStartedALibrary) {
     Tuner().tune(task);
     EXPECT_TRUE(library_is_set_up());
   }));
+}
+
+// Nobody is better than the others: later programs must not be told that there is nobody to choose.
+TEST_F(ChangedHost, ByAllIsTheKernelsDoingAndNotStored) {
+  for (const bool has_heuristic : {true, false})
+    EXPECT_TRUE(in_a_program([&] {
+      OnLibrary::changes_directory = true, OnLibrary::has_heuristic = has_heuristic;
+      const std::vector<float> x(100, 4);
+      std::vector<float> y(100);
+      Executor executor(options_on(scratch / "store", warnings.sink()));
+      const auto call = [&] { executor(OnLibrary{}, x, y); };
+      if (!has_heuristic) {
+        EXPECT_THROW(call(), Error);
+        EXPECT_TRUE(entries_in(scratch / "store").empty());
+        return;
+      }
+      call();
+      EXPECT_TRUE(entries_in(scratch / "store").empty());
+      OnLibrary::runs = 0;
+      call();
+      EXPECT_EQ(OnLibrary::runs, 1) << "it was tuned again";
+    })) << has_heuristic;
 }
 
 // A thread's modes change the results of the program: not even a library may set them.
