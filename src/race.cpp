@@ -275,7 +275,7 @@ bool must_race_on(Tuning& t, const HostWatch& since) {
     if (!t.any_can_win()) readmit(t);
     return t.any_can_win();
   }
-  if (t.task.on_progress) after.put_back();  // perhaps it was told something and did it
+  after.put_back();  // the program did it: when it was told something, or had a signal
   return false;
 }
 

@@ -488,6 +488,23 @@ TEST_F(UnchangedHost, HasItsRoundingWhateverALibraryStartsWith) {
   }));
 }
 
+// As the handler of a signal would, which may come at any time.
+TEST_F(UnchangedHost, IsWhatTheProgramMakesOfItWhenASignalComes) {
+  EXPECT_TRUE(in_a_program([&] {
+    if (!alone()) return;
+    for (int runs = 0; runs < 100'000; runs = 2 * runs + 1) {
+      ::unsetenv("EJK_TEST_NEW");
+      Acting trial("set");
+      trial.after = runs, trial.most = 1;
+      TuneTask task = task_of(trial);
+      task.guard = false;
+      const TuneResult result = Tuner().tune(task);
+      for (const Measurement& m : result.candidates) EXPECT_NE(m.status, "rejected") << m.why;
+      EXPECT_EQ(::getenv("EJK_TEST_NEW") != nullptr, trial.acted == 1) << runs;
+    }
+  }));
+}
+
 TEST_F(UnchangedHost, IsWhatPoolsAndLibrariesThatStartOnceLeave) {
   for (const bool guard : {true, false})
     EXPECT_TRUE(in_a_program([&] {
