@@ -40,7 +40,7 @@ std::string HostWatch::put_back_parts() const {
 std::string HostWatch::parts_that_come_again(const AnyConfig& config) const {
   std::optional<ProcessState> after;
   if (process_) after.emplace();
-  if (put_back_parts().empty()) return {};
+  if (put_back_parts().empty() || tuning_.stopped()) return {};
   static_cast<void>(run_again(tuning_, config));
   std::string again = put_back_parts();
   if (again.empty() && after) after->put_back();
@@ -62,7 +62,8 @@ std::string FirstRunWatch::put_back_after(const AnyConfig& config, bool passed) 
 std::string FirstRunWatch::left_behind(const AnyConfig& config) const {
   Tuning& t = watch_.tuning_;
   const HostWatch first(t);
-  const std::string what = grows_with_every_run(held_, [&] { return run_again(t, config); });
+  const std::string what =
+      grows_with_every_run(held_, [&] { return !t.has_enough() && run_again(t, config); });
   first.put_back();
   return what;
 }

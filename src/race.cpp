@@ -258,6 +258,7 @@ void race(Tuning& t) {
 bool reject_who_changes_the_host(Tuning& t) {
   bool found = false;
   for (Entrant& e : t.entrants) {
+    if (t.stopped()) break;
     if (e.status != Status::racing && e.status != Status::slower) continue;
     const HostWatch watch(t);
     static_cast<void>(failure_of([&] { static_cast<void>(outputs_of_run(t, e.config)); }));

@@ -15,6 +15,7 @@
 #include <functional>
 #include <locale>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 #include <stdexcept>
@@ -301,6 +302,7 @@ struct Acting final : Trial {
     if (c.as<int>() != 1 || !begun || runs++ < after || acted == most) return;
     ++acted;
     act();
+    if (then) then();
     if (throws) throw std::runtime_error("no such block");
   }
   bool run_reference() override { return false; }
@@ -309,6 +311,7 @@ struct Acting final : Trial {
   void (*act)();
   bool begun = true, throws = false;
   int runs = 0, acted = 0, after = 0, most = -1;
+  std::function<void()> then;
 };
 
 TuneTask task_of(Acting& trial) {
@@ -503,6 +506,44 @@ TEST_F(UnchangedHost, IsWhatTheProgramMakesOfItWhenASignalComes) {
       EXPECT_EQ(::getenv("EJK_TEST_NEW") != nullptr, trial.acted == 1) << runs;
     }
   }));
+}
+
+TEST_F(UnchangedHost, IsNotLookedForOnceTheBudgetIsSpent) {
+  struct Hurried final : Stopwatch {
+    std::shared_ptr<Stopwatch> real = system_stopwatch();
+    double ahead = 0;
+    double now() override { return real->now() + ahead; }
+    Elapsed time(const std::function<void()>& work, Clock finest) override {
+      return real->time(work, finest);
+    }
+    bool beside_other_threads() override { return real->beside_other_threads(); }
+  };
+  EXPECT_TRUE(in_a_program([] {
+    if (!alone()) return;
+    const auto stopwatch = std::make_shared<Hurried>();
+    Acting trial("open");
+    trial.then = [&] { stopwatch->ahead = 1e6; };
+    TuneTask task = task_of(trial);
+    task.guard = false;
+    Tuner(TunerOptions{.stopwatch = stopwatch}).tune(task);
+    EXPECT_EQ(trial.acted, 1);
+  }));
+}
+
+// Who asks for the end gets it: neither a leak nor a change is looked into any further.
+TEST_F(UnchangedHost, IsNotLookedForOnceTheTuningIsStopped) {
+  for (const char* act : {"open", "set"})
+    EXPECT_TRUE(in_a_program([&] {
+      if (!alone()) return;
+      std::atomic<bool> stop = false;
+      Acting trial(act);
+      trial.then = [&] { stop = true; };
+      TuneTask task = task_of(trial);
+      task.guard = false;
+      task.stop = &stop;
+      Tuner().tune(task);
+      EXPECT_EQ(trial.acted, 1);
+    })) << act;
 }
 
 TEST_F(UnchangedHost, IsWhatPoolsAndLibrariesThatStartOnceLeave) {
