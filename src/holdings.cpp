@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "base/file.h"
 #include "descendants.h"
@@ -29,7 +31,10 @@ Holdings current_holdings() {
 }
 
 std::string grows_with_every_run(const Holdings& before, const std::function<bool()>& run_again) {
-  constexpr int more_runs = 8;  // a pool may start its threads one after the other
+  constexpr int more_runs = 8;
+  // A pool may start its threads one after the other.
+  const int most_for_threads =
+      std::max(16, 2 * static_cast<int>(std::thread::hardware_concurrency()));
   bool threads = true, files = true, processes = true;
   Holdings last = before;
   for (int run = 0;; ++run) {
@@ -38,10 +43,15 @@ std::string grows_with_every_run(const Holdings& before, const std::function<boo
     files = files && now.files > last.files;
     processes = processes && now.processes > last.processes;
     if (!threads && !files && !processes) return {};
-    if (run == more_runs) break;
+    if (run >= (threads ? most_for_threads : more_runs)) break;
     if (!run_again()) return {};
     last = now;
   }
+  if (threads) {  // some may be about to end
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    threads = living_threads() > last.threads;
+  }
+  if (!threads && !files && !processes) return {};
   const std::string what = joined(joined(threads ? "threads" : "", files ? "open files" : ""),
                                   processes ? "processes" : "");
   return "leaves more " + what + " behind with every run";
