@@ -3,6 +3,7 @@
 #include "descendants.h"
 
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <chrono>
@@ -22,6 +23,18 @@ void add_living_descendants(pid_t process, std::vector<pid_t>& all) {
   for (const pid_t child : children_of(process)) {
     if (!is_ending(directory_of(child))) all.push_back(child);
     add_living_descendants(child, all);
+  }
+}
+
+// Of a child. One that is just starting a program (vfork) does not stop: it is not waited for long.
+void stop(pid_t process) {
+  constexpr int most_looks = 200;
+  ::kill(process, SIGSTOP);
+  for (int look = 0; look < most_looks; ++look) {
+    siginfo_t state{};
+    constexpr int any = WSTOPPED | WEXITED | WNOHANG | WNOWAIT;
+    if (::waitid(P_PID, static_cast<id_t>(process), &state, any) != 0 || state.si_pid != 0) return;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
 
@@ -48,15 +61,16 @@ bool is_ending(const std::string& directory) {
   return (flags & exiting) != 0;
 }
 
-// Whoever loses its parent on the way comes to the adopter, and is found in the next round. One
-// that waits for a broken disk cannot be ended by anybody.
+// Whoever loses its parent on the way comes to the adopter, which is stopped first: it waits for
+// nobody any more, so that no number becomes another's. One that waits for a broken disk cannot be
+// ended by anybody.
 void end_descendants(pid_t adopter) {
   constexpr int most_rounds = 2000;
+  stop(adopter);
   for (int round = 0; round < most_rounds; ++round) {
     std::vector<pid_t> living;
     add_living_descendants(adopter, living);
     if (living.empty()) return;
-    if (round == 0) ::kill(adopter, SIGSTOP);
     for (const pid_t process : living) ::kill(process, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(round == 0 ? 0 : 1));
   }

@@ -16,8 +16,8 @@ std::vector<pid_t> children_of(pid_t process);
 // joined, and processes that were killed, are listed until the system has put them away.
 bool is_ending(const std::string& directory);
 
-// Ends all processes below one that adopts those whose parents ended. It is stopped meanwhile, if
-// there are any, and stays so.
+// Ends all processes below a child of this process that adopts those whose parents ended. It is
+// stopped, and stays so.
 void end_descendants(pid_t adopter);
 
 }  // namespace ejk::detail
