@@ -250,7 +250,8 @@ void look_at_environment(Findings& out) {
                                             "EJKERNEL_AUTOTUNE_PROGRESS",
                                             "EJKERNEL_LOG",
                                             "EJKERNEL_OPS_RECORD",
-                                            "EJKERNEL_OPS_RECORD_DIR"};
+                                            "EJKERNEL_OPS_RECORD_DIR",
+                                            "EJKERNEL_STORE_TRUST"};
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const std::string_view name = text.substr(0, text.find('='));

@@ -105,6 +105,12 @@ def test_every_environment_variable_is_in_the_readme_and_no_other():
     assert shown == used
 
 
+def test_ejk_doctor_knows_the_environment_variables_of_the_readme_and_no_other():
+    known = set(re.findall(r'"(EJKERNEL_\w+)"', (ROOT / "cli/doctor.cpp").read_text()))
+    shown = set(re.findall(r"(?m)^\| `(EJKERNEL_\w+)` \|", (ROOT / "README.md").read_text()))
+    assert known == shown
+
+
 @pytest.mark.parametrize("number", ["01", "02", "03", "04", "05"])
 def test_examples_are_short(number):
     (example,) = ROOT.glob(f"examples/{number}_*.cpp")
