@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <thread>
 
@@ -256,16 +257,59 @@ void Directory::remove_leftovers() const {
 
 // ---- locks --------------------------------------------------------------------------------------
 
+namespace {
+
+// Where process ids mean the same: this boot of this machine, and the container in it.
+std::string this_host() {
+  std::string boot = read_file("/proc/sys/kernel/random/boot_id", 100).text;
+  char space[64];
+  const ssize_t n = ::readlink("/proc/self/ns/pid", space, sizeof space);
+  if (boot.empty() || n < 0) return "unknown";
+  boot.back() = '/';
+  return boot.append(space, static_cast<size_t>(n));
+}
+
+// utime, stime and those of the children it has waited for, as /proc says them; "" if it does not.
+std::string computing_time(pid_t process) {
+  const std::string stat = read_file("/proc/" + std::to_string(process) + "/stat", 4096).text;
+  size_t begin = stat.rfind(')');  // the name before it may hold anything
+  for (int field = 2; field < 14 && begin != stat.npos; ++field) begin = stat.find(' ', begin + 1);
+  size_t end = begin;
+  for (int field = 14; field < 18 && end != stat.npos; ++field) end = stat.find(' ', end + 1);
+  return end == stat.npos ? "" : stat.substr(begin, end - begin);
+}
+
+// What changes as long as the holder lives. The file may hold anything: at worst its text tells of
+// a process that computes, and patience ends the wait. The time of this process grows by waiting.
+std::string sign_in(const Fd& fd) {
+  char text[256];
+  const ssize_t n = retry_interrupted([&] { return ::pread(fd.get(), text, sizeof text, 0); });
+  std::string sign(text, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  sign.resize(std::min(sign.size(), sign.find('\n')));
+  if (sign.empty()) return sign;  // most locks have no signs
+  const std::string before_process = " " + this_host() + " ";
+  const size_t at = sign.find(before_process);
+  if (at == sign.npos) return sign;
+  pid_t process = 0;
+  std::from_chars(&sign[at + before_process.size()], sign.data() + sign.size(), process);
+  return process > 0 && process != ::getpid() ? sign + computing_time(process) : sign;
+}
+
+}  // namespace
+
 FileLock::FileLock(Directory in, std::string name, Wait wait, AfterUse after_use)
     : in_(std::move(in)), name_(std::move(name)), after_use_(after_use), owner_(::getpid()) {
   using clock = std::chrono::steady_clock;
   const auto end = clock::now() + wait.patience;
+  int silent_looks = 0;
   // Short waits first: most holders need less than a millisecond.
-  for (clock::duration pause = std::chrono::microseconds(100); !try_lock(); pause *= 2) {
-    if (error_) return;
+  for (clock::duration pause = std::chrono::microseconds(100);; pause *= 2) {
+    const std::string before = seen_sign_;
+    if (try_lock() || error_) return;
     const auto left = end - clock::now();
-    const bool silent = wait.silent_looks > 0 && silent_looks_ >= wait.silent_looks;
-    if (left <= clock::duration::zero() || silent) {
+    silent_looks = pause >= 2 * wait.pause && seen_sign_ == before ? silent_looks + 1 : 0;
+    silent_ = wait.silent_looks > 0 && silent_looks >= wait.silent_looks;
+    if (left <= clock::duration::zero() || silent_) {
       error_ = {ETIMEDOUT, "lock " + in_.path_of(name_)};
       return;
     }
@@ -282,7 +326,7 @@ bool FileLock::try_lock() {
     return false;
   }
   if (!lock_now(fd)) {
-    if (errno == EWOULDBLOCK) look_for_sign(fd);
+    if (errno == EWOULDBLOCK) seen_sign_ = sign_in(fd);
     else error_ = last_error("lock", in_.path_of(name_));
     return false;
   }
@@ -291,16 +335,15 @@ bool FileLock::try_lock() {
   return true;
 }
 
-// A sign is a new time of change; whose clock it is of does not matter.
-void FileLock::look_for_sign(const Fd& fd) {
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return;
-  const timespec sign = std::exchange(last_sign_, info.st_mtim);
-  const bool same = sign.tv_sec == last_sign_.tv_sec && sign.tv_nsec == last_sign_.tv_nsec;
-  silent_looks_ = same ? silent_looks_ + 1 : 0;
+// A text of its own each time, because times of change are too coarse on some file systems. That
+// one is set makes network file systems send the text at once.
+void FileLock::give_sign() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const std::string text =
+      std::to_string(now.count()) + " " + this_host() + " " + std::to_string(::getpid()) + "\n";
+  static_cast<void>(write_at(fd_, text, 0, in_.path_of(name_)));
+  ::futimens(fd_.get(), nullptr);
 }
-
-void FileLock::give_sign() { ::futimens(fd_.get(), nullptr); }
 
 // Unlocked by hand because children forked meanwhile share the lock, and not by those children,
 // because they share it.

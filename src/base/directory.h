@@ -4,7 +4,6 @@
 #pragma once
 
 #include <sys/types.h>
-#include <time.h>
 
 #include <chrono>
 #include <string>
@@ -88,8 +87,8 @@ class FileLock {
   // Polls, at most every `pause`: a waiter must be able to give up, and flock itself cannot.
   struct Wait {
     milliseconds patience, pause;
-    // Gives up after so many looks in a row without a sign of the holder; 0: never. Looks and not
-    // a time, so that no holder seems silent because the whole machine stood still.
+    // Gives up after so many looks in a row, `pause` apart, without a sign of the holder; 0: never.
+    // Looks and not a time, so that no holder seems silent because the whole machine stood still.
     int silent_looks = 0;
   };
 
@@ -101,11 +100,13 @@ class FileLock {
   bool held() const noexcept { return fd_.valid(); }
   const FileError& error() const noexcept { return error_; }
   const Fd& file() const noexcept { return fd_; }
-  void give_sign();  // to those who wait
+  // To those who wait. Once it has given one, a holder in another process of the same host gives
+  // further ones by computing.
+  void give_sign();
+  bool holder_is_silent() const noexcept { return silent_; }  // why this one gave up
 
  private:
   bool try_lock();
-  void look_for_sign(const Fd& fd);
 
   Directory in_;
   std::string name_;
@@ -113,8 +114,8 @@ class FileLock {
   FileError error_;
   AfterUse after_use_;
   pid_t owner_;
-  timespec last_sign_{};
-  int silent_looks_ = 0;
+  std::string seen_sign_;  // of the holder that this one waits for
+  bool silent_ = false;
 };
 
 }  // namespace ejk::base

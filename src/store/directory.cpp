@@ -161,7 +161,9 @@ bool cannot_lock_here(int code) { return code == ENOLCK || code == EOPNOTSUPP ||
 struct HeldLease final : TuningLease {
   HeldLease(Directory in, std::string name, milliseconds patience)
       : lock(std::move(in), std::move(name), {patience, lease_pause, silent_looks},
-             FileLock::AfterUse::remove_file) {}
+             FileLock::AfterUse::remove_file) {
+    if (lock.held()) lock.give_sign();
+  }
 
   void refresh() override {
     const auto now = std::chrono::steady_clock::now();
@@ -452,7 +454,13 @@ std::unique_ptr<TuningLease> DirectoryStore::lease(const EntryId& id, millisecon
   auto held = std::make_unique<HeldLease>(state_->open("leases", Absent::made), name, patience);
   if (held->lock.held()) return held;
   const FileError& error = held->lock.error();
-  if (error.code != ETIMEDOUT && !state_->go_on_without(held->lock)) state_->cannot_write(error);
+  if (held->lock.holder_is_silent())
+    state_->warn("silent",
+                 "[" + id.op + "] not waiting for the process that tunes this call in " +
+                     state_->root +
+                     ": it gave no sign of life for a second. The call is tuned here too");
+  else if (error.code != ETIMEDOUT && !state_->go_on_without(held->lock))
+    state_->cannot_write(error);
   return nullptr;
 }
 

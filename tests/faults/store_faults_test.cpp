@@ -7,6 +7,8 @@
 
 #include <chrono>
 #include <csignal>
+#include <ctime>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -410,7 +412,68 @@ TEST_F(StoreFaults, ALeaseOfASilentHolderIsNotWaitedFor) {
   ASSERT_TRUE(held);
   const auto patience = std::chrono::hours(24);  // the test would not end
   EXPECT_EQ(store.lease(id, patience), nullptr);
+  EXPECT_EQ(store.lease(id, patience), nullptr);
+  EXPECT_EQ(warnings.count(), 1u) << warnings.text();
+  EXPECT_NE(warnings.text().find("tuned here too"), std::string::npos) << warnings.text();
+}
+
+// A process that takes the lease, tells so, lives on, and ends with the lease.
+pid_t start_holder(DirectoryStore& store, const EntryId& id, const std::function<void()>& live) {
+  int told[2];
+  if (::pipe(told) != 0) return -1;
+  const pid_t holder = start_child([&] {
+    const auto held = store.lease(id, milliseconds(0));
+    if (!held || ::write(told[1], "y", 1) != 1) return false;
+    live();
+    return true;
+  });
+  ::close(told[1]);
+  char byte = 0;
+  const bool held = ::read(told[0], &byte, 1) == 1;
+  ::close(told[0]);
+  return held ? holder : -1;
+}
+
+TEST_F(StoreFaults, AHolderThatComputesIsWaitedFor) {
+  const pid_t holder = start_holder(store, id, [] {
+    while (std::clock() < 2 * CLOCKS_PER_SEC) {  // longer than silence would be waited for
+    }
+  });
+  ASSERT_GT(holder, 0);
+  EXPECT_NE(store.lease(id, std::chrono::hours(24)), nullptr);
+  EXPECT_TRUE(child_succeeded(holder));
   EXPECT_EQ(warnings.count(), 0u) << warnings.text();
+}
+
+TEST_F(StoreFaults, AStoppedHolderIsNotWaitedFor) {
+  const pid_t holder = start_holder(store, id, [] {
+    for (;;) (void)std::clock();
+  });
+  ASSERT_GT(holder, 0);
+  ::kill(holder, SIGSTOP);
+  EXPECT_EQ(store.lease(id, std::chrono::hours(24)), nullptr);
+  ::kill(holder, SIGKILL);
+  ::waitpid(holder, nullptr, 0);
+}
+
+TEST_F(StoreFaults, AnyTextInALeaseIsHarmless) {
+  constexpr base::FileLock::Wait wait{std::chrono::hours(24), milliseconds(1), 20};
+  constexpr auto after_use = base::FileLock::AfterUse::remove_file;
+  fs::create_directories(root());
+  base::FileLock holder(directory_at(root()), "lock", wait, after_use);
+  holder.give_sign();
+  const std::string line = read_text(root() + "/lock");
+  const std::string host = line.substr(0, line.rfind(' ') + 1);
+  for (const std::string& text :
+       {std::string(), std::string("\0\xff\n", 3), std::string(100'000, '7'), line + line, host,
+        host + "-1\n", host + "0\n", host + "99999999999999999999\n", host + "../1\n",
+        host + "2147483647\n", host + host + host}) {
+    SCOPED_TRACE(text.substr(0, 200));
+    write_text(root() + "/lock", text);
+    const base::FileLock waiter(directory_at(root()), "lock", wait, after_use);
+    EXPECT_TRUE(waiter.holder_is_silent());
+    EXPECT_EQ(waiter.error().code, ETIMEDOUT);
+  }
 }
 
 TEST_F(StoreFaults, AHolderThatGivesSignsIsWaitedFor) {
@@ -435,10 +498,9 @@ TEST_F(StoreFaults, AHolderThatGivesSignsIsWaitedFor) {
 TEST_F(StoreFaults, RefreshingALeaseIsSeenFromOutside) {
   const auto held = store.lease(id, milliseconds(0));
   const std::string file = root() + "/leases/" + files_below(root() + "/leases").at(0);
-  fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(1));
-  const auto before = fs::last_write_time(file);
+  const std::string before = read_text(file);
   held->refresh();
-  EXPECT_NE(fs::last_write_time(file), before);
+  EXPECT_NE(read_text(file), before);
 }
 
 // ---- leftovers
