@@ -101,8 +101,9 @@ Directory Directory::below(const std::string& names, Absent absent) const {
     how.flags = directory_flags, how.resolve = RESOLVE_NO_SYMLINKS;
     const auto fd = retry_interrupted(
         [&] { return ::syscall(SYS_openat2, fd_.get(), names.c_str(), &how, sizeof how); });
-    // Anything else: an old kernel, or a sandbox that does not know the call.
-    if (fd >= 0 || errno == ENOENT || errno == ENOTDIR || errno == ELOOP) {
+    // Anything else: an old kernel, a sandbox that does not know the call, or a link, which going
+    // step by step finds.
+    if (fd >= 0 || errno == ENOENT || errno == ENOTDIR) {
       out.hold(static_cast<int>(fd));
       return out;
     }

@@ -56,6 +56,8 @@ struct Loaded {
   bool strange = false;  // others may have written it
 };
 
+bool is_absent(const FileError& error) { return error.code == ENOENT || error.code == ENOTDIR; }
+
 bool is_newer_schema(const Value& document) {
   const Value* schema = document.find("schema");
   return schema != nullptr && schema->is_int() && schema->as_double() > entry_schema;
@@ -64,7 +66,7 @@ bool is_newer_schema(const Value& document) {
 Loaded load(const Directory& in, const std::string& name) {
   using enum Loaded::Status;
   const auto [text, error, strange] = in.read(name, read_limit);
-  if (error.code == ENOENT || error.code == ENOTDIR || in.refused()) return {absent, {}, ""};
+  if (is_absent(error) || in.refused()) return {absent, {}, ""};
   if (error) return {untouchable, {}, error.text(), strange};
   try {
     const Value document = parse_json(text);
@@ -149,6 +151,8 @@ std::string cure(int code) {
     case EPERM:
     case EROFS:
       return "make it writable, or";
+    case ELOOP:
+      return "replace the link (only the directory of the store itself may be one), or";
     case ETIMEDOUT:
       return "end the process that holds the lock, or";
     default:
@@ -229,6 +233,14 @@ struct DirectoryStore::State {
                (directory.refused() ? ". Until then nothing there is used" : ""));
     return directory;
   }
+  // One that cannot be read is said once, not for each of its entries.
+  bool can_read(const Directory& directory) {
+    const FileError& error = directory.error();
+    if (error && !is_absent(error) && !directory.refused())
+      warn(error.what, "passing over all below: " + error.text() +
+                           (error.code == ELOOP ? "; make " + root + " itself the link" : ""));
+    return !error;
+  }
   Directory folder_of(const Place& place, Absent absent = Absent::fails) {
     return open(format_directory + ("/" + place.device + "/" + place.op), absent);
   }
@@ -240,7 +252,7 @@ struct DirectoryStore::State {
   void for_places(const EntryId& id, Visit visit) {
     Place place = place_of(id);
     const Directory folder = folder_of(place);
-    if (visit(folder, place)) return;
+    if (!can_read(folder) || visit(folder, place)) return;
     if (!id.spec.empty()) {
       place.file = file_of_key(id);
       visit(folder, place);
@@ -394,6 +406,7 @@ struct DirectoryStore::State {
   bool visit_folder(const std::string& device, const std::string& op,
                     const std::function<bool(const Entry&)>& visit) {
     const Directory folder = folder_of({device, op, ""});
+    if (!can_read(folder)) return true;
     for (const std::string& file : folder.names()) {
       const Place place{device, op, file};
       const auto entry = file.ends_with(".json") ? read(folder, place) : std::nullopt;
@@ -440,8 +453,11 @@ bool DirectoryStore::erase(const EntryId& id) {
 
 void DirectoryStore::for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) {
   const Directory top = state_->open(format_directory, Absent::fails);
+  if (!state_->can_read(top)) return;
   for (const std::string& device : top.names()) {
-    const auto ops = op.empty() ? top.below(device).names() : std::vector{base::file_name_of(op)};
+    const Directory below = top.below(device);
+    if (!state_->can_read(below)) continue;
+    const auto ops = op.empty() ? below.names() : std::vector{base::file_name_of(op)};
     for (const std::string& name : ops)
       if (!state_->visit_folder(device, name, visit)) return;
   }

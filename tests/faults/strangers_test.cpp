@@ -105,6 +105,20 @@ TEST_F(Strangers, NothingHappensInADirectoryThatIsReachedByALink) {
   }
 }
 
+TEST_F(Strangers, ALinkIsSaidOnceAndByItsName) {
+  ASSERT_TRUE(open().put(make_entry(id)));
+  fs::rename(root() + "/v1", scratch / "elsewhere");
+  fs::create_directory_symlink(scratch / "elsewhere", root() + "/v1");
+  DirectoryStore store = open();
+  for (int n = 0; n < 50; ++n) EXPECT_FALSE(store.get(call_id(n, "op" + std::to_string(n % 3))));
+  EXPECT_FALSE(store.erase(id));
+  store.for_each("", [](const Entry&) { return true; });
+  EXPECT_EQ(warnings.count(), 1u) << warnings.text();
+  EXPECT_NE(warnings.text().find(root() + "/v1: it is a link"), std::string::npos)
+      << warnings.text();
+  EXPECT_NE(warnings.text().find("make " + root() + " itself the link"), std::string::npos);
+}
+
 TEST_F(Strangers, NoFileIsMadeReadOrChangedThroughALink) {
   ASSERT_TRUE(open().put(make_entry(id)));
   ASSERT_TRUE(open().lease(id, milliseconds(0)));
