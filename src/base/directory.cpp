@@ -140,7 +140,8 @@ void Directory::hold(int fd) {
   }
   if ((info.st_mode & S_IWOTH) == 0) return;
   if (exposed_.empty()) exposed_ = path_;
-  if (trust_ == Trust::strict) error_ = {EPERM, "trust " + path_ + ", which everyone may write to"};
+  if (trust_ == Trust::strict)
+    error_ = {EPERM, "trust " + path_ + ", which everyone may write to", true};
 }
 
 Fd Directory::open_at(const std::string& name, int flags) const {

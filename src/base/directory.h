@@ -40,7 +40,7 @@ class Directory {
   // names only the last one is looked at, unless they may be made. With Trust::strict such a
   // directory is not opened (EPERM).
   const std::string& exposed() const noexcept { return exposed_; }
-  bool refused() const noexcept { return !exposed_.empty() && error_.code == EPERM; }
+  bool refused() const noexcept { return error_.refused; }
 
   // At most so many of them, sorted; none if it cannot be read.
   std::vector<std::string> names(size_t most = static_cast<size_t>(-1)) const;

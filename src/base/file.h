@@ -17,8 +17,9 @@ namespace ejk::base {
 
 // True if something failed.
 struct [[nodiscard]] FileError {
-  int code = 0;      // errno
-  std::string what;  // the step and the path: "open /a/b"
+  int code = 0;          // errno
+  std::string what;      // the step and the path: "open /a/b"
+  bool refused = false;  // by Trust::strict, not by the file system
 
   explicit operator bool() const noexcept { return code != 0; }
   std::string text() const;  // "open /a/b: Permission denied"

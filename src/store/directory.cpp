@@ -333,7 +333,7 @@ struct DirectoryStore::State {
   // ---- writing
 
   void cannot_write(const FileError& error) {
-    if (trust == base::Trust::strict && error.code == EPERM) return;  // said where it was opened
+    if (error.refused) return;  // said where it was opened
     warn("unwritable", "cannot keep tuning results in " + root + " (" + error.text() +
                            "). To keep them, " + cure(error.code) +
                            " set EJKERNEL_PERSISTENT_CACHE_DIR to another directory");

@@ -221,6 +221,26 @@ TEST_F(Strangers, AStoreThatEveryoneMayWriteIsRefusedWithStrictTrust) {
   EXPECT_TRUE(store.get(id));
 }
 
+TEST_F(Strangers, APutThatFailsIsSaidWithStrictTrustToo) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  ASSERT_TRUE(open().put(make_entry(id)));
+  for (const char* name : {"/tmp", "/locks"}) {
+    fs::remove_all(root() + name);
+    fs::create_directory(root() + name);
+    ASSERT_EQ(::chown((root() + name).c_str(), stranger, stranger), 0);
+  }
+  // In such a directory files of others cannot be replaced: EPERM.
+  const std::string op = fs::path(open().file_of(id)).parent_path();
+  ASSERT_EQ(::chown(op.c_str(), 0, stranger), 0);
+  ASSERT_EQ(::chmod(op.c_str(), 01775), 0);
+  EXPECT_TRUE(as_nobody([&] {
+    ::setenv("EJKERNEL_STORE_TRUST", "strict", 1);
+    const bool kept = open().put(make_entry(id), true);
+    return !kept && warnings.count() == 1 &&
+           warnings.text().find("Operation not permitted") != std::string::npos;
+  }));
+}
+
 TEST_F(Strangers, AnEntryOfAnotherUserIsSaidOnceAndRefusedWithStrictTrust) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give files away";
   for (int n : {1, 2}) {
