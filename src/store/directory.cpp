@@ -63,6 +63,9 @@ bool is_newer_schema(const Value& document) {
   return schema != nullptr && schema->is_int() && schema->as_double() > entry_schema;
 }
 
+constexpr const char* wrong_checksum =
+    "its checksum is wrong; to have an edited entry read, remove the member \"checksum\" from it";
+
 Loaded load(const Directory& in, const std::string& name) {
   using enum Loaded::Status;
   const auto [text, error, strange] = in.read(name, read_limit);
@@ -70,20 +73,17 @@ Loaded load(const Directory& in, const std::string& name) {
   if (error) return {untouchable, {}, error.text(), strange};
   try {
     const Value document = parse_json(text);
+    const auto checksum = detail::checksum_of(text, document);
+    const bool wrong = checksum == detail::Checksum::wrong;
     if (is_newer_schema(document)) {
+      if (wrong) return {altered, {}, wrong_checksum, strange};  // a flipped bit makes 3 of 1
       return {untouchable,
               {},
               "it was written by a newer version (schema " + stable_json(*document.find("schema")) +
                   ")"};
     }
     Loaded good{entry, entry_from_document(document), "", strange};
-    const auto checksum = detail::checksum_of(text, document);
-    if (checksum == detail::Checksum::wrong)
-      return {altered,
-              {},
-              "its checksum is wrong; to have an edited entry read, remove the member "
-              "\"checksum\" from it",
-              strange};
+    if (wrong) return {altered, {}, wrong_checksum, strange};
     good.entry->trusted = checksum == detail::Checksum::right && !strange;
     return good;
   } catch (const Error& problem) {

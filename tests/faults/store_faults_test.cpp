@@ -191,6 +191,18 @@ TEST_F(StoreFaults, ANewerSchemaIsNeverTouched) {
   EXPECT_EQ(read_text(place(id)), to_json(newer));
 }
 
+TEST_F(StoreFaults, AFlippedBitInTheSchemaMakesNoNewerVersion) {
+  ASSERT_TRUE(store.put(make_entry(id)));
+  std::string text = read_text(place(id));
+  text.replace(text.find("\"schema\": 1"), 11, "\"schema\": 3");
+  write_text(place(id), text);
+  EXPECT_FALSE(store.get(id));
+  EXPECT_NE(warnings.text().find("its checksum is wrong"), std::string::npos) << warnings.text();
+  EXPECT_TRUE(store.put(make_entry(id)));
+  EXPECT_TRUE(store.get(id));
+  EXPECT_EQ(read_text(place(id) + ".bad"), text);
+}
+
 TEST_F(StoreFaults, ADirectoryInThePlaceOfAFileIsNeverTouched) {
   fs::create_directories(place(id));
   expect_untouched(place(id));
