@@ -37,8 +37,9 @@ using std::chrono::milliseconds;
 
 constexpr const char* format_directory = "v1";
 constexpr size_t read_limit = size_t{1} << 20;
-// Others hold the lock while they write some files. A lost flush is tried again.
-constexpr base::FileLock::Wait patiently{milliseconds(1'000), milliseconds(5)};
+// Others hold the lock while they write some files. A lost flush is tried again, but not the last
+// one, and many processes may end together.
+constexpr milliseconds patience{1'000}, last_patience{10'000}, pause{5};
 
 std::string folder_of(const EntryId& id) {
   return format_directory + ("/" + base::file_name_of(id.device) + "/") + base::file_name_of(id.op);
@@ -306,14 +307,15 @@ struct Recording::State {
     return top;
   }
 
-  bool flush() {
+  bool flush(milliseconds for_lock = patience) {
     const std::lock_guard one_at_a_time(writing);
     std::vector<Dirty> all = dirty();
     if (all.empty()) return true;
     const Directory top = open(), temporary = top.below("tmp", Absent::made);
     if (temporary.error()) return cannot_write(temporary.error());
     // Counts are read and written again: one process at a time.
-    const base::FileLock lock(open(), "lock", patiently, base::FileLock::AfterUse::keep_file);
+    const base::FileLock lock(open(), "lock", {for_lock, pause},
+                              base::FileLock::AfterUse::keep_file);
     const int code = lock.error().code;
     if (!lock.held() && code != ENOLCK && code != EOPNOTSUPP && code != ENOSYS)
       return cannot_write(lock.error());
@@ -378,8 +380,15 @@ struct Recording::State {
   }
 
   bool cannot_write(const FileError& error) {
-    warn("unwritable", "cannot record calls in " + folder + " (" + error.text() +
-                           "); set EJKERNEL_OPS_RECORD_DIR to another directory");
+    if (error.code == ETIMEDOUT)
+      warn(
+          "busy",
+          "another process holds " + folder +
+              "/lock for long; what cannot be recorded by the end of this program is lost. If that "
+              "process is stopped, end it");
+    else
+      warn("unwritable", "cannot record calls in " + folder + " (" + error.text() +
+                             "); set EJKERNEL_OPS_RECORD_DIR to another directory");
     return false;
   }
 };
@@ -403,7 +412,7 @@ Recording::~Recording() {
   }
   if (state_->thread.joinable()) state_->thread.join();
   try {
-    state_->flush();
+    state_->flush(last_patience);
   } catch (const std::exception& error) {
     state_->warn("end", std::string("the last counts of recorded calls are lost: ") + error.what());
   }

@@ -3,15 +3,21 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <chrono>
+#include <optional>
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <ejk/ejk.h>
 
+#include "base/directory.h"
 #include "fakes.h"
 #include "store_fixture.h"
 
 using namespace ejk::testing;
+namespace base = ejk::base;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -205,6 +211,25 @@ TEST_F(RecordFaults, AFullDiskIsSaidOnceAndHarmsNoCall) {
     return well && recording->flush();
   })));
   EXPECT_EQ(calls().begin()->second.calls, 3u) << "nothing was lost";
+}
+
+TEST_F(RecordFaults, AtTheEndALockIsWaitedForLongerThanMeanwhile) {
+  using std::chrono::milliseconds;
+  fs::create_directory(folder());
+  std::optional<base::FileLock> other;
+  other.emplace(directory_at(folder()), "lock", base::FileLock::Wait{},
+                base::FileLock::AfterUse::keep_file);
+  auto recording = open();
+  make_calls(recording, 8, 3);
+  EXPECT_FALSE(recording->flush());
+  EXPECT_THAT(said.take(), ElementsAre(HasSubstr("another process holds")));
+  std::jthread ends([&] {
+    std::this_thread::sleep_for(milliseconds(2'000));  // a flush gives up after one
+    other.reset();
+  });
+  recording.reset();
+  EXPECT_THAT(said.take(), IsEmpty());
+  EXPECT_EQ(calls().begin()->second.calls, 3u);
 }
 
 TEST_F(RecordFaults, APlaceThatCannotBeWrittenIsSaidOnce) {
