@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <random>
 #include <utility>
 
 #include <fmt/format.h>
@@ -181,16 +180,12 @@ struct Journal::State {
 
   // ---- what dead processes left behind
 
-  // A few at a time, because anyone may have left any number. From a random one on, so that those
-  // that stay do not hide the others for ever.
+  // A few at a time, because anyone may have left any number.
   void collect() {
     if (off) return;
     constexpr size_t most_names = 1000, most_dead = 16;
     const Directory in = folder("journal", Absent::fails);
-    std::vector<std::string> names = in.names(most_names);
-    std::erase_if(names, [](const std::string& name) { return !name.ends_with(intent_suffix); });
-    if (!names.empty())
-      std::ranges::rotate(names, names.begin() + std::random_device()() % names.size());
+    const auto names = in.some_names(intent_suffix, most_names);
     size_t dead = 0;
     for (size_t i = 0; i < names.size() && dead < most_dead && !off; ++i)
       if (in.has_own_file(names[i])) dead += collect_file(in, names[i]);

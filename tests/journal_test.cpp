@@ -201,6 +201,12 @@ TEST_F(JournalTest, OfThousandsOfIntentsATuningCollectsAFew) {
   EXPECT_EQ(open({"d", "o@v1", "k", ""}).suspects(), (Suspects{{text(1), 32}}));
 }
 
+TEST_F(JournalTest, ThousandsOfOtherFilesHideNoIntent) {
+  die_with(block(5));
+  for (int n = 0; n < 5000; ++n) write_text(root() + "/journal/" + std::to_string(n), "");
+  EXPECT_EQ(open().suspects(), (Suspects{{text(5), 1}}));
+}
+
 TEST_F(JournalTest, OfThousandsOfQuarantineRecordsATuningReadsItsOwn) {
   open().condemn(block(5), "crashed");
   write_text(root() + "/quarantine/0123.json", "is not read");

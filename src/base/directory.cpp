@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <random>
 #include <thread>
 
 #include "base/env.h"
@@ -153,8 +154,16 @@ Fd Directory::open_at(const std::string& name, int flags) const {
 
 // ---- looking ------------------------------------------------------------------------------------
 
-std::vector<std::string> Directory::names(size_t most) const {
-  return list_directory(open_at(".", O_RDONLY | O_DIRECTORY), most);
+std::vector<std::string> Directory::names() const {
+  return list_directory(open_at(".", O_RDONLY | O_DIRECTORY));
+}
+
+std::vector<std::string> Directory::some_names(std::string_view suffix, size_t most) const {
+  std::vector<std::string> all = names();
+  std::erase_if(all, [&](const std::string& name) { return !name.ends_with(suffix); });
+  std::ranges::shuffle(all, std::minstd_rand(std::random_device()()));
+  all.resize(std::min(all.size(), most));
+  return all;
 }
 
 bool Directory::has_own_file(const std::string& name) const {
@@ -249,8 +258,7 @@ FileError Directory::remove(const std::string& name) const {
 }
 
 void Directory::remove_leftovers() const {
-  constexpr size_t most = 1000;  // in one go: others may have put any number there
-  for (const std::string& name : names(most)) {
+  for (const std::string& name : some_names(temporary_suffix, 1000)) {
     if (!is_temporary(name) || !has_own_file(name)) continue;
     const Fd fd = open_at(name, O_RDWR | O_NONBLOCK);
     if (fd.valid() && lock_now(fd) && still_names(name, fd)) static_cast<void>(remove(name));

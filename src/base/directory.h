@@ -42,8 +42,10 @@ class Directory {
   const std::string& exposed() const noexcept { return exposed_; }
   bool refused() const noexcept { return error_.refused; }
 
-  // At most so many of them, sorted; none if it cannot be read.
-  std::vector<std::string> names(size_t most = static_cast<size_t>(-1)) const;
+  std::vector<std::string> names() const;  // sorted; none if it cannot be read
+  // Those that end so, at most so many: others may have put any number there. At random, so that
+  // none hides another for ever.
+  std::vector<std::string> some_names(std::string_view suffix, size_t most) const;
   bool has_own_file(const std::string& name) const;  // a regular file of this user
   FileText read(const std::string& name, size_t limit) const;
   // Replaces the file by `text`: readers see the old or the new content, also after a crash of the

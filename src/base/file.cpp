@@ -120,16 +120,16 @@ FileError write_at(const Fd& fd, std::string_view text, off_t at, const std::str
 
 std::vector<std::string> list_directory(const std::string& path) {
   constexpr int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
-  return list_directory(Fd(::open(path.c_str(), flags)), static_cast<size_t>(-1));
+  return list_directory(Fd(::open(path.c_str(), flags)));
 }
 
-std::vector<std::string> list_directory(Fd fd, size_t most) {
+std::vector<std::string> list_directory(Fd fd) {
   std::vector<std::string> names;
   if (!fd.valid()) return names;
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::fdopendir(fd.get()), ::closedir);
   if (!directory) return names;
   fd.release();  // it is closed with the other
-  while (const dirent* item = names.size() < most ? ::readdir(directory.get()) : nullptr) {
+  while (const dirent* item = ::readdir(directory.get())) {
     const std::string_view name = item->d_name;
     if (name != "." && name != "..") names.emplace_back(name);
   }

@@ -71,8 +71,7 @@ FileError write_at(const Fd& fd, std::string_view text, off_t at, const std::str
 
 // The names in a directory, sorted, without "." and ".."; none if it cannot be read.
 std::vector<std::string> list_directory(const std::string& path);
-// The same of an open one, at most so many.
-std::vector<std::string> list_directory(Fd fd, size_t most);
+std::vector<std::string> list_directory(Fd fd);  // the same of an open one
 
 // Readable, safe as a file name on any file system, and different for different texts even where
 // case does not count.

@@ -163,6 +163,14 @@ TEST_F(Strangers, OnlyOwnLeftoversAreRemoved) {
   EXPECT_EQ(fs::exists(foreign), given_away);
 }
 
+TEST_F(Strangers, ThousandsOfOtherFilesHideNoLeftover) {
+  const std::string own = root() + "/tmp/0123456789abcdef.tmp";
+  write_text(own, "half an en");
+  for (int n = 0; n < 5000; ++n) write_text(root() + "/tmp/" + std::to_string(n), "");
+  ASSERT_TRUE(open().put(make_entry(id)));
+  EXPECT_FALSE(fs::exists(own));
+}
+
 TEST_F(Strangers, NothingIsMadeForEveryoneToWrite) {
   const mode_t before = ::umask(0);
   use(id);
