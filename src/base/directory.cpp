@@ -184,7 +184,7 @@ bool Directory::still_names(const std::string& name, const Fd& fd) const {
 FileText Directory::read(const std::string& name, size_t limit) const {
   if (error_) return {{}, error_};
   FileText out = read_file(open_at(name, O_RDONLY | O_NONBLOCK), path_of(name), limit);
-  if (out.strange && trust_ == Trust::strict)
+  if (out.strangers && trust_ == Trust::strict)
     out.error = {EPERM, "trust " + path_of(name) + ", which another user may have written"};
   return out;
 }

@@ -78,8 +78,8 @@ FileText read_file(const Fd& fd, const std::string& path, size_t limit) {
 
   // One byte more than expected, so that the end is seen without a second look at the size.
   FileText out;
-  const bool trusted_owner = info.st_uid == ::geteuid() || info.st_uid == 0;
-  out.strange = !trusted_owner || (info.st_mode & S_IWOTH) != 0;
+  if (info.st_uid != ::geteuid() && info.st_uid != 0) out.strangers.owner = info.st_uid;
+  out.strangers.everyone = (info.st_mode & S_IWOTH) != 0;
   const auto expected = static_cast<size_t>(std::max<off_t>(info.st_size, 0));
   if (expected > limit) return {{}, {EFBIG, "read " + path}};
   size_t filled = 0;

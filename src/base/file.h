@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <cerrno>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -55,10 +56,18 @@ auto retry_interrupted(Call call) {
 
 FileError last_error(std::string_view step, const std::string& path);  // from errno
 
+// Who else may have written a file.
+struct Strangers {
+  std::optional<uid_t> owner;  // of the file, unless it is this user or root
+  bool everyone = false;
+
+  explicit operator bool() const noexcept { return owner || everyone; }
+};
+
 struct FileText {
   std::string text;
-  FileError error;       // ENOENT if there is none, EFBIG if it is larger than the limit
-  bool strange = false;  // belongs to neither this user nor root, or everyone may write to it
+  FileError error;  // ENOENT if there is none, EFBIG if it is larger than the limit
+  Strangers strangers = {};
 };
 
 // Regular files only: a pipe or a device in the place of a file must not block its reader.

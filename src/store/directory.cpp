@@ -53,7 +53,7 @@ struct Loaded {
   Status status;
   std::optional<Entry> entry;
   std::string why;
-  bool strange = false;  // others may have written it
+  base::Strangers strange = {};
 };
 
 bool is_absent(const FileError& error) { return error.code == ENOENT || error.code == ENOTDIR; }
@@ -306,13 +306,21 @@ struct DirectoryStore::State {
   void report(const std::string& path, const Loaded& loaded) {
     using enum Loaded::Status;
     if (loaded.strange && (loaded.status == entry || loaded.status == untouchable))
-      warn("strange", path + " may have been written by another user; " +
-                          (loaded.entry ? "EJKERNEL_STORE_TRUST=strict refuses such entries"
-                                        : "such entries are not used"));
+      report_strange(path, loaded.strange, loaded.entry ? "are not trusted" : "are not used");
     else if (loaded.status == untouchable || loaded.status == altered)
       warn(path, "passing over " + path + ": " + loaded.why);
     else if (loaded.status == broken)
       warn(path, "passing over " + path + ", which is not an entry: " + loaded.why);
+  }
+
+  void report_strange(const std::string& path, const base::Strangers& who, const char* effect) {
+    if (who.everyone)
+      warn("for everyone", "everyone may write to " + path + "; such entries " + effect +
+                               ". Take that right away: chmod -R o-w " + root);
+    else
+      warn("of another user", path + " belongs to user " + std::to_string(*who.owner) +
+                                  "; entries of others " + effect +
+                                  ". Have root own what is published, or import it (ejk import)");
   }
 
   // Looks again under the lock, because a good file may have come in its place meanwhile.

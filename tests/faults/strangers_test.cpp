@@ -259,6 +259,8 @@ TEST_F(Strangers, AnEntryOfAnotherUserIsSaidOnceAndRefusedWithStrictTrust) {
   EXPECT_TRUE(store.get(call_id(1)));
   EXPECT_TRUE(store.get(call_id(2)));
   EXPECT_EQ(warnings.count(), 1u) << warnings.text();
+  EXPECT_NE(warnings.text().find("belongs to user 65534"), std::string::npos) << warnings.text();
+  EXPECT_NE(warnings.text().find("Have root own"), std::string::npos) << warnings.text();
 
   ::setenv("EJKERNEL_STORE_TRUST", "strict", 1);
   Warnings said;
@@ -277,6 +279,10 @@ TEST_F(Strangers, AnEntryThatEveryoneMayWriteIsNotTrusted) {
   EXPECT_TRUE(open().get(id)->trusted);
   fs::permissions(open().file_of(id), fs::perms(0666));
   EXPECT_FALSE(open().get(id)->trusted);
+  EXPECT_EQ(warnings.count(), 1u) << warnings.text();
+  EXPECT_NE(warnings.text().find("everyone may write to " + open().file_of(id)), std::string::npos)
+      << warnings.text();
+  EXPECT_NE(warnings.text().find("chmod -R o-w " + root()), std::string::npos);
 }
 
 TEST_F(Strangers, ABrokenFileOfAnotherUserStaysUntilItsPlaceIsNeeded) {
