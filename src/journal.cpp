@@ -150,6 +150,7 @@ struct Journal::State {
   Suspects read_suspects(const Directory& in, const std::string& name) {
     const base::FileText read = in.read(name, read_limit);
     if (read.error.code == ENOENT || read.error.code == ENOTDIR || in.refused()) return {};
+    if (!read.error && read.text.empty()) return {};  // by a power cut: it is not flushed
     try {
       if (read.error) pass_over(in.path_of(name), read.error.text());
       else return from_document(parse_json(read.text));
@@ -281,7 +282,7 @@ std::vector<SuspectsFile> suspects_files(const std::string& store_path, const Wa
     if (!name.ends_with(suspects_suffix)) continue;
     SuspectsFile file{name, "", "", {}};
     const auto [text, error, strange] = folder.read(name, read_limit);
-    if (error.code == ENOENT) continue;
+    if (error.code == ENOENT || (!error && text.empty())) continue;
     try {
       if (error) throw Error(ErrorKind::io, error.text());
       const Value document = parse_json(text);

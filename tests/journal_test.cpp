@@ -216,6 +216,18 @@ TEST_F(JournalTest, OfThousandsOfQuarantineRecordsATuningReadsItsOwn) {
   EXPECT_EQ(warnings.count(), 0u) << warnings.text();
 }
 
+TEST_F(JournalTest, ARecordThatAPowerCutEmptiedIsNone) {
+  die_with(block(5));
+  EXPECT_EQ(open().suspects().size(), 1u);
+  for (const std::string& name : files_below(root() + "/journal"))
+    write_text(root() + "/journal/" + name, "");
+  EXPECT_TRUE(open().suspects().empty());
+  EXPECT_TRUE(suspect_list(root(), warnings.sink()).empty());
+  EXPECT_EQ(warnings.count(), 0u) << warnings.text();
+  die_with(block(6));
+  EXPECT_EQ(open().suspects(), (Suspects{{text(6), 1}}));
+}
+
 TEST_F(JournalTest, ACutOffIntentIsPassedOver) {
   write_text(root() + "/journal/0.intent", R"({"device":"d","op":"o@v1","schema":1})"
                                            "\n0000000099 {\"block\":1}\n");
