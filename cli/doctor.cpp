@@ -232,6 +232,10 @@ void look_at_store(const std::string& given, Findings& out) {
     const std::string detail = file.path + ": " + file.why;
     if (file.kind == damaged)
       out.push_back({"damaged file", "warn", detail, "ejk prune --damaged removes it"});
+    else if (file.kind == altered)
+      out.push_back(
+          {"altered file", "warn", detail,
+           "it is not used: remove its member \"checksum\" if that is meant, else the file"});
     else if (file.kind == newer)
       out.push_back({"newer file", "note", detail, "left alone, for the version that knows it"});
     else out.push_back({"unreadable file", "warn", detail});

@@ -16,6 +16,7 @@
 #include <ejk/record.h>
 
 #include "output.h"
+#include "store/checksum.h"
 
 namespace ejk::cli {
 namespace fs = std::filesystem;
@@ -51,10 +52,14 @@ std::optional<BadFile> judge_file(const std::string& path, int known_schema, Rea
   try {
     const Value document = parse_json(text);
     const Value* schema = document.find("schema");
-    if (schema != nullptr && schema->is_int() && schema->as_double() > known_schema)
+    const bool is_newer =
+        schema != nullptr && schema->is_int() && schema->as_double() > known_schema;
+    const bool wrong = detail::checksum_of(text, document) == detail::Checksum::wrong;
+    if (is_newer && !wrong)
       return BadFile{path, newer,
                      "it was written by a newer version (schema " + stable_json(*schema) + ")"};
-    read(document);
+    if (!is_newer) read(document);
+    if (wrong) return BadFile{path, altered, "its checksum is wrong"};
   } catch (const Error& problem) {
     return BadFile{path, damaged, problem.what()};
   }

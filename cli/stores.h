@@ -59,7 +59,12 @@ std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filt
 
 // A file that is not what its place says.
 struct BadFile {
-  enum class Kind { damaged, newer, unreadable };  // newer: of a later version, which knows it
+  enum class Kind {
+    damaged,
+    altered,  // its checksum is wrong: perhaps by somebody who meant it
+    newer,    // of a later version, which knows it
+    unreadable,
+  };
   std::string path;
   Kind kind;
   std::string why;

@@ -84,6 +84,17 @@ def test_what_doctor_calls_damaged_is_what_prune_removes(ejk, device, shifted, s
     assert len(ejk("ls", "--json").json["entries"]) == 2 and ejk("what-if", "--json").json["shapes"] == 1
 
 
+def test_a_wrong_checksum_is_said_and_left_to_people(ejk, store):
+    edited = sorted((store / "v1").rglob("*.json"))[:2]
+    for path, (old, new) in zip(edited, [('"provenance": "', '"provenance": "x'), ('"schema": 1', '"schema": 3')]):
+        path.write_text(path.read_text().replace(old, new, 1))
+    found = ejk("doctor", "--seconds", "0", "--json", expect=None).json["findings"]
+    altered = [f for f in found if f["what"] == "altered file"]
+    assert [f["detail"] for f in altered] == [f"{path}: its checksum is wrong" for path in edited]
+    assert all('"checksum"' in f["cure"] for f in altered)
+    assert ejk("prune", "--damaged", "--json").json["files"] == []
+
+
 def test_an_export_without_what_cannot_be_read_is_written_and_fails(ejk, store, tmp_path):
     (next((store / "v1").glob("*/*")) / "broken.json").write_text("{")
     result = ejk("export", "out.jsonl", expect=1)
