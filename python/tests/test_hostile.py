@@ -304,6 +304,10 @@ bad = [
     {"kernel": {"run_cpu": {"$class": "__main__:Kind"}}},
     {"kernel": {"__class__": {"$class": "__main__:Other"}}},
     {"kernel": {"_ejk_compiled": 3}},
+    {"kernel": {"op_id": "other"}},
+    {"kernel": {"op_id": "of nobody"}},
+    {"kernel": {"op_id": ["op"]}},
+    {"kernel": {"version": "7"}},
     {"kernel": 3},
     {"args": [{"$type": "subprocess:Popen", "args": ["true"]}]},
     {"args": [{"$object": "os:system"}]},
@@ -326,6 +330,25 @@ def test_a_record_that_names_what_the_process_has_not_used_is_left_out_and_said(
 assert type(call.kernel) is Op and call.kwargs == {"mode": Kind.safe} and call.args[0].shape == (3,)
 for change in bad:
     assert read([sketch | change]) == [] and len(warnings) == 1, (change, warnings)
+"""
+    run(program, tmp_path)
+
+
+def test_a_record_cannot_give_a_kernel_the_name_of_another(tmp_path):
+    program = RECORDED + """
+class Named(Op):
+    def __init__(self, name, version="0"):
+        super().__init__(name)
+        self.version = version
+
+def named(op, version="0"):
+    return sketch | {"python": "__main__:Named", "kernel": {"op_id": op, "version": version}}
+
+for own in (named("op"), named("mine"), named("op", "2"), named("mine", "2")):
+    (call,) = read([own])
+    assert type(call.kernel) is Named and vars(call.kernel) == own["kernel"]
+for op, version in (("other", "0"), ("other", "1"), (3, "0"), ("mine", ["2"])):
+    assert read([named(op, version)]) == [] and "goes by" in warnings[0], (op, version, warnings)
 """
     run(program, tmp_path)
 

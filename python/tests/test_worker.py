@@ -299,3 +299,19 @@ def test_a_worker_answers_requests_line_by_line(program, record, tmp_path):
     assert told[0]["protocol"] == 1 and told[0]["device"] == document["device"]
     assert told[1]["entry"]["key"] == document["key"] and list(pathlib.Path(store).rglob("*.json"))
     assert "another one since" in told[2]["message"] and "no call of a Python kernel" in told[3]["message"]
+
+
+def test_a_worker_does_not_tune_a_kernel_under_the_name_of_another(program, record, tmp_path):
+    record("Good")
+    (path,) = (tmp_path / "recorded").rglob("*.json")
+    document = json.loads(path.read_text())
+    (sketch,) = document["arguments"]
+    document |= {"op": "slow@v1", "arguments": [sketch | {"kernel": {"op_id": "slow"}}]}
+    request = {"protocol": 1, "record": document, "store": str(tmp_path / "elsewhere"), "budget_seconds": 1.0}
+    done = subprocess.run(
+        [sys.executable, "-m", "ejk", "worker", "--import", "some_kernels"],
+        input=json.dumps(request) + "\n", capture_output=True, text=True,
+    )  # fmt: skip
+    told = json.loads(done.stdout.splitlines()[1])
+    assert told["event"] == "failed" and "goes by" in told["message"], told
+    assert not (tmp_path / "elsewhere").exists()

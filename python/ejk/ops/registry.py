@@ -19,8 +19,10 @@ from ejk.ops.core.kernel import (
     class_named,
     declare_types_of,
     describe,
+    goes_by_its_own_name,
     may_be_set,
     remember_class,
+    versioned_op,
 )
 
 _recorded: dict = {}  # device -> op -> key -> (kernel, args, kwargs)
@@ -160,6 +162,8 @@ def _call_of(cls, sketch: dict) -> tuple:
         if not may_be_set(cls, name, value):
             raise ValueError(f"its kernel has an attribute {name[:100]!r}, which would take the place of a method")
         object.__setattr__(kernel, name, value)
+    if not goes_by_its_own_name(kernel):
+        raise ValueError(f"its kernel goes by {versioned_op(kernel)[:100]!r}, which {name_of(cls)} does not")
     return kernel, tuple(rebuilding.value(written[1])), rebuilding.value(written[2], 1000)
 
 

@@ -299,6 +299,27 @@ def versioned_op(kernel) -> str:
     return f"{op_of(kernel)}@v{getattr(kernel, 'version', '0')}"
 
 
+def goes_by_its_own_name(kernel) -> bool:
+    """Whether name and version of a kernel are those of its class, or others that its `__init__` may have given and
+    no other known class goes by."""
+    if type(op_of(kernel)) is not str or type(getattr(kernel, "version", "0")) not in (str, int, float):
+        return False
+    cls, op, version = type(kernel), op_of(kernel), str(getattr(kernel, "version", "0"))
+    own_op, own_version = _names_of(cls)
+    others = [_names_of(other) for other in list(_classes.values()) if other is not cls]
+    has_init = cls.__init__ not in (Kernel.__init__, object.__init__)
+    if "op_id" in vars(kernel) and op != own_op:
+        return (has_init or not getattr(cls, "op_id", "")) and all(op != other for other, _ in others)
+    if "version" in vars(kernel) and version != own_version:
+        return has_init and (op, version) not in others
+    return True
+
+
+def _names_of(cls) -> tuple:
+    """Name and version of kernels of a class that are not given others."""
+    return getattr(cls, "op_id", "") or f"{cls.__module__}.{cls.__name__}", str(getattr(cls, "version", "0"))
+
+
 def describe(inv: Invocation, kernel, data: str = ""):
     """The call as the core sees it. With a kernel, under that kernel's version and key. Made once."""
     from ejk.ops.utils.fingerprint import this_device
