@@ -270,10 +270,10 @@ def _read_complex(value, known, depth):
 
 
 def _read_namespace(value, known, depth):
-    members = value["$namespace"]
-    if not isinstance(members, dict) or any(name.startswith("__") for name in members):
+    members = _decode(value["$namespace"], known, depth + 1)
+    if type(members) is not dict or not all(type(name) is str and not name.startswith("__") for name in members):
         raise ValueError("$namespace needs members with names")
-    return types.SimpleNamespace(**_decode(members, known, depth + 1))
+    return types.SimpleNamespace(**members)
 
 
 def dtype_named(name, known=nobody):
