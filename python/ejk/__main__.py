@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-from ejk import _core
+from ejk import _core, _log
 
 _ABOUT = """Tunes recorded calls of Python kernels in worker processes, so that a config that crashes,
 hangs or exits costs some attempts and nothing else.
@@ -81,14 +81,14 @@ def _seconds(word: str) -> float:
 
 def _tune(given) -> int:
     if given.lowered and not os.path.exists(given.lowered):
-        print(f"ejk: there is no {given.lowered}", file=sys.stderr)
+        _tell(f"there is no {given.lowered}")
         return 3
     command = [sys.executable, "-m", "ejk", "worker"]
     for module in given.modules:
         command += ["--import", module]
 
     def on_call(op, key, message):
-        print(f"ejk: {op} {key}: {message}", file=sys.stderr, flush=True)
+        _tell(f"{op} {key}: {message}")
 
     try:
         text, found = _core.tune_in_workers(
@@ -104,15 +104,24 @@ def _tune(given) -> int:
             on_call=on_call,
         )
     except (OSError, RuntimeError, ValueError) as error:
-        print(f"ejk: {error}", file=sys.stderr)
+        _tell(str(error))
         return 1
-    print(json.dumps(found, indent=1) if given.json else text.rstrip())
+    print(json.dumps(found, indent=1) if given.json else _shown(text))
     if found["interrupted"]:
         return 130
     if not found["tuned"]:
         return 1 if found["skipped"] else 3
     bad = any(not entry["kept"] for entry in found["tuned"]) or any(skip["lost"] for skip in found["skipped"])
     return 1 if bad else 0
+
+
+def _tell(message: str) -> None:
+    print(f"ejk: {_shown(message)}", file=sys.stderr, flush=True)
+
+
+def _shown(text: str) -> str:
+    """It may quote names of records, which others wrote."""
+    return "\n".join(map(_log.printable, text.rstrip().split("\n")))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,13 @@ def warn(message: str) -> None:
         logger.warning("ejk: %s", _one_line(message))
 
 
+def printable(text: str) -> str:
+    """What documents of others say may be quoted: no control characters, no changes of direction."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def _one_line(message: str) -> str:
-    """What documents of others say may be quoted: no control characters, no changes of direction, not too long."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)[:1000]
+    return printable(message)[:1000]
 
 
 def warn_once(subject, message: str) -> None:

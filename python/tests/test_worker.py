@@ -315,3 +315,16 @@ def test_a_worker_does_not_tune_a_kernel_under_the_name_of_another(program, reco
     told = json.loads(done.stdout.splitlines()[1])
     assert told["event"] == "failed" and "goes by" in told["message"], told
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_names_of_records_are_printed_escaped(program):
+    code = r"import some_kernels as k; k.call(lambda: k.Good('\x1b[2J\u202egood'))"
+    program("-c", code, EJKERNEL_OPS_RECORD="1")
+    done = program(*TUNE, expect=1)
+    for said in (done.stdout, done.stderr):
+        assert "x1b[2J" in said and "u202e" in said
+        assert all(line.isprintable() for line in said.split("\n")), said
+    asked = program("-m", "ejk", "tune", "--import", "\x1b[2J", expect=1).stderr
+    assert "x1b[2J" in asked and all(line.isprintable() for line in asked.split("\n")), asked
+    missing = program("-m", "ejk", "tune", "--lowered", "\x1b[2J", expect=3).stderr
+    assert "x1b[2J" in missing and missing.rstrip().isprintable()
