@@ -384,10 +384,19 @@ _HOOKS = frozenset(name for name in vars(Kernel) if not name.startswith("_")) - 
 
 def may_be_set(cls, name: str, value) -> bool:
     """Whether a kernel of this class may get an attribute from a record: one that nothing calls in place of a hook."""
-    own = inspect.getattr_static(cls, name, None)
-    if name.startswith("__") or name == "_ejk_compiled" or callable(own) or hasattr(own, "__get__"):
+    if name.startswith("__") or name == "_ejk_compiled" or _is_no_data(cls, name):
         return False
     return not callable(value) or not any(name == hook or name.startswith(f"{hook}_") for hook in _HOOKS)
+
+
+def _is_no_data(cls, name: str) -> bool:
+    """Whether a class has something under this name that is more than the default of an attribute."""
+    own = inspect.getattr_static(cls, name, None)
+    if hasattr(type(own), "__set__") or hasattr(type(own), "__delete__"):
+        return True
+    if isinstance(own, type) or name in getattr(cls, "__dataclass_fields__", ()):
+        return False
+    return callable(own) or isinstance(own, (staticmethod, classmethod))
 
 
 def _names(method: str, platform: str | None, context: str | None):
