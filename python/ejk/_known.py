@@ -6,7 +6,9 @@ Written text names something in here or nothing: it is never looked up in a modu
 
 import dataclasses
 import enum
+import inspect
 import sys
+import types
 import typing
 import weakref
 
@@ -112,10 +114,23 @@ def field_names(cls) -> list:
 
 
 def hints_of(function_or_class) -> dict:
+    """Its annotations. One that cannot be evaluated (it is any expression) says nothing."""
     try:
         return typing.get_type_hints(function_or_class)
-    except Exception:  # an annotation is any expression; one that cannot be evaluated says nothing
-        return {}
+    except Exception:
+        return dict(_hints_one_by_one(function_or_class)) if callable(function_or_class) else {}
+
+
+def _hints_one_by_one(function_or_class):
+    is_class = isinstance(function_or_class, type)
+    for owner in reversed(function_or_class.__mro__) if is_class else [inspect.unwrap(function_or_class)]:
+        names = vars(sys.modules.get(owner.__module__, object)) if is_class else getattr(owner, "__globals__", {})
+        for name, hint in inspect.get_annotations(owner).items():
+            alone = types.SimpleNamespace(__annotations__={name: hint})
+            try:
+                yield name, typing.get_type_hints(alone, dict(names), dict(vars(owner)))[name]
+            except Exception:
+                pass
 
 
 def _quoted(name) -> str:

@@ -513,35 +513,65 @@ for kernel, y, label, config in places():
 def test_recorded_arguments_of_types_that_the_kernel_names_are_made_again(tmp_path, monkeypatch):
     (tmp_path / "own_arguments.py").write_text(
         """
-import dataclasses, enum
+import dataclasses, enum, functools, typing
 import numpy as np
 from ejk.ops import ConfigSelectorChain, Executor, Kernel
+
+if typing.TYPE_CHECKING:
+    from elsewhere import Thing
 
 class Mode(enum.Enum):
     fast = 1
     safe = 2
 
+class Kind(enum.Enum):
+    left = 1
+    right = 2
+
+class Side(enum.Enum):
+    top = 1
+    bottom = 2
+
 @dataclasses.dataclass(frozen=True)
 class Shape:
     rows: int
+    side: Side
     mode: Mode
+    thing: "Thing | None" = None
 
 def double(x):
     return 2 * x
 
 class Op(Kernel):
     op_id = "op"
+    run_limit = 3
     def __init__(self, shape: Shape, run_count=0):
         super().__init__()
         self.shape, self.run_count = shape, run_count
-    def run(self, x, mode, *, cfg, again: "Mode" = Mode.fast, f=double, dtype=None):
+    def run(self, x: "Thing", mode, kind: "Kind", *, cfg, again: "Mode" = Mode.fast, f=double, dtype=None) -> "Thing":
         return f(x)
     def heuristic_cfg(self, inv):
         return 1
 
+@dataclasses.dataclass(eq=False)
+class OfFields(Kernel):
+    dtype: object = np.float32
+    after: object = double
+    op_id = "of_fields"
+    @functools.cached_property
+    def size(self):
+        return np.dtype(self.dtype).itemsize
+    def run(self, x, *, cfg):
+        return self.size * x
+    def heuristic_cfg(self, inv):
+        return 1
+
 def call():
+    of_fields = OfFields(np.int8)
+    assert of_fields.size == 1
+    Executor(ConfigSelectorChain(autotune=False))(of_fields, np.ones(3))
     Executor(ConfigSelectorChain(autotune=False))(
-        Op(Shape(3, Mode.safe), 4), np.ones(3), Mode.safe, again=Mode.safe, f=double, dtype=np.float32
+        Op(Shape(3, Side.top, Mode.safe), 4), np.ones(3), Mode.safe, Kind.left, again=Mode.safe, f=double, dtype=np.float32
     )
 """
     )
@@ -552,9 +582,10 @@ def call():
     again = """
 import own_arguments as o, numpy as np
 from ejk.ops import get_invocations
-(call,) = get_invocations()
-assert call.kernel.shape == o.Shape(3, o.Mode.safe) and call.kernel.run_count == 4
-assert call.args[1] is o.Mode.safe
+of_fields, call = sorted(get_invocations(), key=lambda call: call.op_id)
+assert vars(of_fields.kernel) == {"dtype": np.int8, "after": o.double, "size": 1}
+assert call.kernel.shape == o.Shape(3, o.Side.top, o.Mode.safe) and call.kernel.run_count == 4
+assert call.args[1:] == (o.Mode.safe, o.Kind.left)
 assert call.kwargs == {"again": o.Mode.safe, "f": o.double, "dtype": np.float32}
 """
     run_program(again)
