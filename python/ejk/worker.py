@@ -114,7 +114,6 @@ def _tune(request: dict, stop: _Stop) -> dict:
 
 
 def _rebuilt(record: dict):
-    from ejk import _jax
     from ejk.modules._kernels import NativeKernel
     from ejk.modules._libraries import CppKernel
     from ejk.ops.core.kernel import Invocation, class_named
@@ -129,12 +128,31 @@ def _rebuilt(record: dict):
     if record["context"]:
         refuse(f"it was made inside {record['context']}, whose mesh is not recorded")
     try:
-        if issubclass(class_named(sketches[0]["python"]), (NativeKernel, CppKernel)):
-            _jax.required()
+        cls = class_named(sketches[0]["python"])
+        _import_what_makes_arrays(sketches[0], with_jax=issubclass(cls, (NativeKernel, CppKernel)))
         kernel, args, kwargs = call_from(sketches[0])
     except ValueError as error:
         refuse(f"{error} (--import {str(sketches[0]['python']).partition(':')[0][:100]})")
     return Invocation(kernel=kernel, args=with_data(args), kwargs=with_data(kwargs, 1000))
+
+
+def _import_what_makes_arrays(sketch: dict, with_jax: bool) -> None:
+    """A record cannot import anything; that its arrays need JAX or NumPy is known here."""
+    from ejk import _jax
+
+    arrays = list(_arrays_in(sketch))
+    if with_jax or not all(array.get("numpy") for array in arrays):
+        _jax.required()
+    elif arrays:
+        importlib.import_module("numpy")
+
+
+def _arrays_in(value):
+    if isinstance(value, dict) and "$array" in value:
+        yield value
+    elif isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _arrays_in(item)
 
 
 def _own_standard_output():

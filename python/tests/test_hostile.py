@@ -385,6 +385,7 @@ def watched_answer(line, stop):
         return answer(line, stop)
 
 worker._answer = watched_answer
+bad = [b for b in bad if "$array" not in str(b) or "numpy" in str(b)]  # for others the worker itself asks for JAX
 requests = [record | {"arguments": [sketch]}, *(record | {"arguments": [sketch | change]} for change in bad)]
 
 class Lines:

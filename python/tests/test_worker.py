@@ -13,7 +13,7 @@ import time
 import pytest
 
 KERNELS = """
-import os, signal, sys, time
+import enum, os, signal, sys, time
 import numpy
 from ejk.ops import ConfigSelectorChain, Executor, Kernel
 
@@ -76,10 +76,19 @@ class Slow(Good):
         time.sleep(0.03)
         return x
 
+class Plain:
+    op_id, version = "plain", "1"
+    run, heuristic_cfg, candidate_cfgs = Good.run, Good.heuristic_cfg, Good.candidate_cfgs
+
+class Scale(enum.IntEnum):
+    two = 2
+
 def call(*kernels):
-    executor = Executor(ConfigSelectorChain(autotune=False))
     for kernel in kernels:
-        executor(kernel(), numpy.ones((4, 2), numpy.float32), scale=2)
+        call_with(kernel, numpy.ones((4, 2), numpy.float32), scale=2)
+
+def call_with(kernel, *args, **kwargs):
+    Executor(ConfigSelectorChain(autotune=False))(kernel(), *args, **kwargs)
 """
 
 
@@ -328,3 +337,10 @@ def test_names_of_records_are_printed_escaped(program):
     assert "x1b[2J" in asked and all(line.isprintable() for line in asked.split("\n")), asked
     missing = program("-m", "ejk", "tune", "--lowered", "\x1b[2J", expect=3).stderr
     assert "x1b[2J" in missing and missing.rstrip().isprintable()
+
+
+def test_a_worker_imports_jax_for_records_with_its_arrays(program, record):
+    code = "import some_kernels as k, jax.numpy as jnp; k.call_with(k.Good, jnp.ones(3))"
+    program("-c", code, EJKERNEL_OPS_RECORD="1")
+    entries, skipped = tuned(program(*TUNE, "--json"))
+    assert "good@v1" in entries and skipped == {}, skipped

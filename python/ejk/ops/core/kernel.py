@@ -306,11 +306,12 @@ def goes_by_its_own_name(kernel) -> bool:
         return False
     cls, op, version = type(kernel), op_of(kernel), str(getattr(kernel, "version", "0"))
     own_op, own_version = _names_of(cls)
+    given = getattr(kernel, "__dict__", {})
     others = [_names_of(other) for other in list(_classes.values()) if other is not cls]
     has_init = cls.__init__ not in (Kernel.__init__, object.__init__)
-    if "op_id" in vars(kernel) and op != own_op:
+    if "op_id" in given and op != own_op:
         return (has_init or not getattr(cls, "op_id", "")) and all(op != other for other, _ in others)
-    if "version" in vars(kernel) and version != own_version:
+    if "version" in given and version != own_version:
         return has_init and (op, version) not in others
     return True
 
