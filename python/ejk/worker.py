@@ -114,6 +114,7 @@ def _tune(request: dict, stop: _Stop) -> dict:
 
 
 def _rebuilt(record: dict):
+    from ejk._known import NotKnown
     from ejk.modules._kernels import NativeKernel
     from ejk.modules._libraries import CppKernel
     from ejk.ops.core.kernel import Invocation, class_named
@@ -129,10 +130,15 @@ def _rebuilt(record: dict):
         refuse(f"it was made inside {record['context']}, whose mesh is not recorded")
     try:
         cls = class_named(sketches[0]["python"])
-        _import_what_makes_arrays(sketches[0], with_jax=issubclass(cls, (NativeKernel, CppKernel)))
-        kernel, args, kwargs = call_from(sketches[0])
     except ValueError as error:
         refuse(f"{error} (--import {str(sketches[0]['python']).partition(':')[0][:100]})")
+    _import_what_makes_arrays(sketches[0], with_jax=issubclass(cls, (NativeKernel, CppKernel)))
+    try:
+        kernel, args, kwargs = call_from(sketches[0])
+    except NotKnown as error:
+        refuse(f"{error}: annotate it in run or __init__")
+    except ValueError as error:
+        refuse(error)
     return Invocation(kernel=kernel, args=with_data(args), kwargs=with_data(kwargs, 1000))
 
 

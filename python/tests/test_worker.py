@@ -344,3 +344,11 @@ def test_a_worker_imports_jax_for_records_with_its_arrays(program, record):
     program("-c", code, EJKERNEL_OPS_RECORD="1")
     entries, skipped = tuned(program(*TUNE, "--json"))
     assert "good@v1" in entries and skipped == {}, skipped
+
+
+def test_a_type_that_a_kernel_does_not_name_is_told_with_what_to_do(program):
+    code = "import some_kernels as k; k.call_with(k.Good, k.numpy.ones(3), scale=k.Scale.two)"
+    program("-c", code, EJKERNEL_OPS_RECORD="1")
+    told = program(*TUNE, expect=1).stdout
+    assert "some_kernels:Scale is not known" in told and "annotate it in run or __init__" in told
+    assert "--import" not in told
