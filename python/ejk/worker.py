@@ -31,7 +31,7 @@ def serve(modules: list[str]) -> int:
 
     try:
         for module in modules:
-            importlib.import_module(module)
+            _remember_kernels_of(importlib.import_module(module))
     except Exception as error:  # a module may fail in any way; who started this is told
         say(event="refused", message=f"cannot import {module}: {type(error).__name__}: {error}")
         return 1
@@ -47,6 +47,16 @@ def serve(modules: list[str]) -> int:
         if stop.told:
             break
     return 0
+
+
+def _remember_kernels_of(module) -> None:
+    """Those that are no subclasses of Kernel; the others are known already."""
+    from ejk.ops.core.kernel import remember_class
+
+    for cls in vars(module).values():
+        if isinstance(cls, type) and cls.__module__ == module.__name__ and hasattr(cls, "run"):
+            if any(hasattr(cls, hook) for hook in ("heuristic_cfg", "candidate_cfgs", "config_space")):
+                remember_class(cls)
 
 
 class _Stop:

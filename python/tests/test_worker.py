@@ -346,6 +346,12 @@ def test_a_worker_imports_jax_for_records_with_its_arrays(program, record):
     assert "good@v1" in entries and skipped == {}, skipped
 
 
+def test_kernels_that_are_no_subclasses_are_known_by_their_module(program):
+    program("-c", "import some_kernels as k; k.call(k.Plain)", EJKERNEL_OPS_RECORD="1")
+    entries, skipped = tuned(program(*TUNE, "--json"))
+    assert "plain@v1" in entries and skipped == {}, skipped
+
+
 def test_a_type_that_a_kernel_does_not_name_is_told_with_what_to_do(program):
     code = "import some_kernels as k; k.call_with(k.Good, k.numpy.ones(3), scale=k.Scale.two)"
     program("-c", code, EJKERNEL_OPS_RECORD="1")
