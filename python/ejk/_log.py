@@ -6,6 +6,7 @@ import os
 
 logger = logging.getLogger("ejk")
 _said = set()
+_LONGEST_LINE = 1000  # as in C++
 
 
 def warn(message: str) -> None:
@@ -19,7 +20,14 @@ def printable(text: str) -> str:
 
 
 def _one_line(message: str) -> str:
-    return printable(message)[:1000]
+    """At most so many bytes: of a longer message the beginning and the end, where the reason stands."""
+    text = printable(message).encode()
+    if len(text) <= _LONGEST_LINE:
+        return text.decode()
+    mark = f" ... [cut, {len(text)} bytes in all] ... "
+    head = _LONGEST_LINE // 2
+    tail = _LONGEST_LINE - head - len(mark)
+    return text[:head].decode(errors="ignore") + mark + text[-tail:].decode(errors="ignore")
 
 
 def warn_once(subject, message: str) -> None:

@@ -590,3 +590,13 @@ assert call.args[1:] == (o.Mode.safe, o.Kind.left)
 assert call.kwargs == {"again": o.Mode.safe, "f": o.double, "dtype": np.float32}
 """
     run_program(again)
+
+
+def test_a_long_warning_keeps_its_beginning_and_its_end(caplog):
+    from ejk import _log
+
+    for filler in ("x", "é", "\x1b"):
+        _log.warn(f"[op] begins {3000 * filler} and ends with the reason")
+        said = caplog.messages[-1].removeprefix("ejk: ")
+        assert said.startswith("[op] begins") and said.endswith("the reason") and "bytes in all" in said
+        assert 990 < len(said.encode()) <= 1000 and said.isprintable()
