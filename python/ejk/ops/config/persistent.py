@@ -9,6 +9,7 @@ from typing import Any, Callable, Generic
 
 from ejk import _configs, _core, _log
 from ejk.ops.config.cache import get_arguments, place_of, put_arguments
+from ejk.ops.core.kernel import declare_types_of_op
 from ejk.ops.core.types import Cfg
 
 
@@ -55,7 +56,7 @@ class PersistentCache(Generic[Cfg]):
             found = self._store.get(device, op or "-", key)
             if found is None:
                 return None
-            config = _configs.decode(found[0], op or "-", self.cfg_type)
+            config = self._decoded(found[0], op or "-")
             # What a tuning stored has its type already.
             plain = isinstance(config, (dict, list, str, int, float, type(None)))
             if self.loader is not None and plain:
@@ -64,6 +65,18 @@ class PersistentCache(Generic[Cfg]):
         except ValueError as error:
             _log.warn_once((self.path, device, op, key), f"[{op}] the config for key {key} in {self.path}: {error}")
             return None
+
+    def _decoded(self, written, op: str):
+        try:
+            return _configs.decode(written, op, self.cfg_type)
+        except _configs.NotKnown:
+            declare_types_of_op(op)
+        try:
+            return _configs.decode(written, op, self.cfg_type)
+        except _configs.NotKnown as error:
+            if self.loader is not None and isinstance(written, dict) and "$type" in written:
+                return _configs.decode({name: item for name, item in written.items() if name != "$type"}, op)
+            raise _configs.NotKnown(f"{error}: pass cfg_type=...") from None
 
     def entry(self, *where) -> dict | None:
         """The same with all that is known of it: evidence, candidates, environment."""

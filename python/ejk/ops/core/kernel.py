@@ -290,6 +290,13 @@ def declare_types_of(cls, whose: str) -> None:
             _configs.encode(default, whose)
 
 
+def declare_types_of_op(op: str) -> None:
+    """Makes known for an op with its version what the classes of kernels that go by it name."""
+    for cls in list(_classes.values()):
+        if "@v".join(_names_of(cls)) == op:
+            declare_types_of(cls, op)
+
+
 def op_of(kernel) -> str:
     """The name a kernel goes by, without its version."""
     return getattr(kernel, "op_id", "") or f"{type(kernel).__module__}.{type(kernel).__name__}"
@@ -316,9 +323,9 @@ def goes_by_its_own_name(kernel) -> bool:
     return True
 
 
-def _names_of(cls) -> tuple:
+def _names_of(cls) -> tuple[str, str]:
     """Name and version of kernels of a class that are not given others."""
-    return getattr(cls, "op_id", "") or f"{cls.__module__}.{cls.__name__}", str(getattr(cls, "version", "0"))
+    return str(getattr(cls, "op_id", "") or f"{cls.__module__}.{cls.__name__}"), str(getattr(cls, "version", "0"))
 
 
 def describe(inv: Invocation, kernel, data: str = ""):
