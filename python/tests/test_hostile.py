@@ -511,6 +511,62 @@ for kernel, y, label, config in places():
         assert done.stderr == ""
 
 
+WRITE = """
+from own_types import *
+for kernel, y, label, config in places():
+    selector.persistent.put(label, config)
+"""
+
+
+def test_cfg_type_says_what_the_configs_of_a_chain_are(tmp_path, monkeypatch):
+    (tmp_path / "own_types.py").write_text(OWN_TYPES)
+    monkeypatch.chdir(tmp_path)
+    head = f"import sys; sys.argv = ['', {str(tmp_path / 'store')!r}]\n"
+    silent = """
+class Silent(Kernel):
+    op_id = "guessed"  # which it says nothing of
+    def run(self, x, *, cfg):
+        return cfg
+chain = ConfigSelectorChain(persistent=PersistentCache(path=sys.argv[1], cfg_type=Config), policy=selector.policy)
+assert Executor(chain)(Silent(), np.zeros(3)) == Config(2, Inner((4,), Kind.safe))
+"""
+    run_program(head + WRITE)
+    assert run_program(head + "from own_types import *" + silent).stderr == ""
+
+
+def test_a_config_that_was_put_is_found_by_get_in_another_process(tmp_path, monkeypatch):
+    (tmp_path / "own_types.py").write_text(OWN_TYPES)
+    monkeypatch.chdir(tmp_path)
+    head = f"import sys; sys.argv = ['', {str(tmp_path / 'store')!r}]\n"
+    run_program(head + WRITE)
+    read = """
+from own_types import *
+for kernel, y, label, config in places():
+    if isinstance(kernel, (Declared, Annotated)):
+        assert selector.persistent.get(label) == config, (label, config)
+"""
+    assert run_program(head + read).stderr == ""
+    read = """
+from own_types import *
+label, config = next((label, config) for kernel, y, label, config in places() if isinstance(kernel, Guessed))
+assert selector.persistent.get(label) is None
+"""
+    assert "pass cfg_type=..." in run_program(head + read).stderr
+    typed = "\nassert PersistentCache(path=sys.argv[1], cfg_type=Config).get(label) == config\n"
+    assert run_program(head + read.replace("selector.persistent.get(label) is None", "True") + typed).stderr == ""
+    flat = """
+from own_types import *
+selector.persistent.put("d", "o@v0", "k", Config(5))
+"""
+    run_program(head + flat)
+    load = """
+from own_types import *
+store = PersistentCache(path=sys.argv[1], loader=lambda fields: Config(**fields))
+assert store.get("d", "o@v0", "k") == Config(5)
+"""
+    assert run_program(head + load).stderr == ""
+
+
 def test_recorded_arguments_of_types_that_the_kernel_names_are_made_again(tmp_path, monkeypatch):
     (tmp_path / "own_arguments.py").write_text(
         """

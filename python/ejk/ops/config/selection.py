@@ -221,7 +221,8 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
             return self._core.explain(call, self._kernel_call(inv, kernel), given, scopes)[0]
 
     def _kernel_call(self, inv, kernel):
-        return KernelCall(kernel, inv, get_device_platform(), self.on_event, self.tuner)
+        cfg_type = getattr(self.persistent, "cfg_type", None)
+        return KernelCall(kernel, inv, get_device_platform(), self.on_event, self.tuner, cfg_type)
 
     def _question(self, inv, kernel):
         tracing = arguments_of(inv).has_tracers()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 
 from ejk import _configs, _jax
+from ejk._known import known_of
 from ejk.ops.core.function import accepted, arguments_of, function_of
 from ejk.ops.core.kernel import (
     Kernel,
@@ -20,11 +21,11 @@ from ejk.ops.core.kernel import (
 class KernelCall:
     """What the core asks of a kernel written in Python."""
 
-    def __init__(self, kernel, inv, platform, on_event=None, tuner=None):
+    def __init__(self, kernel, inv, platform, on_event=None, tuner=None, cfg_type=None):
         self.kernel, self.inv, self.platform = kernel, inv, platform
-        self.on_event, self.tuner = on_event, tuner
+        self.on_event, self.tuner, self.cfg_type = on_event, tuner, cfg_type
         self.method = getattr(inv, "method", None)
-        self.config_class = declared_config(kernel) if isinstance(kernel, Kernel) else None
+        self.config_class = (declared_config(kernel) if isinstance(kernel, Kernel) else None) or cfg_type
         self._lessons = None
 
     def heuristic_cfg(self):
@@ -75,6 +76,7 @@ class KernelCall:
     def _teach(self, op):
         """Makes known what the kernel's configs are made of, what costs least first."""
         def annotations():
+            known_of(op).declare(self.cfg_type)
             declare_types_of(type(self.kernel), op)
 
         for source in (annotations, self.heuristic_cfg, self.candidate_cfgs):
