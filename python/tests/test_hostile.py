@@ -356,6 +356,27 @@ for op, version in (("other", "0"), ("other", "1"), (3, "0"), ("mine", ["2"])):
     run(program, tmp_path)
 
 
+def test_records_take_no_more_than_a_quarter_of_the_memory_together(tmp_path):
+    program = RECORDED + """
+def floats(*shape, **more):
+    return sketch | {"args": [{"$array": "float32", "shape": list(shape), "numpy": True, **more}]}
+
+sysconf, os.sysconf = os.sysconf, lambda name: {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4000}[name]
+assert len(read([floats(80_000)])) == 1
+assert read([floats(90_000)]) == [] and "quarter" in warnings[0]  # with what they are made of
+assert len(read([floats(*64 * [1])])) == 1
+assert read([floats(*65 * [1])]) == [] and "axes" in warnings[0]
+read([sketch])
+os.environ["EJKERNEL_OPS_RECORD"] = "1"
+for size in (60_000, 50_000):
+    Executor(ConfigSelectorChain(policy=policy))(kernel, np.zeros(size, np.float32))
+clear_invocations()
+warnings.clear()
+assert len(get_invocations()) == 2 and len(warnings) == 1 and "quarter" in warnings[0], warnings
+"""
+    run(program, tmp_path)
+
+
 def test_random_records_run_nothing(tmp_path):
     program = RECORDED + STRATEGIES + """
 count = 0

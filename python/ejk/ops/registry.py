@@ -105,12 +105,23 @@ def _sketched(value, whose: str):
     return _configs.encode(value, whose) if value is not None else None
 
 
+class _Room:
+    """The memory that arrays of recorded calls may take together."""
+
+    def __init__(self):
+        self.size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4  # tuning makes copies
+        self.taken = 0
+
+
+_MOST_AXES = 64
+
+
 class _Rebuilding:
     """What a sketch says, made of what this process has used for the same class of kernels."""
 
-    def __init__(self, whose: str):
-        self.whose = whose
-        self.room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4  # tuning makes copies
+    def __init__(self, whose: str, room: _Room):
+        self.whose, self.room = whose, room
+        self.bytes = self.made = 0  # of all arrays of the call; of those that are there already
 
     def value(self, value, seed: int = 0):
         """Arrays of JAX as ShapeDtypeStruct, those of NumPy with numbers in them."""
@@ -130,9 +141,13 @@ class _Rebuilding:
         shape, dtype = sketch.get("shape"), _configs.dtype_named(sketch["$array"])
         if not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
             raise ValueError(f"{str(shape)[:100]} is no shape")
-        self.room -= math.prod(shape) * dtype.itemsize
-        if self.room < 0:
-            raise ValueError("its arrays take more than a quarter of the memory of this machine")
+        if len(shape) > _MOST_AXES:
+            raise ValueError(f"an array of it has {len(shape)} axes, more than {_MOST_AXES}")
+        size = math.prod(shape) * _jax.example_bytes(dtype)
+        self.bytes += size
+        self.made += size if sketch.get("numpy") else 0
+        if max(self.bytes, self.room.taken + self.made) > self.room.size:
+            raise ValueError("its arrays, or those of all calls, take more than a quarter of the memory")
         if sketch.get("numpy"):
             return _jax.example_numbers(dtype, tuple(shape), seed)
         if _jax.loaded() is None:
@@ -140,22 +155,22 @@ class _Rebuilding:
         return _jax.loaded().ShapeDtypeStruct(tuple(shape), dtype)
 
 
-def call_from(sketch: dict) -> tuple:
+def call_from(sketch: dict, room: _Room | None = None) -> tuple:
     """(kernel, args, kwargs) of what `sketch_of` wrote. Raises ValueError if the kernel is not known here, or what
-    it and its arguments are made of."""
-    cls = class_named(sketch.get("python"))
+    it and its arguments are made of, or if there is no room for its arrays."""
+    cls, room = class_named(sketch.get("python")), room or _Room()
     try:
-        return _call_of(cls, sketch)
+        return _call_of(cls, sketch, room)
     except _configs.NotKnown:
         declare_types_of(cls, name_of(cls))
-        return _call_of(cls, sketch)
+        return _call_of(cls, sketch, room)
 
 
-def _call_of(cls, sketch: dict) -> tuple:
+def _call_of(cls, sketch: dict, room: _Room) -> tuple:
     written = sketch.get("kernel"), sketch.get("args"), sketch.get("kwargs")
     if not (isinstance(written[0], dict) and isinstance(written[1], list) and isinstance(written[2], dict)):
         raise ValueError("it is no sketch of a call")
-    rebuilding = _Rebuilding(name_of(cls))
+    rebuilding = _Rebuilding(name_of(cls), room)
     attributes = rebuilding.value(written[0])
     kernel = cls.__new__(cls)
     for name, value in attributes.items():
@@ -164,7 +179,9 @@ def _call_of(cls, sketch: dict) -> tuple:
         object.__setattr__(kernel, name, value)
     if not goes_by_its_own_name(kernel):
         raise ValueError(f"its kernel goes by {versioned_op(kernel)[:100]!r}, which {name_of(cls)} does not")
-    return kernel, tuple(rebuilding.value(written[1])), rebuilding.value(written[2], 1000)
+    call = kernel, tuple(rebuilding.value(written[1])), rebuilding.value(written[2], 1000)
+    room.taken += rebuilding.made
+    return call
 
 
 def is_sketch(sketches) -> bool:
@@ -175,11 +192,12 @@ def is_sketch(sketches) -> bool:
 def read_recorded(device: str, folder: str = "") -> dict:
     """{op: {key: (kernel, args, kwargs)}} of the calls on disk whose kernels are known in this process."""
     found: dict = {}
+    room = _Room()
     for op, key, sketches in _core.recorded_calls(folder, device):
         if not is_sketch(sketches):
             continue
         try:
-            call = call_from(sketches[0])
+            call = call_from(sketches[0], room)
         except Exception as error:  # whatever is written there
             _log.warn_once((op, key), f"[{op}] the recorded call {key} cannot be made again: {error}")
             continue
