@@ -85,6 +85,11 @@ size_t below(size_t end, const Value& number, std::string_view what) {
   return static_cast<size_t>(number.as_int());
 }
 
+bool is_written(const Arg& arg) {
+  return arg.kind == Arg::Kind::tensor ? arg.role != Role::input
+                                       : std::ranges::any_of(arg.items, is_written);
+}
+
 // The first `inputs` arrays are only read: no argument that the kernel writes may name them.
 void check_written(const Value& argument, size_t inputs) {
   if (const Value* given = argument.find("given")) {
@@ -132,8 +137,7 @@ struct RegisteredCall {
     const auto call = rebuild_call(recorded);
     const std::vector<Arg>& args = call->invocation().args;
     for (size_t i = 0; i < std::min(args.size(), arguments.as_array().size()); ++i)
-      if (args[i].kind == Arg::Kind::tensor && args[i].role != Role::input)
-        check_written(arguments.as_array()[i], inputs);
+      if (is_written(args[i])) check_written(arguments.as_array()[i], inputs);
     const ConfigType& type = call->kernel().config_type();
     std::string why;
     const AnyConfig read(type.from_value(config, why), &type);

@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ARCHIVE = ROOT / "build/python/libejk.a"
 
 SOURCE = """
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -97,6 +98,16 @@ struct Wrong : Cube {  // three gradients for two arguments
   }
 };
 EJK_REGISTER(Wrong);
+
+struct Fill {  // arrays inside of an argument
+  static constexpr std::string_view op_id = "mine.fill", version = "1";
+  struct Config { bool unused = false; };
+  void run(const Config&, const std::vector<std::span<float>>& all) const {
+    for (std::span<float> one : all) std::ranges::fill(one, 7.f);
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+EJK_REGISTER(Fill);
 """
 
 
@@ -117,7 +128,7 @@ def kernels(library):
 
 
 def test_it_names_its_kernels(kernels):
-    assert sorted(kernels) == ["mine.cube@v1", "mine.saxpy@v2", "mine.sums@v1", "mine.wrong@v1"]
+    assert sorted(kernels) == ["mine.cube@v1", "mine.fill@v1", "mine.saxpy@v2", "mine.sums@v1", "mine.wrong@v1"]
 
 
 def test_arrays_that_a_kernel_changes_are_results(kernels):
@@ -248,6 +259,9 @@ BAD_PULLS = [
 cases = [((good | change,), told) for change, told in BAD]
 cases += [((good | {{"pull": pull | change}}, (x, y, x), 2), told) for change, told in BAD_PULLS]
 cases += [((good | {{"pull": 3}}, (x, y, x), 2), ""), ((good, (), 1), ""), ((good, (x,), 1), "no given array 2")]
+fill = {{"registered": "mine.fill@v1", "config": {{"unused": False}}, "rank": 1, "copies": [], "arguments": [[{{"given": 2}}]]}}
+assert list(call(fill)[0]) == [7.0] * 4
+cases += [((fill | {{"arguments": [[{{"given": 2}}, {{"given": 1}}]]}},), "is an input")]
 for case, told in cases:
     try:
         call(*case)
