@@ -309,11 +309,11 @@ def versioned_op(kernel) -> str:
 def goes_by_its_own_name(kernel) -> bool:
     """Whether name and version of a kernel are those of its class, or others that its `__init__` may have given and
     no other known class goes by."""
-    if type(op_of(kernel)) is not str or type(getattr(kernel, "version", "0")) not in (str, int, float):
+    given = getattr(kernel, "__dict__", {})
+    if type(given.get("op_id", "")) is not str or type(given.get("version", "")) not in (str, int, float):
         return False
     cls, op, version = type(kernel), op_of(kernel), str(getattr(kernel, "version", "0"))
     own_op, own_version = _names_of(cls)
-    given = getattr(kernel, "__dict__", {})
     others = [_names_of(other) for other in list(_classes.values()) if other is not cls]
     has_init = cls.__init__ not in (Kernel.__init__, object.__init__)
     if "op_id" in given and op != own_op:
