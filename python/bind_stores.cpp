@@ -26,7 +26,7 @@ class ImportedFile final : public Store {
       Entry entry;
       entry.id = id;
       entry.config = found->second;
-      entry.provenance = "imported";
+      entry.provenance = "put";  // by a program of ejkernel, into a file that this program names
       return entry;
     }
     return std::nullopt;
