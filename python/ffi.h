@@ -12,8 +12,8 @@ namespace ejk::python {
 //   {"registered": op, "config", "arguments", "copies": [[input, result]...], "rank"}
 // with the arrays that its arguments name: inputs first, then results; with
 //   "pull": {"inputs", "written", "wanted": [argument...]}
-// the gradients of arguments, from inputs and cotangents. Axes before those (vmap's) make it that many
-// calls; an array whose axis there is 1 serves all of them.
+// the gradients of arguments, from inputs and cotangents. Axes before those (vmap's) make it that
+// many calls; an array whose axis there is 1 serves all of them.
 nanobind::object ffi_handler();
 nanobind::object ffi_version();
 

@@ -37,8 +37,10 @@ EntryId separated(std::string_view text) {
   const char* at = std::from_chars(text.data(), text.data() + text.size(), device).ptr;
   at = std::from_chars(at + 1, text.data() + text.size(), op).ptr;
   text.remove_prefix(static_cast<size_t>(at + 1 - text.data()));
-  return {std::string(text.substr(0, device)), std::string(text.substr(device, op)),
-          std::string(text.substr(device + op)), {}};
+  return {std::string(text.substr(0, device)),
+          std::string(text.substr(device, op)),
+          std::string(text.substr(device + op)),
+          {}};
 }
 
 }  // namespace

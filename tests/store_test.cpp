@@ -60,10 +60,25 @@ Entry full_entry() {
   entry.config = parse_json(
       R"({"z": 1, "a": [1, 2.5, null, true, "é"], "big": 123456789012345678901234567890,
           "nested": {"x": {}, "y": []}, "f": 0.1, "nan": NaN, "minus": -0.0})");
-  entry.evidence = {1.5e-6, 1.4e-6, 1.6e-6, 3e-6,    2.0,
-                    1.9,    2.1,    0.01,   41,      false,
-                    10.5,   0.5,
-                    "race", "wall", "warm", "child", "call", "0.1.0", "2026-01-02T03:04:05Z"};
+  entry.evidence = {1.5e-6,
+                    1.4e-6,
+                    1.6e-6,
+                    3e-6,
+                    2.0,
+                    1.9,
+                    2.1,
+                    0.01,
+                    41,
+                    false,
+                    10.5,
+                    0.5,
+                    "race",
+                    "wall",
+                    "warm",
+                    "child",
+                    "call",
+                    "0.1.0",
+                    "2026-01-02T03:04:05Z"};
   entry.candidates = {{Value::object({{"block", 1}}), "ok", "", "", 1.0 / 3, 0.9, 0.8, 1.0, 12},
                       {Value(), "rejected", "wrong", "output 0 differs", 0, 0, 0, 0, 0}};
   entry.extra = Value::object({{"future", Value(Value::Array{1, 2})}});

@@ -35,9 +35,19 @@ TEST(AnyBytes, OfTheCorpusAreReadWithoutHarm) {
 TEST(AnyBytes, ChangedAtRandomAreReadWithoutHarm) {
   const auto texts = corpus();
   std::mt19937_64 random(1);
-  const std::vector<std::string> parts{"ejkernel_ops#", "ejkernel_ops:{\"", "ejkernel_label = \"",
-                                       "\\", "\"", ":0123456789abcdef", "@v1", std::string(1, '\0'),
-                                       "own\\\"\\303\\244#", "\\22", "x#", "\n", "\x80\xff\x7f"};
+  const std::vector<std::string> parts{"ejkernel_ops#",
+                                       "ejkernel_ops:{\"",
+                                       "ejkernel_label = \"",
+                                       "\\",
+                                       "\"",
+                                       ":0123456789abcdef",
+                                       "@v1",
+                                       std::string(1, '\0'),
+                                       "own\\\"\\303\\244#",
+                                       "\\22",
+                                       "x#",
+                                       "\n",
+                                       "\x80\xff\x7f"};
   for (int round = 0; round < (sanitized ? 500 : 1500); ++round) {
     std::string text = texts[random() % texts.size()];
     for (uint64_t changes = 1 + random() % 8; changes > 0 && !text.empty(); --changes) {
@@ -77,8 +87,8 @@ TEST(AnyBytes, MadeToBeSlowAreReadInLinearTime) {
          {std::string("ejkernel_ops#"), std::string("ejkernel_ops#a/"), std::string("ejkernel_"),
           std::string("ejkernel_ops#:"), std::string("ejkernel_ops:{"),
           std::string("ejkernel_ops:{\""), std::string("ejkernel_ops:{\\\"a\\\":["),
-          std::string("ejkernel_label = \""), std::string("ejkernel_label=\\\""),
-          std::string("x#"), std::string("ejkernel_ops#\\"), std::string("\\\"ejkernel_ops#\\\\"),
+          std::string("ejkernel_label = \""), std::string("ejkernel_label=\\\""), std::string("x#"),
+          std::string("ejkernel_ops#\\"), std::string("\\\"ejkernel_ops#\\\\"),
           std::string("ejkernel_ops#0123456789abcde:"), std::string("own\"#")})
       fuzz::check_labels(repeated(beginning, part));
   fuzz::check_labels(repeated("ejkernel_ops#", "a"));
