@@ -306,10 +306,11 @@ class BoundKernel final : public AnyKernel {
   bool offers(const AnyConfig& config, const Invocation& inv) const override {
     using C = typename P::Candidates;
     if constexpr (C::found) {
-      if constexpr (requires {
-                      { C::call(kernel_, inv) } -> std::convertible_to<Space<Config>>;
-                    })
-        return C::call(kernel_, inv).contains(config.as<Config>());  // without counting its points
+      if constexpr (C::template callable<K, const Invocation&>) {
+        using Offered = std::remove_cvref_t<decltype(C::call(kernel_, inv))>;
+        if constexpr (std::same_as<Offered, Space<Config>>)
+          return C::call(kernel_, inv).contains(config.as<Config>());  // its points are not counted
+      }
     }
     return AnyKernel::offers(config, inv);
   }
