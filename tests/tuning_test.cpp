@@ -39,7 +39,7 @@ TEST_F(Progress, ShowsHostileNamesWithoutTheirControlCharacters) {
   p.kind = Kind::finished, p.op = "evil\x1b]0;title\x07";
   ejk::progress_display()(p);
   const std::string shown = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(shown, HasSubstr("evil?]0;title?"));
+  EXPECT_THAT(shown, HasSubstr(R"(evil\x1b]0;title\x07)"));
 }
 
 TEST_F(Progress, IsToldInOrderWithTheRightNumbers) {
