@@ -78,7 +78,10 @@ GuardChild& Guard::child_for(size_t job) {
 
 JobReport Guard::run_job(size_t job, double deadline_seconds, double idle_seconds) {
   const double still = waited_ > 0 ? limits_.still_again_seconds : limits_.still_seconds;
-  JobReport report = child_for(job).run(job, {deadline_seconds, idle_seconds, still});
+  const Patience patience{deadline_seconds, idle_seconds, still, limits_.own_seconds};
+  JobReport report = child_for(job).run(job, patience);
+  // A lock that a thread of the host held at the fork is never given back in the child.
+  if (report.hung) report = child_for(job).run(job, patience);
   if (jobs_[job] == nullptr) return report;
   const bool several = asks_for_several_threads(jobs_[job]->to_value());
   if (report.finding.kind == Kind::waited) ++waited_, several_threads_waited_ |= several;

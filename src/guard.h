@@ -20,8 +20,9 @@ struct GuardLimits {
   double least_deadline_seconds = 1;     // wall time of one run
   double deadline_over_control = 50;     // times the control's own wall time
   double control_deadline_seconds = 10;  // of the control, the reference, or while there is none
-  double still_seconds = 0.2;            // until one whose threads all sleep is said to wait,
-  double still_again_seconds = 0.05;     // and after another one has waited
+  double own_seconds = 60;  // for what is not the config's doing: resetting, handing outputs over
+  double still_seconds = 0.2;         // until one whose threads all sleep is said to wait,
+  double still_again_seconds = 0.05;  // and after another one has waited
   uint64_t memory_bytes = 0;  // beyond what the process uses now; 0: chosen from the machine
 };
 

@@ -32,8 +32,7 @@ namespace {
 using Kind = Finding::Kind;
 
 constexpr int no_status = -1;  // a host that ignores SIGCHLD, or reaps by itself, took it
-// For what is not the candidate's doing: starting, resetting, handing outputs over.
-constexpr std::chrono::seconds start_deadline{10}, own_deadline{60};
+constexpr std::chrono::seconds start_deadline{10};
 // Of its time a child must have computed to be called endless; else it waited, perhaps only for
 // the processor.
 constexpr double busy = 0.7;
@@ -263,7 +262,7 @@ GuardChild::Clock::duration duration_of(double seconds) {
 struct GuardChild::Watch {
   Clock::time_point begin, deadline, idle_check, still_check;
   Clock::time_point moved = begin;  // when it was last seen to move
-  Clock::duration idle, still;
+  Clock::duration idle, still, own;
   Stillness stillness;
   bool is_still = false;
   double cpu_at_begin = 0, cpu_at_check = 0;
@@ -273,12 +272,11 @@ struct GuardChild::Watch {
       : begin(now),
         idle(duration_of(patience.idle)),
         still(duration_of(patience.still)),
+        own(duration_of(patience.own)),
         stillness(child) {
     wait_for_host(now);
   }
-  void wait_for_host(Clock::time_point now) {
-    deadline = idle_check = still_check = now + own_deadline;
-  }
+  void wait_for_host(Clock::time_point now) { deadline = idle_check = still_check = now + own; }
   void start_run(Clock::time_point now, double deadline_seconds, double cpu) {
     begin = moved = now;
     deadline = now + duration_of(deadline_seconds), idle_check = now + idle;
@@ -403,8 +401,12 @@ JobReport GuardChild::late(const Watch& watch) {
   const double cpu_used = cpu_seconds() - watch.cpu_at_begin;
   const bool running = board_->phase == Board::Phase::running;
   kill_group(), reap();
-  if (!running) return unknown("the child process hung before or after the run");
   JobReport report;
+  if (!running) {
+    report = unknown("the child process hung before or after the run");
+    report.hung = true;
+    return report;
+  }
   Finding& f = report.finding;
   report.waited = watch.is_still || cpu_used < idle * seconds;
   if (report.waited && host_has_threads_) {

@@ -30,6 +30,7 @@ struct JobReport {
   bool needs_control = false;  // says nothing unless the control passes in its place
   bool waited = false;         // was late without having computed much
   bool has_reference = false;  // of the reference's job
+  bool hung = false;           // before or after the run
 };
 
 // How long a child may take for a run, in seconds.
@@ -37,6 +38,7 @@ struct Patience {
   double deadline;
   double idle = 1e9;   // gives up if it computed next to nothing for so long
   double still = 1e9;  // the same if none of its threads ran at all, where the host has threads
+  double own = 60;     // before and after the run
 };
 
 class GuardChild {

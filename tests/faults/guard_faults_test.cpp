@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -143,6 +144,26 @@ TEST(GuardFaults, ThreadsThatAllocateWhileTheHostForksRejectNobody) {
   for (int i = 0; i < 100; ++i)
     for (const Finding& f : findings(guard, {1})) EXPECT_EQ(f.kind, Kind::passed) << f.why;
   stop = true;
+}
+
+// As with a lock that a thread of the host held at the fork.
+struct HangsOnce : Busy {
+  std::atomic<int>* const resets = static_cast<std::atomic<int>*>(
+      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ~HangsOnce() override { ::munmap(resets, 4096); }
+  void reset() override {
+    while (*resets == 0 && ++*resets == 1) ::pause();
+    Busy::reset();
+  }
+};
+
+TEST(GuardFaults, AChildThatHangsOutsideOfARunIsReplaced) {
+  HangsOnce trial;
+  GuardLimits limits = quick();
+  limits.own_seconds = 0.5;
+  Guard guard(trial, limits);
+  EXPECT_EQ(guard.prove(config(0)).kind, Kind::passed) << guard.why_not();
+  EXPECT_EQ(findings(guard, {1})[0].kind, Kind::passed);
 }
 
 TEST(GuardFaults, TwoThreadsMayGuardAtOnce) {
