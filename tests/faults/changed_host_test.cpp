@@ -356,6 +356,7 @@ TEST_P(ChangedSettings, ArePutBackAfterAWarmUp) {
 
 TEST_P(ChangedSettings, ArePutBackAfterARunThatThrew) {
   EXPECT_TRUE(in_a_program([&] {
+    if (!alone()) return;
     Acting trial(GetParam());
     trial.throws = true;
     TuneTask task = task_of(trial);
@@ -431,6 +432,7 @@ struct OnLibrary {
 TEST_F(UnchangedHost, IsOneInWhichALibraryHasStarted) {
   for (const bool guard : {true, false})
     EXPECT_TRUE(in_a_program([&] {
+      if (!alone()) return;
       fs::remove_all(scratch / "store");
       const Entry entry = tuned(guard, OnLibrary{});
       for (const char* name : {"one", "two"}) expect_raced(entry, name);
