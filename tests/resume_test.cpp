@@ -19,6 +19,7 @@ using ejk::Origin;
 using std::chrono::milliseconds;
 using testing::AnyOf;
 using testing::Contains;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
@@ -26,7 +27,22 @@ using testing::UnorderedElementsAre;
 
 // ---- going on ----------------------------------------------------------------------------------
 
-class Resuming : public Tunings {};
+class Resuming : public Tunings {
+ protected:
+  // What calls of four threads get at once.
+  template <class K>
+  std::vector<int64_t> units_in_threads(const ejk::Executor& executor, const K& kernel) {
+    std::vector<int64_t> units(4);
+    std::vector<std::jthread> threads;
+    for (int64_t& mine : units)
+      threads.emplace_back([&] {
+        std::vector<float> out(8);
+        mine = executor.choose_config(kernel, x, out).config.units;
+      });
+    threads.clear();
+    return units;
+  }
+};
 
 TEST_F(Resuming, WhatWasCutByEvaluationsGoesOnWithoutWhatIsKnown) {
   Work::offered = {60, 300, 400, 30, 90, 10, 250, 350};
@@ -331,16 +347,7 @@ TEST_F(ResumingWithWrongCandidates, TakesNoneThatWasFoundWrong) {
 
 TEST_F(ResumingWithWrongCandidates, TakesNoneThatAnotherThreadFoundWrong) {
   const ejk::Executor executor(stored_options());
-  std::atomic<int> right = 0;
-  {
-    std::vector<std::jthread> threads;
-    for (int i = 0; i < 4; ++i)
-      threads.emplace_back([&] {
-        std::vector<float> out(8);
-        right += executor.choose_config(Compared{}, x, out).config.units == 60;
-      });
-  }
-  EXPECT_EQ(right, 4);
+  EXPECT_THAT(units_in_threads(executor, Compared{}), Each(60));
 }
 
 TEST_F(Resuming, HappensOnlyWhereItIsWantedAndOfUse) {
@@ -402,16 +409,7 @@ TEST_F(Resuming, ThreadsGoOnOnceTogether) {
   Work::heuristic = 60;
   begin(3);
   const ejk::Executor executor(stored_options());
-  std::atomic<int> right = 0;
-  {
-    std::vector<std::jthread> threads;
-    for (int i = 0; i < 4; ++i)
-      threads.emplace_back([&] {
-        std::vector<float> out(8);
-        right += executor.choose_config(Work{}, x, out).config.units == 10;
-      });
-  }
-  EXPECT_EQ(right, 4);
+  EXPECT_THAT(units_in_threads(executor, Work{}), Each(10));
   EXPECT_EQ(std::ranges::count(events.take(), "autotune_start"), 1);
 }
 
