@@ -117,7 +117,7 @@ def hints_of(function_or_class) -> dict:
     """Its annotations. One that cannot be evaluated (it is any expression) says nothing."""
     try:
         return typing.get_type_hints(function_or_class)
-    except Exception:
+    except Exception:  # whatever the expression raises
         return dict(_hints_one_by_one(function_or_class)) if callable(function_or_class) else {}
 
 
@@ -129,8 +129,8 @@ def _hints_one_by_one(function_or_class):
             alone = types.SimpleNamespace(__annotations__={name: hint})
             try:
                 yield name, typing.get_type_hints(alone, dict(names), dict(vars(owner)))[name]
-            except Exception:
-                pass
+            except Exception:  # whatever the expression raises: this one is left out
+                continue
 
 
 def _quoted(name) -> str:
