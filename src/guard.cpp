@@ -70,8 +70,7 @@ GuardChild& Guard::child_for(size_t job) {
   if (!child_ || !child_->alive() || job >= child_knows_) {
     child_.reset();  // two children at once would need twice the memory
     child_knows_ = jobs_.size();
-    child_ =
-        std::make_unique<GuardChild>(trial_, *stopwatch_, jobs_, limits_.memory_bytes, enough_);
+    child_ = std::make_unique<GuardChild>(trial_, *stopwatch_, jobs_, limits_, enough_);
   }
   return *child_;
 }

@@ -24,6 +24,7 @@ struct GuardLimits {
   double still_seconds = 0.2;         // until one whose threads all sleep is said to wait,
   double still_again_seconds = 0.05;  // and after another one has waited
   uint64_t memory_bytes = 0;  // beyond what the process uses now; 0: chosen from the machine
+  bool use_cgroup = true;     // where there is one
 };
 
 // How a run ended in the child.

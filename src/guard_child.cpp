@@ -123,9 +123,10 @@ uint64_t default_memory_limit() {
 // ---- starting ----------------------------------------------------------------------------------
 
 GuardChild::GuardChild(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs,
-                       uint64_t memory_bytes, const std::function<bool()>& enough)
+                       const GuardLimits& limits, const std::function<bool()>& enough)
     : trial_(trial), enough_(enough) {
-  if (!open_channels() || !start(trial, stopwatch, jobs, memory_bytes)) return;
+  if (limits.use_cgroup) cgroup_.emplace();
+  if (!open_channels() || !start(trial, stopwatch, jobs, limits.memory_bytes)) return;
   if (wait(Clock::now() + start_deadline) == Event::told && told_ != Board::dying) return;
   kill_group(), reap();
   why_not_started_ = with_last_words("a child process was started but did not get ready");
@@ -165,6 +166,7 @@ bool GuardChild::start(Trial& trial, Stopwatch& stopwatch, std::span<const Job> 
     return false;
   }
   ::setpgid(pid_, pid_);  // here too: it may be ended before it has done so
+  if (cgroup_) cgroup_->add(pid_);
   pidfd_ = base::Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   return true;
 }
@@ -187,7 +189,7 @@ void GuardChild::kill_group() {
     return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
   };
   if (pid_ < 0 || retry_interrupted(look) != 0) return;
-  end_descendants(pid_);  // also those that left its group
+  if (!cgroup_ || !cgroup_->end_all()) end_descendants(pid_);  // also those that left its group
   ::kill(-pid_, SIGKILL);
   ::kill(pid_, SIGKILL);
 }

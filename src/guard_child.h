@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -15,6 +16,7 @@
 #include <ejk/tuner.h>
 
 #include "base/file.h"
+#include "child_cgroup.h"
 #include "guard.h"
 
 namespace ejk::detail {
@@ -45,9 +47,9 @@ class GuardChild {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // The jobs must outlive it. 0 bytes of memory: no limit. `enough` may be empty.
-  GuardChild(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs, uint64_t memory_bytes,
-             const std::function<bool()>& enough);
+  // The jobs must outlive it. `enough` may be empty.
+  GuardChild(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs,
+             const GuardLimits& limits, const std::function<bool()>& enough);
   // Ends the child and what it started, and leaves no zombie.
   ~GuardChild();
   GuardChild(const GuardChild&) = delete;
@@ -86,6 +88,7 @@ class GuardChild {
   void* board_pages_ = nullptr;
   base::Fd orders_, events_, stderr_, outputs_, pidfd_;
   base::Fd childs_orders_, childs_events_, childs_stderr_;
+  std::optional<ChildCgroup> cgroup_;
   pid_t pid_ = -1;
   bool host_has_threads_ = false;
   char told_ = 0;  // its last event, a Board::Phase

@@ -26,6 +26,7 @@
 
 #include <ejk/config.h>
 
+#include "child_cgroup.h"
 #include "guard.h"
 #include "journal.h"
 #include "store_fixture.h"
@@ -303,8 +304,10 @@ TEST(GuardFaults, ALockedFileCanStillBeReadInAChild) {
 
 // ---- processes that a config starts ------------------------------------------------------------
 
+constexpr std::string_view in_a_cgroup = "InACgroup";
+
 // Processes hold an end of a pipe. One that is not ended says so before it leaves.
-class Grandchildren : public ::testing::Test {
+class Grandchildren : public ::testing::TestWithParam<const char*> {
  protected:
   Grandchildren() { EXPECT_EQ(::pipe2(ends, 0), 0); }
   ~Grandchildren() override { ::close(ends[0]); }
@@ -325,15 +328,17 @@ class Grandchildren : public ::testing::Test {
     ::waitpid(first, nullptr, 0);
   }
   // The same by a program that a shell starts.
-  void start_daemon() const {
-    const std::string command =
-        "setsid sh -c 'sleep 20; echo x >&" + std::to_string(ends[1]) + "' >/dev/null 2>&1 &";
+  void start_daemon(const std::string& first = ":") const {
+    const std::string command = "setsid sh -c '" + first + "; sleep 20; echo x >/proc/self/fd/" +
+                                std::to_string(ends[1]) + "' >/dev/null 2>&1 &";
     if (std::system(command.c_str()) != 0) throw std::runtime_error("no shell");
   }
   Finding finding_of(std::function<void()> act) {
     Busy trial;
     trial.acts[1] = std::move(act);
-    Guard guard(trial, quick());
+    GuardLimits limits = quick();
+    limits.use_cgroup = GetParam() == in_a_cgroup;
+    Guard guard(trial, limits);
     EXPECT_EQ(guard.prove(config(0)).kind, Kind::passed) << guard.why_not();
     auto found = findings(guard, {2, 1, 3});
     EXPECT_EQ(found[0].kind, Kind::passed) << found[0].why;
@@ -349,21 +354,23 @@ class Grandchildren : public ::testing::Test {
 
   int ends[2];
 };
+INSTANTIATE_TEST_SUITE_P(Ended, Grandchildren, ::testing::Values("InACgroup", "ByTheirParents"),
+                         [](const auto& way) { return std::string(way.param); });
 
-TEST_F(Grandchildren, ThatLeaveWithEveryRunAreWhyItIsRejected) {
+TEST_P(Grandchildren, ThatLeaveWithEveryRunAreWhyItIsRejected) {
   const Finding f = finding_of([&] { daemonise(); });
   EXPECT_EQ(f.kind, Kind::changed_host) << f.why;
   EXPECT_THAT(f.why, HasSubstr("processes"));
   expect_none_lives();
 }
 
-TEST_F(Grandchildren, OfAShellAreWhyItIsRejected) {
+TEST_P(Grandchildren, OfAShellAreWhyItIsRejected) {
   const Finding f = finding_of([&] { start_daemon(); });
   EXPECT_EQ(f.kind, Kind::changed_host) << f.why;
   expect_none_lives();
 }
 
-TEST_F(Grandchildren, ThatLeaveOnceEndWithTheChild) {
+TEST_P(Grandchildren, ThatLeaveOnceEndWithTheChild) {
   const Finding f = finding_of([&] {
     static const bool once = (start_daemon(), true);
     static_cast<void>(once);
@@ -372,7 +379,7 @@ TEST_F(Grandchildren, ThatLeaveOnceEndWithTheChild) {
   expect_none_lives();
 }
 
-TEST_F(Grandchildren, OfOneThatDoesNotEndEndAtItsDeadline) {
+TEST_P(Grandchildren, OfOneThatDoesNotEndEndAtItsDeadline) {
   const Finding f = finding_of([&] {
     daemonise();
     start_daemon();
@@ -383,7 +390,7 @@ TEST_F(Grandchildren, OfOneThatDoesNotEndEndAtItsDeadline) {
   expect_none_lives();
 }
 
-TEST_F(Grandchildren, OfOneThatCrashesEndWithIt) {
+TEST_P(Grandchildren, OfOneThatCrashesEndWithIt) {
   const Finding f = finding_of([&] {
     daemonise();
     start_daemon();
@@ -393,7 +400,7 @@ TEST_F(Grandchildren, OfOneThatCrashesEndWithIt) {
   expect_none_lives();
 }
 
-TEST_F(Grandchildren, OfOneThatExitsEndWithIt) {
+TEST_P(Grandchildren, OfOneThatExitsEndWithIt) {
   const Finding f = finding_of([&] {
     daemonise();
     start_daemon();
@@ -403,7 +410,21 @@ TEST_F(Grandchildren, OfOneThatExitsEndWithIt) {
   expect_none_lives();
 }
 
-TEST_F(Grandchildren, ThatTakeItsPlaceEndToo) {
+// Without a control group nobody can find a program whose starter is gone.
+TEST_P(Grandchildren, OfOneThatIsGoneAtOnceEndToo) {
+  if (GetParam() != in_a_cgroup || !ChildCgroup().made()) GTEST_SKIP() << "there is no group";
+  const Finding f = finding_of([&] {
+    int ready[2];
+    char byte = 0;
+    if (::pipe2(ready, 0) != 0) throw std::runtime_error("no pipe");
+    start_daemon("echo >/proc/self/fd/" + std::to_string(ready[1]));
+    ::_exit(::read(ready[0], &byte, 1) == 1 ? 3 : 4);
+  });
+  EXPECT_EQ(f.kind, Kind::exited) << f.why;
+  expect_none_lives();
+}
+
+TEST_P(Grandchildren, ThatTakeItsPlaceEndToo) {
   const Finding f = finding_of([&] {
     int ready[2];
     char byte = 0;
@@ -417,7 +438,7 @@ TEST_F(Grandchildren, ThatTakeItsPlaceEndToo) {
   expect_none_lives();
 }
 
-TEST_F(Grandchildren, AreNotAdoptedByTheHost) {
+TEST_P(Grandchildren, AreNotAdoptedByTheHost) {
   int before = -1, after = -1;
   ::prctl(PR_GET_CHILD_SUBREAPER, &before);
   finding_of([&] { daemonise(); });
@@ -426,7 +447,7 @@ TEST_F(Grandchildren, AreNotAdoptedByTheHost) {
   expect_none_lives();
 }
 
-TEST_F(Grandchildren, ThatAreWaitedForAreNobodysBusiness) {
+TEST_P(Grandchildren, ThatAreWaitedForAreNobodysBusiness) {
   const Finding f = finding_of([] {
     const pid_t helper = ::fork();
     if (helper == 0) ::_exit(7);
@@ -448,7 +469,7 @@ int status_of_helper(void (*act)()) {
   return status;
 }
 
-TEST_F(Grandchildren, ThatExitAreNotTakenForIt) {
+TEST_P(Grandchildren, ThatExitAreNotTakenForIt) {
   const Finding f = finding_of([] {
     if (WEXITSTATUS(status_of_helper([] { std::exit(7); })) != 7 ||
         WEXITSTATUS(status_of_helper([] { std::quick_exit(8); })) != 8)
@@ -459,7 +480,7 @@ TEST_F(Grandchildren, ThatExitAreNotTakenForIt) {
 }
 
 // Some look in this way whether the processor knows an instruction.
-TEST_F(Grandchildren, ThatDieAsProbesAreNotTakenForIt) {
+TEST_P(Grandchildren, ThatDieAsProbesAreNotTakenForIt) {
   const Finding f = finding_of([] {
     for (void (*die)() : {+[] { static_cast<void>(::raise(SIGILL)); }, +[] { __builtin_trap(); }})
       if (!WIFSIGNALED(status_of_helper(die))) throw std::runtime_error("the probe lived on");
@@ -468,7 +489,7 @@ TEST_F(Grandchildren, ThatDieAsProbesAreNotTakenForIt) {
   expect_none_lives();
 }
 
-TEST_F(Grandchildren, ThatComeBackFromTheRunDoNotGoOn) {
+TEST_P(Grandchildren, ThatComeBackFromTheRunDoNotGoOn) {
   const Finding f = finding_of([] { static_cast<void>(::fork()); });
   EXPECT_EQ(f.kind, Kind::changed_host) << f.why;
   EXPECT_THAT(f.why, HasSubstr("processes"));
