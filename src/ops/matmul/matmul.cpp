@@ -254,7 +254,8 @@ auto Matmul<In, Result>::gradients(const Config& config, const Input& a, const I
   const int64_t batch = dc.shape[0];
   Gradients out;
   std::get<0>(out) = product<In>(config.grad_a, batch, dc, transposed(b), a.shape[0]);
-  const auto all_a = rows_in_one(a), all_dc = rows_in_one(dc);
+  const auto all_a = rows_in_one(a);
+  const auto all_dc = rows_in_one(dc);
   // A b that serves the whole batch gets its gradient from all rows at once.
   if (b.shape[0] == 1 && a.shape[0] == batch && all_a && all_dc)
     std::get<1>(out) = product<In>(config.grad_b, 1, transposed(*all_a), *all_dc, 1);
