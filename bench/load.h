@@ -14,8 +14,8 @@
 #include <ejk/tuner.h>
 
 #include "harness.h"
-#include "sample.h"
-#include "statistics.h"
+#include "tune/sample.h"
+#include "tune/statistics.h"
 
 namespace bench {
 

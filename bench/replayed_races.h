@@ -9,10 +9,10 @@
 #include <random>
 
 #include "../tests/replay.h"
-#include "decide.h"
 #include "harness.h"
 #include "recorded.h"
-#include "statistics.h"
+#include "tune/decide.h"
+#include "tune/statistics.h"
 
 namespace bench {
 

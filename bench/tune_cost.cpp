@@ -12,7 +12,7 @@
 #include "../examples/kernels.h"
 #include "harness.h"
 #include "load.h"
-#include "verify.h"
+#include "tune/output_check.h"
 
 namespace {
 

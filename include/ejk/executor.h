@@ -10,7 +10,7 @@
 
 #include <ejk/detail/bound_kernel.h>
 #include <ejk/detail/call_counts.h>
-#include <ejk/detail/plan.h>
+#include <ejk/detail/kernel_traits.h>
 #include <ejk/detail/warm_table.h>
 #include <ejk/record.h>
 #include <ejk/selector.h>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <ejk/detail/bound_kernel.h>
-#include <ejk/detail/plan.h>
+#include <ejk/detail/kernel_traits.h>
 #include <ejk/detail/ready_call.h>
 #include <ejk/error.h>
 #include <ejk/record.h>

@@ -7,9 +7,9 @@
 #include <numeric>
 #include <random>
 
-#include "statistics.h"
 #include "search/strategies.h"
 #include "search/transfer.h"
+#include "tune/statistics.h"
 
 namespace ejk::detail {
 namespace {

@@ -2,8 +2,8 @@
 // Every point in random order.
 #include <random>
 
-#include "statistics.h"
 #include "search/strategies.h"
+#include "tune/statistics.h"
 
 namespace ejk::detail {
 namespace {

@@ -26,9 +26,9 @@
 
 #include <ejk/config.h>
 
-#include "child_cgroup.h"
-#include "guard.h"
-#include "journal.h"
+#include "guard/child_cgroup.h"
+#include "guard/guard.h"
+#include "store/crash_journal.h"
 #include "store_fixture.h"
 
 namespace ejk {

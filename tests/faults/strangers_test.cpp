@@ -13,7 +13,7 @@
 #include <ejk/quarantine.h>
 #include <ejk/store.h>
 
-#include "journal.h"
+#include "store/crash_journal.h"
 #include "store_fixture.h"
 
 namespace ejk {

@@ -6,7 +6,7 @@
 #include <ejk/error.h>
 
 #include "fuzz.h"
-#include "worker_messages.h"
+#include "offline/worker_messages.h"
 
 namespace {
 

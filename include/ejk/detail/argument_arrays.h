@@ -9,7 +9,7 @@
 
 #include <ejk/argument.h>
 #include <ejk/config.h>
-#include <ejk/detail/trial_data.h>
+#include <ejk/detail/private_array.h>
 
 namespace ejk::detail {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <ejk/detail/gradient.h>
-#include <ejk/detail/plan.h>
+#include <ejk/detail/kernel_traits.h>
 #include <ejk/detail/sketch.h>
 #include <ejk/kernel.h>
 #include <ejk/space.h>

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include <ejk/detail/plan.h>
+#include <ejk/detail/kernel_traits.h>
 
 namespace ejk::detail {
 

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private copies of arrays, on which candidates are tried.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ejk/detail/guard_pages.h>
+#include <ejk/invocation.h>
+#include <ejk/tensor.h>
+#include <ejk/tuner.h>
+
+namespace ejk::detail {
+
+// An array argument with its data, whatever type it came as.
+struct ArrayRef {
+  void* data = nullptr;
+  DType dtype = DType::float32;
+  Platform platform = Platform::cpu;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // empty: packed
+  bool writable = false;
+
+  AnyView any() const { return {data, dtype, platform, shape, strides, writable}; }
+};
+
+// A copy of an array with the same strides, in guarded memory of its own. The original must outlive
+// it and keep its content, from which a packed in-out array is reset.
+class PrivateArray {
+ public:
+  // An input is closed to writers in a child, unless `read_only` is false.
+  PrivateArray(ArrayRef original, Role role, bool read_only = true);
+  void* data() const { return copy_.data; }
+  const ArrayRef& array() const { return copy_; }
+  // In-out arrays: the original content again. Outputs: poison.
+  void reset();
+  // Appends the content if the kernel may have written it.
+  void append_output(std::vector<OutputBytes>& outputs) const;
+
+ private:
+  ArrayRef copy_;
+  Role role_;
+  std::shared_ptr<const GuardedMemory> storage_;
+  const void* original_ = nullptr;
+  std::vector<std::byte> pristine_;  // of an in-out array; none: its original is packed and large
+};
+
+OutputBytes packed_bytes(const AnyView& array);
+
+// Fills a packed array with what no kernel leaves by rest.
+void poison(const AnyView& array);
+void poison(DType dtype, void* data, size_t bytes);
+
+}  // namespace ejk::detail

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+// The autotune tier: one thread of one process tunes a key, the others wait for its result.
+#include <algorithm>
+#include <chrono>
+#include <functional>
+
+#include "choose/chain.h"
+#include "choose/long_wait.h"
+#include "store/crash_journal.h"
+#include "tune/tuning.h"
+
+namespace ejk {
+
+namespace {
+
+// Long enough for another process to finish the same tuning; after that it counts as stuck. One
+// that is silent is not waited for (Store::lease).
+std::chrono::milliseconds patience_for(const AutotunePolicy& policy) {
+  constexpr double most = 1e6;  // seconds: a budget without limit must not overflow the clock
+  const double budget = policy.budget_seconds < most ? std::max(0., policy.budget_seconds) : most;
+  return std::chrono::milliseconds(static_cast<int64_t>(1000 * (20 + 3 * budget)));
+}
+
+}  // namespace
+
+bool ConfigSelectorChain::State::waits_for_itself(const std::string& flight) const {
+  for (auto next = in_flight.find(flight); next != in_flight.end();) {
+    if (next->second == std::this_thread::get_id()) return true;
+    const auto waits = waiting.find(next->second);
+    if (waits == waiting.end()) return false;
+    next = in_flight.find(waits->second);
+  }
+  return false;
+}
+
+void ConfigSelectorChain::State::wait_for(const std::string& flight,
+                                          std::unique_lock<std::mutex>& lock) {
+  waiting[std::this_thread::get_id()] = flight;
+  flight_ended.wait(lock);
+  waiting.erase(std::this_thread::get_id());
+}
+
+ConfigSelectorChain::State::Flight::Flight(State& state, std::string what,
+                                           std::unique_lock<std::mutex>& lock)
+    : state_(state), what_(std::move(what)) {
+  state_.in_flight.emplace(what_, std::this_thread::get_id());
+  lock.unlock();
+}
+
+ConfigSelectorChain::State::Flight::~Flight() {
+  {
+    const std::lock_guard lock(state_.mutex);
+    state_.in_flight.erase(what_);
+  }
+  state_.flight_ended.notify_all();
+}
+
+// What a call would do here, without doing it.
+std::nullopt_t ConfigSelectorChain::would_tune(Call& call) {
+  try {
+    const auto candidates = call.kernel.candidate_cfgs(call.inv);
+    if (!candidates) return call.pass("autotune", "the kernel has no candidate_cfgs");
+    call.would_tune = candidates->size() > 0;
+    return call.pass("autotune",
+                     "would measure " + std::to_string(candidates->size()) + " candidates");
+  } catch (...) {
+    return call.pass("autotune", "candidate_cfgs threw: " + what_of(std::current_exception()));
+  }
+}
+
+auto ConfigSelectorChain::from_autotune(Call& call) -> std::optional<Found> {
+  if (!call.policy.allow_autotune) return call.pass("autotune", "the policy does not allow it");
+  const std::string flight = text_of(call.id);
+  std::unique_lock lock(state_->mutex);
+  // Another thread may be at it: wait for its result.
+  for (auto other = state_->in_flight.find(flight); other != state_->in_flight.end() && !call.dry;
+       other = state_->in_flight.find(flight)) {
+    if (state_->waits_for_itself(flight))
+      return call.pass("autotune",
+                       "this thread is already tuning this very call (the kernel calls itself)");
+    state_->wait_for(flight, lock);
+    lock.unlock();
+    if (auto found = from_memory(call)) return found;
+    // That thread may have rejected what is to go on here.
+    if (call.unfinished)
+      if (auto found = from_persistent(call)) return found;
+    lock.lock();
+  }
+  if (const std::string* why = state_->tried_in_vain.find(flight))
+    return call.pass("autotune", "not tried again: " + *why);
+  if (options_.forbid_reautotune) {
+    if (const AnyConfig* earlier = state_->tuned.find(flight)) {
+      const AnyConfig tuned = *earlier;
+      lock.unlock();
+      std::string why;
+      if (const auto config = call.check(tuned, why)) {
+        if (!call.dry) keep(call, *config, Origin::autotune);
+        return Found{*config, Origin::autotune, "cache_hit", "memory"};
+      }
+      lock.lock();
+    }
+  }
+  if (call.dry) {
+    lock.unlock();
+    return would_tune(call);
+  }
+  const State::Flight alone(*state_, flight, lock);
+  return tune_alone(call);
+}
+
+// Without the lease another process may have stored a better entry meanwhile.
+bool ConfigSelectorChain::may_replace(const Call& call) const {
+  if (call.lease != nullptr || !call.stored) return true;
+  const auto now = options_.persistent->get(call.stored->id);
+  return !now || entry_to_document(now->entry) == entry_to_document(*call.stored);
+}
+
+// This thread is the only one in this process that tunes this key.
+auto ConfigSelectorChain::tune_alone(Call& call) -> std::optional<Found> {
+  std::unique_ptr<TuningLease> lease;
+  if (options_.persistent && options_.persist_autotune) {
+    const double asked = seconds_now();
+    lease = options_.persistent->lease(call.id, patience_for(call.policy));
+    call.lease = lease.get();
+    detail::announce_wait(seconds_now() - asked, call.id.op, options_.on_warning);
+    // Another process may have finished it while this one waited.
+    if (auto found = from_persistent(call)) return found;
+    if (std::lock_guard lock(state_->mutex); state_->tried_in_vain.contains(text_of(call.id)))
+      return call.pass("autotune", "an earlier tuning rejected every candidate");
+  }
+  if (call.resume_seconds > 0 && may_replace(call)) {
+    // Counted before it is spent: a process that is killed meanwhile must not be followed by
+    // others.
+    Entry charged = *call.unfinished;
+    charged.evidence.resumed_seconds += call.resume_seconds;
+    options_.persistent->put(charged, true);
+    call.stored = charged;
+  }
+  auto entry = run_tuner(call);
+  if (!entry || entry->outcome == Outcome::failed) return std::nullopt;
+  call.add_unfinished(*entry);
+  if (options_.persistent && options_.persist_autotune)
+    options_.persistent->put(*entry,
+                             (call.stored_is_unusable || call.unfinished) && may_replace(call));
+  std::string why;
+  const auto config = call.check(call.winner, why);
+  if (!config) return call.pass("autotune", "its winner " + why, entry->config);
+  keep(call, *config, Origin::autotune);
+  return Found{*config, Origin::autotune};
+}
+
+// ---- what goes into a race and what comes out ---------------------------------------------------
+
+std::shared_ptr<const CandidateSet> ConfigSelectorChain::Call::candidates(std::string& why) const {
+  constexpr uint64_t most = 100'000;  // of a larger set one may be taken for granted
+  std::shared_ptr<const CandidateSet> offered;
+  try {
+    offered = given ? given : kernel.candidate_cfgs(inv);
+    if (!offered) why = "the kernel has no candidate_cfgs";
+    else if (offered->size() == 0) why = "candidate_cfgs returned no candidate";
+    if (!why.empty()) return nullptr;
+    for (uint64_t i = 0; i < std::min(offered->size(), most); ++i)
+      if (!problem_with(offered->config(i))) return offered;
+  } catch (...) {
+    why = "candidate_cfgs threw: " + what_of(std::current_exception());
+    return nullptr;
+  }
+  if (offered->size() > most) return offered;
+  why = "is_valid rejected all " + std::to_string(offered->size()) + " candidates";
+  return nullptr;
+}
+
+std::optional<AnyConfig> ConfigSelectorChain::Call::control(std::string& why) const {
+  try {
+    auto heuristic = kernel.heuristic_cfg(inv);
+    if (heuristic && !problem_with(*heuristic)) return heuristic;
+  } catch (...) {
+    why = what_of(std::current_exception());
+  }
+  return std::nullopt;
+}
+
+Entry ConfigSelectorChain::Call::entry_of(const TuneResult& result) const {
+  Entry entry;
+  entry.id = id;
+  entry.outcome = result.winner ? result.outcome : Outcome::failed;
+  if (result.winner) entry.config = result.config.to_value();
+  entry.device = inv.device->identity;
+  entry.environment = inv.device->environment;
+  entry.evidence = result.evidence;
+  if (given) entry.evidence.strategy += among_given;
+  if (!inv.data.empty()) entry.evidence.data = inv.data;
+  entry.candidates = result.candidates;
+  return entry;
+}
+
+void ConfigSelectorChain::Call::add_unfinished(Entry& entry) const {
+  if (!unfinished) return;
+  const Evidence& before = unfinished->evidence;
+  const double spent = entry.evidence.tuning_seconds;
+  if (unfinished->config == entry.config && !entry.evidence.complete &&
+      entry.evidence.samples < before.samples) {
+    entry.outcome = unfinished->outcome, entry.evidence = before;
+    entry.evidence.complete = false;
+  }
+  entry.evidence.tuning_seconds = before.tuning_seconds + spent;
+  entry.evidence.resumed_seconds =
+      entry.evidence.complete ? 0 : before.resumed_seconds + (by_hand ? 0 : spent);
+}
+
+namespace {
+
+std::string rejections(const TuneResult& result) {
+  std::string text = "every candidate was rejected";
+  for (const Measurement& m : result.candidates)
+    text += "; " + stable_json(m.config) + ": " + (m.kind.empty() ? m.why : m.kind + ": " + m.why);
+  return text;
+}
+
+// If not even the heuristic runs, it is the call or the kernel that is wrong, not the candidates;
+// without one, if all of them refuse it: what makes it wrong need not be part of the key.
+bool call_itself_fails(const TuneResult& result, bool has_heuristic) {
+  if (result.winner) return false;
+  const auto not_its_own = [](std::string_view problem) {
+    return problem.starts_with("threw") || problem.starts_with("out_of_bounds") ||
+           problem.starts_with("changed_host");
+  };
+  if (has_heuristic) return not_its_own(result.heuristic_problem);
+  return std::ranges::all_of(result.candidates, [&](const Measurement& m) {
+    return not_its_own(m.kind) || m.kind == "invalid";
+  });
+}
+
+// Of one that fails.
+bool only_changes_its_process(const TuneResult& result) {
+  constexpr std::string_view kind = "changed_host";
+  if (!result.heuristic_problem.empty()) return result.heuristic_problem.starts_with(kind);
+  return std::ranges::find(result.candidates, kind, &Measurement::kind) != result.candidates.end();
+}
+
+bool ended_as(const TuneResult& result, const Value& config, std::string_view status) {
+  return std::ranges::any_of(result.candidates, [&](const Measurement& m) {
+    return m.status == status && m.config == config;
+  });
+}
+
+// The other tunings of the op that know most, other calls and devices alike.
+std::vector<std::vector<Measurement>> other_tunings(PersistentCache& store, const EntryId& id,
+                                                    double budget_seconds) {
+  constexpr size_t most = 8;
+  constexpr double share = 0.05;  // of the budget: a store may have thousands of them
+  const double enough = seconds_now() + share * budget_seconds;
+  std::vector<std::vector<Measurement>> found;
+  store.for_each(id.op, [&](const Entry& entry) {
+    if (text_of(entry.id) != text_of(id) && entry.candidates.size() > 1) {
+      found.push_back(entry.candidates);
+      std::ranges::stable_sort(found, std::greater{}, &std::vector<Measurement>::size);
+      if (found.size() > most) found.pop_back();
+    }
+    return seconds_now() < enough;
+  });
+  return found;
+}
+
+std::string journal_place(const PersistentCache* store) {
+  if (store == nullptr) return {};
+  const auto* directory = dynamic_cast<const DirectoryStore*>(store->writable_layer());
+  return directory == nullptr ? std::string() : directory->where();
+}
+
+}  // namespace
+
+// ---- the tuning ---------------------------------------------------------------------------------
+
+TuneTask ConfigSelectorChain::task_of(const Call& call, Trial& trial,
+                                      std::shared_ptr<const CandidateSet> candidates,
+                                      std::optional<AnyConfig> heuristic,
+                                      detail::Journal* journal) {
+  TuneTask task;
+  task.op = call.id.op, task.key = call.id.key;
+  task.trial = &trial;
+  task.candidates = std::move(candidates);
+  task.is_valid = [&call](const AnyConfig& config) { return !call.problem_with(config); };
+  task.heuristic = std::move(heuristic);
+  task.heuristic_may_win = call.given == nullptr;  // a list that was given is what was meant
+  const double seconds = call.resume_seconds > 0 ? call.resume_seconds : call.policy.budget_seconds;
+  task.budget = {seconds, call.policy.budget_evaluations, call.policy.target_seconds};
+  task.guard = call.policy.guard;
+  task.journal = journal;
+  if (call.by_hand) task.on_progress = options_.on_progress;
+  else
+    task.on_progress = [this, op = call.id.op](const TuneProgress& p) {
+      detail::announce_wait(p.elapsed, op, options_.on_warning);
+      if (options_.on_progress) options_.on_progress(p);
+    };
+  task.stop = options_.stop;
+  task.lease = call.lease;
+  if (call.unfinished) {
+    task.known = call.unfinished->candidates;
+    task.known_winner = call.unfinished->config;
+    task.known_complete = call.unfinished->evidence.complete;
+  }
+  if (options_.persistent && task.candidates->size() > detail::most_raced)  // only a search asks
+    task.histories = other_tunings(*options_.persistent, call.id, task.budget.seconds);
+  return task;
+}
+
+// Tunes and remembers how it ended. Empty if there was nothing to race.
+std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
+  const std::string flight = text_of(call.id);
+  auto finish = [&](const std::string& why) {
+    call.pass("autotune", why);
+    if (options_.on_event) emit(call.event("autotune_finish", {}, why));
+    return std::nullopt;
+  };
+  auto in_vain = [&](const std::string& why) {
+    {
+      std::lock_guard lock(state_->mutex);
+      state_->tried_in_vain.insert_or_assign(flight, why);
+    }
+    return finish(why);
+  };
+
+  if (options_.on_event) emit(call.event("autotune_start"));
+  std::string why;
+  const auto candidates = call.candidates(why);
+  if (!candidates) {
+    if (why.starts_with("candidate_cfgs threw"))
+      warn_once("candidates" + call.id.op,
+                "[" + call.id.op + "] key " + call.id.key + " is not tuned: " + why);
+    return in_vain(why);
+  }
+  const std::optional<AnyConfig> heuristic = call.control(why);
+  if (!why.empty())
+    warn_once("heuristic" + call.id.op, "[" + call.id.op + "] heuristic_cfg threw for key " +
+                                            call.id.key + ": " + why +
+                                            "; tuning goes on without it");
+
+  std::unique_ptr<detail::Journal> journal;
+  if (const std::string place = journal_place(options_.persistent.get());
+      !place.empty() && options_.persist_autotune)
+    journal = std::make_unique<detail::Journal>(place, call.id, call.inv.device->environment,
+                                                options_.on_warning);
+  TuneResult result;
+  try {
+    const auto trial = call.kernel.trial(call.inv);
+    if (trial->leaves_backward_out())
+      warn_once("backward" + call.id.op,
+                "[" + call.id.op +
+                    "] validate_backward measures forward only: let the kernel's gradient take as "
+                    "dy what the kernel returns or, if that is nothing, the view of its Out "
+                    "parameter (several: a std::tuple of them)");
+    result = options_.tuner->tune(task_of(call, *trial, candidates, heuristic, journal.get()));
+  } catch (...) {
+    return in_vain("the tuner threw: " + what_of(std::current_exception()));
+  }
+  if (!call.by_hand)
+    detail::announce_wait(result.evidence.tuning_seconds, call.id.op, options_.on_warning);
+  if (result.winner && !result.config) result.config = candidates->config(*result.winner);
+  if (!result.note.empty())
+    warn_once("note" + call.id.op, "[" + call.id.op + "] tuning: " + result.note);
+  if (call.unfinished && ended_as(result, call.unfinished->config, "untried"))
+    return finish("the budget was spent before the turn of the earlier winner, which stays");
+  if (!result.winner && options_.stop != nullptr && options_.stop->load())
+    return finish("it was stopped before a candidate was found");
+  const auto warn_of_failure = [&](const std::string& reasons) {
+    warn_once("failed" + flight,
+              "[" + call.id.op + "] tuning key " + call.id.key + " failed: " + reasons);
+  };
+  if (call_itself_fails(result, heuristic.has_value())) {
+    const std::string reasons = rejections(result);
+    if (!only_changes_its_process(result)) return finish(reasons);  // the next may be a right one
+    warn_of_failure(reasons);
+    return in_vain(reasons);  // the call is right: each would be tuned again
+  }
+
+  Entry entry = call.entry_of(result);
+  if (entry.outcome == Outcome::failed) {
+    const std::string reasons = rejections(result);
+    warn_of_failure(reasons);
+    // What is stored would stay, and be run, although it is among the rejected.
+    const bool refuted = call.unfinished && ended_as(result, call.unfinished->config, "rejected");
+    if (options_.persistent && options_.persist_autotune) options_.persistent->put(entry, refuted);
+    if (refuted) call.unfinished.reset();
+    in_vain(reasons);
+    return entry;
+  }
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->tuned.insert_or_assign(flight, call.winner = result.config);
+    state_->tried_in_vain.erase(flight);
+  }
+  if (options_.on_event)
+    emit(call.event("autotune_finish", entry.config, outcome_name(entry.outcome)));
+  return entry;
+}
+
+std::pair<Choice, Entry> ConfigSelectorChain::tune(const Invocation& inv, const AnyKernel& kernel,
+                                                   std::shared_ptr<const CandidateSet> candidates) {
+  Call call(*this, inv, kernel, false);
+  call.given = std::move(candidates);
+  return tune_by_hand(call);
+}
+
+std::pair<Choice, Entry> ConfigSelectorChain::resume(const Invocation& inv,
+                                                     const AnyKernel& kernel) {
+  Call call(*this, inv, kernel, false);
+  const auto stored = options_.persistent ? options_.persistent->get(call.id) : std::nullopt;
+  // Timings of another environment, or for other outputs, do not apply to this call.
+  const bool here = stored && stored->entry.environment == call.inv.device->environment &&
+                    stored->entry.id.key == call.id.key;
+  if (here && stored->entry.outcome != Outcome::failed &&
+      !left_to_do(stored->entry, call.inv, kernel).empty()) {
+    std::string why;
+    call.unfinished_config = check_stored(call, stored->entry, why);
+    if (call.unfinished_config) call.unfinished = stored->entry;
+  }
+  return tune_by_hand(call);
+}
+
+std::pair<Choice, Entry> ConfigSelectorChain::tune_by_hand(Call& call) {
+  call.by_hand = true;
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->tried_in_vain.erase(text_of(call.id));
+  }
+  auto entry = run_tuner(call);
+  std::string why;
+  std::optional<Checked> config;
+  if (!entry && call.unfinished) {  // it is not lost if it cannot go on
+    entry = call.unfinished, config = call.unfinished_config;
+  } else if (entry && entry->outcome != Outcome::failed) {
+    call.add_unfinished(*entry);
+    config = call.check(call.winner, why);
+    if (!config) call.pass("autotune", "its winner " + why, entry->config);
+  }
+  if (!config) fail(call);
+  // One that was cut short adds to what is stored, at most.
+  if (options_.persistent && options_.persist_autotune)
+    options_.persistent->put(*entry, entry->evidence.complete || call.unfinished);
+  call.generation = generation();  // asked for by name: whatever was put meanwhile does not stop it
+  keep(call, *config, Origin::autotune);
+  return {Choice{config->config(), Origin::autotune}, std::move(*entry)};
+}
+
+}  // namespace ejk

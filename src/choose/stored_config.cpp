@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which config of a stored entry may run a call: one that the kernel itself offers, one that was
+// measured and is valid, or one that has passed in a child process.
+#include <algorithm>
+#include <functional>
+
+#include "candidates/thread_fields.h"
+#include "choose/chain.h"
+#include "guard/guard.h"
+#include "tune/output_check.h"
+
+namespace ejk {
+namespace {
+
+// What a tuning with more cores knows of this many: of the candidates that took part with fewer
+// threads than the winner, the fastest. Parts of it that were not measured (of a gradient) may
+// still have asked for more. Null if there is none.
+Value best_with_fewer_threads(const Entry& entry) {
+  Value best = entry.config;
+  int least = detail::lower_threads(best);
+  double ratio = 0;
+  for (const Measurement& m : entry.candidates) {
+    Value config = m.config;
+    const int lowered = detail::lower_threads(config);
+    const bool measured = m.ratio > 0 && (m.status == "tied" || m.status == "slower");
+    if (!measured || lowered > least || (lowered == least && (ratio == 0 || m.ratio >= ratio)))
+      continue;
+    best = std::move(config), least = lowered, ratio = m.ratio;
+  }
+  return ratio > 0 ? best : Value();
+}
+
+// By what a store says of an entry. Where the guard is off nothing can be tried, and what this user
+// measured or put there is believed.
+bool entry_vouches(const Entry& entry, const AnyKernel& kernel, const AutotunePolicy& policy) {
+  const bool own = entry.provenance == "measured" || entry.provenance == "put";
+  return entry.trusted && own && (kernel.has_is_valid() || !policy.guard);
+}
+
+bool kernel_vouches(const AnyKernel& kernel, const Invocation& inv, const AnyConfig& config) {
+  try {
+    if (kernel.heuristic_cfg(inv) == config) return true;
+  } catch (...) {  // says nothing about the candidates
+  }
+  try {
+    return kernel.offers(config, inv);
+  } catch (...) {
+    return false;
+  }
+}
+
+// What is known to run: a failure beside it is the config's own, and its outputs are right.
+std::optional<AnyConfig> control_of(const AnyKernel& kernel, const Invocation& inv) {
+  constexpr uint64_t most = 100;
+  const auto valid = [&](const AnyConfig& config) { return kernel.is_valid(config, inv); };
+  try {
+    if (auto guess = kernel.heuristic_cfg(inv); guess && valid(*guess)) return guess;
+    const auto offered = kernel.candidate_cfgs(inv);
+    for (uint64_t i = 0; offered && i < std::min(offered->size(), most); ++i)
+      if (AnyConfig config = offered->config(i); valid(config)) return config;
+  } catch (...) {  // then there is none
+  }
+  return std::nullopt;
+}
+
+// Why the config does not pass in a child process; nullopt if it does. `waited`: it only waits
+// there, perhaps for a thread of this process, which says nothing about it.
+std::optional<std::string> failure_in_child(const AnyKernel& kernel, const Invocation& inv,
+                                            const AnyConfig& config,
+                                            const std::function<bool()>& enough, bool& waited) {
+  using Kind = detail::Finding::Kind;
+  const auto trial = kernel.trial(inv);
+  trial->reset();
+  std::vector<OutputBytes> untouched = trial->outputs();
+  detail::Guard guard(*trial, {}, enough);
+  std::optional<detail::Finding> right;
+  if (const auto control = control_of(kernel, inv)) right = guard.prove(*control);
+  else right = guard.reference();
+  detail::Finding finding;
+  guard.run({&config, 1}, [&](size_t, detail::Finding found) {
+    finding = std::move(found);
+    return true;
+  });
+  waited = finding.kind == Kind::waited;
+  if (finding.kind != Kind::passed) return finding.why;
+  if (!right || right->kind != Kind::passed) return std::nullopt;
+  return detail::Expected(std::move(untouched), std::move(right->outputs),
+                          [&](DType dtype) { return trial->tolerance(dtype); })
+      .difference(finding.outputs);
+}
+
+}  // namespace
+
+auto ConfigSelectorChain::check_stored(const Call& call, const Entry& entry, std::string& remark)
+    -> std::optional<Checked> {
+  Value stored = entry.config;
+  if (detail::lower_threads(stored) > 0 && (stored = best_with_fewer_threads(entry)).is_null()) {
+    remark = "asks for more threads than run here";
+    return std::nullopt;
+  }
+  const auto config = call.check(stored, remark);
+  if (!config || entry_vouches(entry, call.kernel, call.policy) ||
+      kernel_vouches(call.kernel, call.inv, config->config()))
+    return config;
+  const std::string unknown = "is none of the kernel's candidates, and ";
+  if (!call.policy.guard) {
+    remark = unknown +
+             "cannot be tried in a child process, for the policy has no guard; its entry was "
+             "imported or edited, or belongs to another user. Let candidate_cfgs offer it, or tune "
+             "this call";
+    return std::nullopt;
+  }
+  if (call.dry) {
+    remark = "has a config that nobody vouches for: it runs in a child process first";
+    return config;
+  }
+  const auto failure = failure_of_first_run(call, entry, *config);
+  if (!failure) return config;
+  remark = unknown + "did not pass in a child process: " + *failure;
+  return std::nullopt;
+}
+
+// Once for all threads. What only waits in a child is believed if it was measured, as it is in a
+// tuning.
+std::optional<std::string> ConfigSelectorChain::failure_of_first_run(const Call& call,
+                                                                     const Entry& entry,
+                                                                     const Checked& config) {
+  const std::string subject = text_of(call.id) + '\n' + stable_json(config.config().to_value());
+  std::unique_lock lock(state_->mutex);
+  while (state_->in_flight.contains(subject)) {
+    if (state_->waits_for_itself(subject)) return "this thread is at it (a hook calls the kernel)";
+    state_->wait_for(subject, lock);
+  }
+  if (const auto* known = state_->first_runs.find(subject)) return *known;
+  const State::Flight flight(*state_, subject, lock);
+  const double end = seconds_now() + std::max(1., call.policy.budget_seconds);
+  const auto enough = [&] {
+    return seconds_now() > end || (options_.stop != nullptr && options_.stop->load());
+  };
+  std::optional<std::string> failure;
+  bool waited = false;
+  try {
+    failure = failure_in_child(call.kernel, call.inv, config.config(), enough, waited);
+  } catch (...) {
+    failure = what_of(std::current_exception());
+  }
+  if (waited && entry.trusted && entry.provenance == "measured") failure.reset();
+  lock.lock();
+  state_->first_runs.insert_or_assign(subject, failure);
+  lock.unlock();
+  return failure;
+}
+
+}  // namespace ejk

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which failures count: the order of runs in children, their repetition beside the control.
+#include "guard/guard.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "candidates/thread_fields.h"
+#include "guard/child_process.h"
+
+namespace ejk::detail {
+
+using Kind = Finding::Kind;
+
+std::string_view kind_name(Kind kind) {
+  switch (kind) {
+    case Kind::passed:
+      return "passed";
+    case Kind::threw:
+      return "threw";
+    case Kind::crashed:
+      return "crashed";
+    case Kind::exited:
+      return "exited";
+    case Kind::timed_out:
+      return "timed_out";
+    case Kind::out_of_memory:
+      return "out_of_memory";
+    case Kind::out_of_bounds:
+      return "out_of_bounds";
+    case Kind::changed_host:
+      return "changed_host";
+    case Kind::waited:
+      return "waited";
+    case Kind::unknown:
+      break;
+  }
+  return "unknown";
+}
+
+Guard::Guard(Trial& trial, GuardLimits limits, std::function<bool()> enough,
+             std::shared_ptr<Stopwatch> stopwatch)
+    : trial_(trial), limits_(limits), enough_(std::move(enough)), stopwatch_(std::move(stopwatch)) {
+  if (limits_.memory_bytes == 0) limits_.memory_bytes = default_memory_limit();
+}
+
+double Guard::deadline() const {
+  if (!control_) return std::max(limits_.control_deadline_seconds, limits_.least_deadline_seconds);
+  return std::max(limits_.least_deadline_seconds, limits_.deadline_over_control * control_seconds_);
+}
+
+Guard::~Guard() = default;
+
+size_t Guard::job_of(const AnyConfig& config) {
+  const auto found = std::ranges::find_if(
+      jobs_, [&](const AnyConfig* known) { return known != nullptr && *known == config; });
+  if (found != jobs_.end()) return static_cast<size_t>(found - jobs_.begin());
+  jobs_.push_back(&announced_.emplace_back(config));
+  return jobs_.size() - 1;
+}
+
+void Guard::announce(std::span<const AnyConfig> configs) {
+  for (const AnyConfig& c : configs) job_of(c);
+}
+
+void Guard::rest() { child_.reset(); }
+
+GuardChild& Guard::child_for(size_t job) {
+  if (!child_ || !child_->alive() || job >= child_knows_) {
+    child_.reset();  // two children at once would need twice the memory
+    child_knows_ = jobs_.size();
+    child_ = std::make_unique<GuardChild>(trial_, *stopwatch_, jobs_, limits_, enough_);
+  }
+  return *child_;
+}
+
+JobReport Guard::run_job(size_t job, double deadline_seconds, double idle_seconds) {
+  const double still = waited_ > 0 ? limits_.still_again_seconds : limits_.still_seconds;
+  const Patience patience{deadline_seconds, idle_seconds, still, limits_.own_seconds};
+  JobReport report = child_for(job).run(job, patience);
+  // A lock that a thread of the host held at the fork is never given back in the child.
+  if (report.hung) report = child_for(job).run(job, patience);
+  if (jobs_[job] == nullptr) return report;
+  const bool several = asks_for_several_threads(jobs_[job]->to_value());
+  if (report.finding.kind == Kind::waited) ++waited_, several_threads_waited_ |= several;
+  if (report.finding.kind == Kind::passed) any_passed_ = true, several_threads_passed_ |= several;
+  return report;
+}
+
+bool Guard::would_wait(const AnyConfig& config) const {
+  constexpr int enough = 3;
+  if (waited_ >= enough && !any_passed_) return true;
+  return several_threads_waited_ && !several_threads_passed_ &&
+         asks_for_several_threads(config.to_value());
+}
+
+Finding Guard::prove(const AnyConfig& control) {
+  const size_t job = job_of(control);
+  control_.reset();
+  Finding finding = run_job(job, deadline(), limits_.least_deadline_seconds).finding;
+  if (finding.kind == Kind::passed) {
+    control_ = control, control_seconds_ = finding.seconds;
+    why_not_.clear();
+  } else {
+    why_not_ = "the control does not pass in a child process: " + finding.why;
+  }
+  return finding;
+}
+
+Finding Guard::again(const AnyConfig& config) {
+  return run_job(job_of(config), deadline()).finding;
+}
+
+std::optional<Finding> Guard::reference() {
+  constexpr size_t job = 0;
+  JobReport report = run_job(job, std::max(deadline(), limits_.control_deadline_seconds));
+  if (report.finding.kind == Kind::passed && !report.has_reference) return std::nullopt;
+  return std::move(report.finding);
+}
+
+// ---- many configs ------------------------------------------------------------------------------
+
+class Guard::Tour {
+ public:
+  using Each = std::function<bool(size_t, Finding)>;
+
+  Tour(Guard& guard, std::span<const AnyConfig> configs, const Each& each)
+      : guard_(guard), each_(each) {
+    for (const AnyConfig& c : configs) jobs_.push_back(guard_.job_of(c));
+    if (guard_.control_) control_ = guard_.job_of(*guard_.control_);
+  }
+  ~Tour() { guard_.rest(); }
+  Tour(const Tour&) = delete;
+  Tour& operator=(const Tour&) = delete;
+
+  void go() {
+    for (size_t i = 0; i < jobs_.size(); ++i)
+      if (!first_run(i)) return;
+    if (!control_ && !be_patient()) return;
+    for (Failed& f : failed_)
+      if (!each_(f.index, without_control(std::move(f.report)))) return;
+  }
+
+ private:
+  struct Failed {
+    size_t index;  // of the config
+    JobReport report;
+    bool fresh;  // nothing ran before it in its child
+  };
+
+  // False if `each_` wants no more.
+  bool first_run(size_t index) {
+    const size_t job = jobs_[index];
+    if (guard_.would_wait(*guard_.jobs_[job]))
+      return each_(index, {Kind::waited, "would wait in a child process as others did"});
+    const bool fresh = guard_.child_for(job).jobs_done() == 0;
+    const double least = guard_.limits_.least_deadline_seconds;
+    JobReport report = control_ ? guard_.run_job(job, guard_.deadline())
+                                : guard_.run_job(job, patient_ ? control_deadline() : least, least);
+    const bool passed = report.finding.kind == Kind::passed;
+    if (!control_ && report.finding.kind == Kind::timed_out)
+      patient_ = (waited_ += report.finding.seconds) >= control_deadline();
+    if (passed && !control_) return found_control(index, std::move(report.finding));
+    if (!passed && (report.may_be_ours || (report.needs_control && !control_))) {
+      failed_.push_back({index, std::move(report), fresh});
+      return !control_ || judge_failed();
+    }
+    return each_(index, std::move(report.finding));
+  }
+
+  // Nobody has passed. Those that were late get as much time as a control would have got.
+  bool be_patient() {
+    patient_ = true;
+    std::vector<size_t> late;
+    std::erase_if(failed_, [&](const Failed& f) {
+      const bool was_late = f.report.finding.kind == Kind::timed_out;
+      if (was_late) late.push_back(f.index);
+      return was_late;
+    });
+    return std::ranges::all_of(late, [&](size_t index) { return first_run(index); });
+  }
+
+  bool found_control(size_t index, Finding finding) {
+    control_ = jobs_[index];
+    guard_.control_ = *guard_.jobs_[*control_], guard_.control_seconds_ = finding.seconds;
+    return each_(index, std::move(finding)) && judge_failed();
+  }
+
+  bool judge_failed() {
+    for (Failed& f : std::exchange(failed_, {}))
+      if (!each_(f.index, judged(f))) return false;
+    return true;
+  }
+
+  static Finding unknown(std::string why) { return {Kind::unknown, std::move(why)}; }
+
+  // Once more, in a child of its own, directly after the control.
+  Finding judged(Failed& first) {
+    const std::string& why = first.report.finding.why;
+    const size_t job = jobs_[first.index];
+    guard_.rest();
+    const Finding control = guard_.run_job(*control_, control_deadline()).finding;
+    if (control.kind != Kind::passed)
+      return unknown(why + "; but the control did not pass either: " + control.why);
+    guard_.control_seconds_ = std::max(guard_.control_seconds_, control.seconds);
+    JobReport again = guard_.run_job(job, guard_.deadline());
+    const Kind kind = first.report.finding.kind;
+    // Waiting would let it run in the host, which it must not after it died here.
+    const bool died = kind != Kind::timed_out && kind != Kind::unknown;
+    if (died && again.finding.kind == Kind::waited)
+      return unknown(why + "; but it only waited when it was repeated");
+    if (again.finding.kind != Kind::passed) return std::move(again.finding);
+    // It failed where others had run before it, or was only late: they, or the machine, may have
+    // been the cause. A second pass clears it.
+    const bool excused = !first.fresh || !died || kind == Kind::out_of_memory;
+    if (excused) again = guard_.run_job(job, guard_.deadline());
+    if (excused && again.finding.kind == Kind::passed) return std::move(again.finding);
+    return unknown(why + "; but not when it was repeated");
+  }
+
+  double control_deadline() const {
+    return std::max(guard_.deadline(), guard_.limits_.control_deadline_seconds);
+  }
+
+  static Finding without_control(JobReport report) {
+    Finding& f = report.finding;
+    // Outside of the child nobody could stop it.
+    const bool endless = f.kind == Kind::timed_out && !report.waited;
+    if (report.needs_control && !endless && f.kind != Kind::out_of_memory)
+      return unknown(f.why + "; and no other config passed");
+    return std::move(f);
+  }
+
+  Guard& guard_;
+  const Each& each_;
+  std::vector<size_t> jobs_;       // of the configs
+  std::optional<size_t> control_;  // its job
+  std::vector<Failed> failed_;     // to be repeated beside the control
+  // Until there is a control, an endless config must not take the time of those behind it.
+  bool patient_ = false;
+  double waited_ = 0;  // seconds, for configs that were late
+};
+
+void Guard::run(std::span<const AnyConfig> configs,
+                const std::function<bool(size_t, Finding)>& each) {
+  Tour(*this, configs, each).go();
+}
+
+}  // namespace ejk::detail

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "offline/stored_call.h"
+
+#include <ejk/error.h>
+#include <ejk/registry.h>
+
+namespace ejk {
+namespace {
+
+// The id of a call that may have been recorded without its outputs; nullopt: it is the recorded
+// one, or nobody here can tell.
+std::optional<EntryId> id_with_outputs(const RecordedCall& call) {
+  if (!spec_without_outputs(call.id.spec).empty() || !is_registered(call.id.op))
+    return std::nullopt;
+  try {
+    const auto made = rebuild_call(call);
+    const Invocation& inv = made->invocation();
+    EntryId id{call.id.device, call.id.op, inv.call_key(), inv.spec()};
+    return id.key == call.id.key ? std::nullopt : std::optional(std::move(id));
+  } catch (const Error&) {
+    return std::nullopt;  // tuning it says why
+  }
+}
+
+}  // namespace
+
+std::optional<StoredCall> stored_for(PersistentCache& store, const EntryId& id) {
+  auto found = store.get(id);
+  if (!found) return std::nullopt;
+  const bool for_any_outputs = found->entry.id.key != id.key;
+  return StoredCall{std::move(found->entry), for_any_outputs};
+}
+
+std::optional<StoredCall> stored_for(PersistentCache& store, const RecordedCall& call) {
+  auto stored = stored_for(store, call.id);
+  if (stored && stored->is_tuned()) return stored;
+  const auto id = id_with_outputs(call);
+  return id ? stored_for(store, *id) : stored;
+}
+
+}  // namespace ejk

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker's side: one request after the other, tuned here; docs/worker.md specifies both sides.
+#include <ejk/worker.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <optional>
+#include <set>
+
+#include <ejk/device.h>
+#include <ejk/error.h>
+#include <ejk/registry.h>
+#include <ejk/selector.h>
+
+#include "base/file.h"
+#include "offline/worker_messages.h"
+
+namespace ejk {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string_view name_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::invalid_argument:
+      return "invalid_argument";
+    case ErrorKind::no_configuration:
+      return "no_configuration";
+    case ErrorKind::parse:
+      return "parse";
+    case ErrorKind::io:
+      return "io";
+  }
+  return "other";
+}
+
+// Standard input, line by line.
+class Requests {
+ public:
+  std::optional<std::string> next() {
+    for (;;) {
+      if (const size_t end = text_.find('\n', looked_at_); end != text_.npos) {
+        std::string line = text_.substr(0, end);
+        text_.erase(0, end + 1);
+        looked_at_ = 0;
+        return line;
+      }
+      looked_at_ = text_.size();
+      char buffer[65536];
+      const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
+      if (n > 0) text_.append(buffer, static_cast<size_t>(n));
+      else if (n == 0 || errno != EINTR) return std::nullopt;
+    }
+  }
+
+ private:
+  std::string text_;
+  size_t looked_at_ = 0;
+};
+
+// Standard output for answers alone: what kernels print there goes to standard error from now on.
+class Answers {
+ public:
+  Answers() : out_(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)) {
+    ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  }
+
+  // What is said from now on is about this request.
+  void begin(const Value& request) {
+    const Value* number = request.find("request");
+    request_ = number == nullptr ? Value() : *number;
+  }
+
+  void say(Value answer) {
+    if (!request_.is_null()) answer["request"] = request_;
+    const std::string line = to_json(answer) + "\n";
+    for (std::string_view rest = line; !rest.empty();) {
+      const ssize_t n = ::write(out_.get(), rest.data(), rest.size());
+      if (n >= 0) rest.remove_prefix(static_cast<size_t>(n));
+      else if (errno != EINTR) return;  // the host is gone; its end of the input tells
+    }
+  }
+
+  void tell(const TuneProgress& p) {
+    constexpr std::chrono::milliseconds pause{100};
+    if (const auto now = Clock::now(); now >= next_) next_ = now + pause;
+    else return;
+    say(Value::object({{"event", "progress"},
+                       {"tried", p.tried},
+                       {"candidates", p.candidates},
+                       {"racing", p.racing},
+                       {"rejected", p.rejected},
+                       {"round", p.round},
+                       {"best_seconds", p.best_seconds},
+                       {"speedup", p.speedup},
+                       {"elapsed", p.elapsed},
+                       {"remaining", p.remaining}}));
+  }
+
+ private:
+  base::Fd out_;
+  Value request_;
+  Clock::time_point next_ = Clock::now();
+};
+
+void load_plugins(const std::vector<std::string>& paths) {
+  static std::set<std::string> loaded;
+  for (const std::string& path : paths)
+    if (!loaded.contains(path)) {
+      load_kernels(path);
+      loaded.insert(path);
+    }
+}
+
+Entry tune(const detail::TuneRequest& request, Answers& answers, const WarningSink& on_warning) {
+  load_plugins(request.plugins);
+  const auto made = rebuild_call(request.call);
+  AutotunePolicy policy;
+  policy.budget_seconds = request.budget_seconds;
+  policy.validate_backward = request.validate_backward;
+  const std::string& store = request.store;
+  ConfigSelectorChain selector(
+      SelectorOptions{.policy = policy,
+                      .persistent = store.empty() ? std::make_shared<PersistentCache>()
+                                                  : std::make_shared<PersistentCache>(store),
+                      .on_warning = on_warning,
+                      .on_progress = [&](const TuneProgress& p) { answers.tell(p); },
+                      .stop = &StopOnInterrupt::requested()});
+  if (request.retune) return selector.tune(made->invocation(), made->kernel()).second;
+  return selector.resume(made->invocation(), made->kernel()).second;
+}
+
+Value failed(std::string_view kind, std::string_view message) {
+  return Value::object({{"event", "failed"}, {"kind", kind}, {"message", message}});
+}
+
+Value answer(const std::string& line, Answers& answers, const WarningSink& on_warning) {
+  try {
+    const Value request = parse_json(line);
+    answers.begin(request);
+    Value entry =
+        entry_to_document(tune(detail::request_from_document(request), answers, on_warning));
+    entry.erase("candidates");  // they are in the store
+    return Value::object({{"event", "tuned"}, {"entry", std::move(entry)}});
+  } catch (const Error& error) {
+    return failed(name_of(error.kind()), error.what());
+  } catch (const std::exception& error) {
+    return failed("other", error.what());
+  }
+}
+
+}  // namespace
+
+int run_worker(WarningSink on_warning) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::signal(SIGPIPE, SIG_IGN);
+  const StopOnInterrupt stop;
+  Requests requests;
+  Answers answers;
+  answers.say(Value::object({{"event", "ready"},
+                             {"protocol", worker_protocol},
+                             {"device", cpu_device().fingerprint},
+                             {"process", ::getpid()},
+                             {"library", library_version()}}));
+  while (const auto line = requests.next()) {
+    answers.say(answer(*line, answers, on_warning));
+    if (StopOnInterrupt::requested()) break;
+  }
+  return 0;
+}
+
+}  // namespace ejk

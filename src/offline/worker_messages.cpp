@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "offline/worker_messages.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ejk/error.h>
+#include <ejk/invocation.h>
+#include <ejk/worker.h>
+
+namespace ejk::detail {
+namespace {
+
+double number_in(const Value& answer, std::string_view name) {
+  const Value* found = answer.find(name);
+  const double number = found != nullptr && found->is_number() ? found->as_double() : 0;
+  return std::isfinite(number) && number > 0 ? number : 0;
+}
+
+// A record from before outputs counted is tuned under the key that its call has now.
+bool has_key_of(const Entry& entry, const RecordedCall& call) {
+  if (entry.id.key == call.id.key) return true;
+  return !call.id.spec.empty() && spec_without_outputs(entry.id.spec) == call.id.spec;
+}
+
+const Value& member(const Value& request, std::string_view name) {
+  const Value* found = request.find(name);
+  if (found == nullptr)
+    throw Error(ErrorKind::parse, "the request has no member \"" + std::string(name) + "\"");
+  return *found;
+}
+
+bool is_set(const Value& request, std::string_view name) {
+  const Value* found = request.find(name);
+  return found != nullptr && found->as_bool();
+}
+
+}  // namespace
+
+Value answer_in(const std::string& line) {
+  try {
+    Value answer = parse_json(line);
+    if (!text_in(answer, "event").empty()) return answer;
+  } catch (const Error&) {
+  }
+  throw Rubbish{line};
+}
+
+std::string text_in(const Value& answer, std::string_view name) {
+  const Value* found = answer.find(name);
+  return found != nullptr && found->is_string() ? found->as_string() : "";
+}
+
+uint64_t count_in(const Value& answer, std::string_view name) {
+  constexpr double most = 1e18;
+  return static_cast<uint64_t>(std::min(number_in(answer, name), most));
+}
+
+TuneProgress progress_in(const Value& answer) {
+  TuneProgress p;
+  p.tried = count_in(answer, "tried"), p.candidates = count_in(answer, "candidates");
+  p.racing = count_in(answer, "racing"), p.rejected = count_in(answer, "rejected");
+  p.round = static_cast<int>(std::min<uint64_t>(count_in(answer, "round"), 1'000'000'000));
+  p.best_seconds = number_in(answer, "best_seconds"), p.speedup = number_in(answer, "speedup");
+  p.elapsed = number_in(answer, "elapsed"), p.remaining = number_in(answer, "remaining");
+  return p;
+}
+
+Entry entry_in(const Value& answer, const RecordedCall& call, bool backward) {
+  try {
+    const Value* document = answer.find("entry");
+    Entry entry = entry_from_document(document == nullptr ? Value() : *document);
+    const bool right_key = backward || has_key_of(entry, call);
+    if (right_key && entry.id.op == call.id.op && entry.id.device == call.id.device) return entry;
+  } catch (const Error&) {
+  }
+  throw Rubbish{to_json(answer)};
+}
+
+void throw_failure(const Value& answer) {
+  const std::string kind = text_in(answer, "kind"), message = text_in(answer, "message");
+  if (kind == "no_configuration") throw Error(ErrorKind::no_configuration, message);
+  if (kind == "parse") throw Error(ErrorKind::parse, message);
+  if (kind == "io") throw Error(ErrorKind::io, message);
+  throw Error(ErrorKind::invalid_argument, message);
+}
+
+Value request_to_document(const TuneRequest& request) {
+  Value plugins = Value::array();
+  for (const std::string& path : request.plugins) plugins.push_back(path);
+  return Value::object({{"protocol", worker_protocol},
+                        {"request", request.number},
+                        {"record", record_to_document(request.call)},
+                        {"store", request.store},
+                        {"budget_seconds", request.budget_seconds},
+                        {"validate_backward", request.validate_backward},
+                        {"retune", request.retune},
+                        {"plugins", std::move(plugins)}});
+}
+
+TuneRequest request_from_document(const Value& document) {
+  TuneRequest out;
+  out.call = record_from_document(member(document, "record"));
+  out.store = member(document, "store").as_string();
+  out.budget_seconds = member(document, "budget_seconds").as_double();
+  if (std::isnan(out.budget_seconds))
+    throw Error(ErrorKind::parse, "got a budget_seconds that is no number");
+  out.validate_backward = is_set(document, "validate_backward");
+  out.retune = is_set(document, "retune");
+  if (const Value* plugins = document.find("plugins"))
+    for (const Value& path : plugins->as_array()) out.plugins.push_back(path.as_string());
+  return out;
+}
+
+}  // namespace ejk::detail

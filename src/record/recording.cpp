@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+// A folder with one JSON file per recorded call.
+#include <ejk/record.h>
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include <ejk/detail/call_counts.h>
+#include <ejk/detail/hash.h>
+#include <ejk/error.h>
+
+#include "base/directory.h"
+#include "base/env.h"
+#include "base/sha256.h"
+#include "base/utc.h"
+#include "base/warn.h"
+#include "choose/scope.h"
+
+namespace ejk {
+
+namespace {
+
+using base::Absent;
+using base::Directory;
+using base::FileError;
+using detail::CallTotals;
+using std::chrono::milliseconds;
+
+constexpr const char* format_directory = "v1";
+constexpr size_t read_limit = size_t{1} << 20;
+// Others hold the lock while they write some files. A lost flush is tried again, but not the last
+// one, and many processes may end together.
+constexpr milliseconds patience{1'000}, last_patience{10'000}, pause{5};
+
+std::string folder_of(const EntryId& id) {
+  return format_directory + ("/" + base::file_name_of(id.device) + "/") + base::file_name_of(id.op);
+}
+std::string name_of(const EntryId& id) { return base::sha256_hex(id.spec, 32) + ".json"; }
+
+// Calls fn(directory, name) for the file of every record.
+template <class Fn>
+void for_each_file(const Directory& folder, Fn fn) {
+  const Directory top = folder.below(format_directory);
+  for (const std::string& device : top.names()) {
+    const Directory ops = top.below(device);
+    for (const std::string& op : ops.names()) {
+      const Directory below = ops.below(op);
+      for (const std::string& file : below.names())
+        if (file.ends_with(".json")) fn(below, file);
+    }
+  }
+}
+
+// What a file turned out to be.
+struct Loaded {
+  std::optional<RecordedCall> call;
+  bool absent = false;
+  bool newer = false;  // written by a newer version, or unreadable: not ours to replace
+  std::string why;
+};
+
+Loaded load(const Directory& in, const std::string& name) {
+  const auto [text, error, strange] = in.read(name, read_limit);
+  if (error.code == ENOENT || error.code == ENOTDIR) return {{}, true, false, ""};
+  if (error) return {{}, false, error.code != EFBIG, error.text()};
+  try {
+    const Value document = parse_json(text);
+    const Value* schema = document.find("schema");
+    if (schema != nullptr && schema->is_int() && schema->as_double() > record_schema)
+      return {{}, false, true, "it was written by a newer version"};
+    return {record_from_document(document), false, false, ""};
+  } catch (const Error& problem) {
+    return {{}, false, false, problem.what()};
+  }
+}
+
+// Counts that are not yet in the folder.
+CallTotals difference(const CallTotals& now, const CallTotals& then) {
+  return {now.calls - then.calls, now.timed - then.timed, now.nanoseconds - then.nanoseconds};
+}
+
+const Value& member(const Value& document, std::string_view name) {
+  const Value* found = document.find(name);
+  if (found == nullptr)
+    throw Error(ErrorKind::parse, "the record has no member \"" + std::string(name) + "\"");
+  return *found;
+}
+
+// A kernel may make its keys itself; the spec is then the key.
+bool is_own_key(const EntryId& id) {
+  return id.spec == stable_json(Value::object({{"key", id.key}}));
+}
+
+Platform platform_from(std::string_view name) {
+  for (const Platform p : {Platform::cpu, Platform::opencl, Platform::cuda})
+    if (platform_name(p) == name) return p;
+  throw Error(ErrorKind::parse, "unknown platform \"" + std::string(name) + "\"");
+}
+
+Context context_from(std::string_view name) {
+  for (const Context c : {Context::plain, Context::shard_map, Context::batch})
+    if (context_name(c) == name) return c;
+  throw Error(ErrorKind::parse, "unknown context \"" + std::string(name) + "\"");
+}
+
+}  // namespace
+
+// ---- documents ----------------------------------------------------------------------------------
+
+double RecordedCall::seconds() const {
+  if (timed_calls == 0) return 0;
+  return timed_seconds / static_cast<double>(timed_calls) * static_cast<double>(calls);
+}
+
+Value record_to_document(const RecordedCall& call) {
+  return Value::object({{"schema", record_schema},
+                        {"op", call.id.op},
+                        {"key", call.id.key},
+                        {"device", call.id.device},
+                        {"platform", platform_name(call.platform)},
+                        {"context", context_name(call.context)},
+                        {"spec", call.id.spec},
+                        {"members", call.members},
+                        {"batch_axes", call.batch_axes},
+                        {"arguments", call.arguments},
+                        {"calls", call.calls},
+                        {"timed_calls", call.timed_calls},
+                        {"timed_seconds", call.timed_seconds},
+                        {"first", call.first},
+                        {"last", call.last}});
+}
+
+RecordedCall record_from_document(const Value& document) {
+  if (!document.is_object()) throw Error(ErrorKind::parse, "a record is a JSON object");
+  if (const int64_t schema = member(document, "schema").as_int(); schema != record_schema)
+    throw Error(ErrorKind::parse, "the record is of schema " + std::to_string(schema));
+  RecordedCall call;
+  call.id = {member(document, "device").as_string(), member(document, "op").as_string(),
+             member(document, "key").as_string(), member(document, "spec").as_string()};
+  call.platform = platform_from(member(document, "platform").as_string());
+  call.context = context_from(member(document, "context").as_string());
+  call.members = member(document, "members");
+  call.batch_axes = member(document, "batch_axes");
+  call.arguments = member(document, "arguments");
+  if (!call.arguments.is_null() && !call.arguments.is_array())
+    throw Error(ErrorKind::parse, "the record's arguments are no list");
+  call.calls = member(document, "calls").as_uint();
+  call.timed_calls = member(document, "timed_calls").as_uint();
+  call.timed_seconds = member(document, "timed_seconds").as_double();
+  // Plans and coverage add these up: one that is no number would make all of them none.
+  constexpr uint64_t most_calls = uint64_t{1} << 53;
+  if (call.calls > most_calls || call.timed_calls > most_calls ||
+      !std::isfinite(call.timed_seconds) || call.timed_seconds < 0)
+    throw Error(ErrorKind::parse, "the record's counts make no sense");
+  call.first = member(document, "first").as_string();
+  call.last = member(document, "last").as_string();
+  if (call.id.key != short_hash(std::string_view(call.id.spec)) && !is_own_key(call.id))
+    throw Error(ErrorKind::parse, "the record's key is not that of its spec");
+  return call;
+}
+
+// ---- recording ----------------------------------------------------------------------------------
+
+struct Recording::State {
+  State(std::string path, Options given)
+      : folder(std::move(path)),
+        options(std::move(given)),
+        warn(options.on_warning ? options.on_warning : stderr_warnings()) {}
+
+  struct Slot {
+    uint32_t record;
+    RecordedCall call;
+    CallTotals written;
+    bool on_disk = false;
+  };
+  struct WordsHash {
+    size_t operator()(const std::vector<uint64_t>& w) const {
+      return detail::hash_words(w.data(), w.size());
+    }
+  };
+
+  std::string folder;
+  Options options;
+  base::OnceWarnings warn;
+  const base::Trust trust = base::trust_from_environment();
+  const pid_t owner = ::getpid();
+
+  std::mutex mutex;
+  std::vector<Slot> slots;
+  std::unordered_map<std::vector<uint64_t>, uint32_t, WordsHash> by_words;
+  std::unordered_map<std::string, uint32_t> by_text;
+  bool fresh = false;  // a slot has come since the last flush
+  bool ends = false;
+  std::condition_variable woken;
+
+  std::mutex writing;           // held by the one who flushes
+  std::optional<size_t> files;  // in the folder, once a flush needs to know
+  bool cleaned = false;
+  std::thread thread;
+
+  // ---- in memory
+
+  uint32_t add(const Invocation& inv, const AnyKernel& kernel) {
+    RecordedCall call;
+    call.id = {inv.device->fingerprint, inv.op(), {}, inv.spec()};
+    const std::string text = call.id.device + '\n' + call.id.op + '\n' + call.id.spec;
+    {
+      const std::lock_guard lock(mutex);
+      if (const auto known = by_text.find(text); known != by_text.end())
+        return remember(inv.words, known->second);
+      if (slots.size() >= options.most_calls) return too_many();
+    }
+    call.id.key = inv.call_key();
+    call.platform = inv.platform, call.context = inv.context;
+    call.members = inv.members, call.batch_axes = inv.batch_axes;
+    try {
+      call.arguments = kernel.sketch();  // looks at the data: not under the lock
+    } catch (const std::exception& error) {
+      warn("sketch " + call.id.op,
+           "[" + call.id.op + "] a call is recorded without its arguments: " + error.what());
+    }
+    call.first = call.last = base::utc_now();
+
+    const std::lock_guard lock(mutex);
+    const auto [it, is_new] = by_text.try_emplace(text, 0);
+    if (is_new) {
+      it->second = detail::new_call_record();
+      slots.push_back({it->second, std::move(call), {}, false});
+      fresh = true;
+      start();
+      woken.notify_one();
+    }
+    return remember(inv.words, it->second);
+  }
+
+  uint32_t remember(const std::vector<uint64_t>& words, uint32_t record) {
+    // Words of bucketed keys may differ for one call without end.
+    if (!words.empty() && by_words.size() < 4 * options.most_calls)
+      by_words.try_emplace(words, record);
+    return record;
+  }
+
+  uint32_t too_many() {
+    warn("too many", "more than " + std::to_string(options.most_calls) +
+                         " different calls are recorded in " + folder +
+                         "; further ones are not. A key hook or ejk::Unkeyed makes fewer keys");
+    return 0;
+  }
+
+  // ---- on disk
+
+  void start() {
+    if (thread.joinable()) return;
+    try {
+      thread = std::thread([this] { write_now_and_then(); });
+    } catch (const std::system_error& error) {
+      warn("thread", std::string("recorded calls are written at the end only: ") + error.what());
+    }
+  }
+
+  void write_now_and_then() {
+    std::unique_lock lock(mutex);
+    while (!ends) {
+      woken.wait_for(lock, options.interval, [&] { return ends || fresh; });
+      if (!ends && fresh) woken.wait_for(lock, options.first_write, [&] { return ends; });
+      if (ends) return;  // the destructor writes
+      fresh = false;
+      lock.unlock();
+      flush();
+      lock.lock();
+    }
+  }
+
+  struct Dirty {
+    size_t slot;
+    RecordedCall call;
+    CallTotals now, added;
+    bool on_disk;
+  };
+  std::vector<Dirty> dirty() {
+    const std::lock_guard lock(mutex);
+    std::vector<Dirty> out;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const Slot& slot = slots[i];
+      const CallTotals now = detail::call_totals(slot.record);
+      const CallTotals added = difference(now, slot.written);
+      if (slot.on_disk && added.calls == 0 && added.timed == 0) continue;
+      out.push_back({i, slot.call, now, added, slot.on_disk});
+    }
+    return out;
+  }
+
+  Directory open() {
+    Directory top = Directory::at(folder, Absent::made, trust);
+    if (!top.exposed().empty())
+      warn("exposed", "everyone may write to " + top.exposed() + ", where calls are recorded; " +
+                          "take that right away (chmod o-w)");
+    return top;
+  }
+
+  bool flush(milliseconds for_lock = patience) {
+    const std::lock_guard one_at_a_time(writing);
+    std::vector<Dirty> all = dirty();
+    if (all.empty()) return true;
+    const Directory top = open(), temporary = top.below("tmp", Absent::made);
+    if (temporary.error()) return cannot_write(temporary.error());
+    // Counts are read and written again: one process at a time.
+    const base::FileLock lock(open(), "lock", {for_lock, pause},
+                              base::FileLock::AfterUse::keep_file);
+    const int code = lock.error().code;
+    if (!lock.held() && code != ENOLCK && code != EOPNOTSUPP && code != ENOSYS)
+      return cannot_write(lock.error());
+    if (!cleaned) temporary.remove_leftovers(), cleaned = true;
+    files.reset();  // others may have added some since
+    bool good = true;
+    for (Dirty& d : all) {
+      const bool kept = write(d, top, temporary);
+      good = good && kept;
+      if (!kept) continue;
+      const std::lock_guard guard(mutex);
+      slots[d.slot].written = d.now;
+      slots[d.slot].on_disk = true;
+    }
+    return good;
+  }
+
+  bool write(Dirty& d, const Directory& top, const Directory& temporary) {
+    const Directory in = top.below(folder_of(d.call.id), Absent::made);
+    if (in.error()) return cannot_write(in.error());
+    const std::string name = name_of(d.call.id), path = in.path_of(name);
+    const Loaded present = load(in, name);
+    if (present.newer) {
+      warn("kept " + path, "not writing over " + path + ": " + present.why);
+      return false;
+    }
+    if (present.absent && count_files(top) >= options.most_calls) return too_many(), false;
+    RecordedCall call = d.call;
+    call.last = base::utc_now();
+    if (present.call && present.call->id.spec == call.id.spec) {
+      call.first = std::min(call.first, present.call->first);
+      call.calls = present.call->calls;
+      call.timed_calls = present.call->timed_calls;
+      call.timed_seconds = present.call->timed_seconds;
+    } else if (!present.absent)
+      warn(path, path + " is not a record (" + present.why + "); it is written anew");
+    call.calls += d.added.calls;
+    call.timed_calls += d.added.timed;
+    call.timed_seconds += 1e-9 * static_cast<double>(d.added.nanoseconds);
+
+    const std::string text = to_json(record_to_document(call), 1) + "\n";
+    if (text.size() > read_limit) {
+      warn("large " + path, "[" + call.id.op + "] a call with " + std::to_string(text.size()) +
+                                " bytes of arguments is not recorded");
+      return true;  // never will be
+    }
+    // A record that a power cut empties is written anew; waiting for the disk would delay the end
+    // of the program.
+    const FileError error = in.replace(name, text, temporary, base::Written::unflushed);
+    if (error) return cannot_write(error);
+    if (present.absent) ++*files;
+    return true;
+  }
+
+  // Of a flush, which holds the lock: all that any process has recorded.
+  size_t count_files(const Directory& top) {
+    if (!files) {
+      files = 0;
+      for_each_file(top, [&](const Directory&, const std::string&) { ++*files; });
+    }
+    return *files;
+  }
+
+  bool cannot_write(const FileError& error) {
+    if (error.code == ETIMEDOUT)
+      warn(
+          "busy",
+          "another process holds " + folder +
+              "/lock for long; what cannot be recorded by the end of this program is lost. If that "
+              "process is stopped, end it");
+    else
+      warn("unwritable", "cannot record calls in " + folder + " (" + error.text() +
+                             "); set EJKERNEL_OPS_RECORD_DIR to another directory");
+    return false;
+  }
+};
+
+Recording::Recording(std::string folder, Options options) {
+  if (folder.empty() || folder.find('\0') != folder.npos)
+    throw Error(ErrorKind::invalid_argument,
+                "a recording needs the path of a folder, not " + stable_json(Value(folder)));
+  state_ = std::make_unique<State>(std::move(folder), std::move(options));
+}
+
+Recording::~Recording() {
+  if (::getpid() != state_->owner) {  // its thread is not in this process
+    static_cast<void>(state_.release());
+    return;
+  }
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->ends = true;
+    state_->woken.notify_all();
+  }
+  if (state_->thread.joinable()) state_->thread.join();
+  try {
+    state_->flush(last_patience);
+  } catch (const std::exception& error) {
+    state_->warn("end", std::string("the last counts of recorded calls are lost: ") + error.what());
+  }
+}
+
+bool Recording::flush() { return state_->flush(); }
+
+const std::string& Recording::folder() const { return state_->folder; }
+
+uint32_t Recording::record(const Invocation& inv, const AnyKernel& kernel) {
+  if (::getpid() != state_->owner) return 0;  // the lock may be held by a thread that is not here
+  if (!inv.words.empty()) {
+    const std::lock_guard lock(state_->mutex);
+    if (const auto known = state_->by_words.find(inv.words); known != state_->by_words.end())
+      return known->second;
+  }
+  return state_->add(inv, kernel);
+}
+
+// ---- where --------------------------------------------------------------------------------------
+
+std::string default_recording_path() {
+  if (const auto path = env("EJKERNEL_OPS_RECORD_DIR"); path && !path->empty()) return *path;
+  const std::string store = default_store_path();
+  return store.empty() ? store : store + "/recorded";
+}
+
+std::shared_ptr<Recording> recording_from_environment() {
+  const std::string word = env("EJKERNEL_OPS_RECORD").value_or("");
+  if (word.empty() || word == "0") return nullptr;
+  if (word != "1")
+    throw Error(ErrorKind::invalid_argument,
+                "EJKERNEL_OPS_RECORD is \"" + word + "\"; it must be \"1\" or \"0\"");
+  const std::string path = default_recording_path();
+  if (path.empty()) {
+    stderr_warnings()(
+        "calls are not recorded: there is no home directory to record them in; set "
+        "EJKERNEL_OPS_RECORD_DIR");
+    return nullptr;
+  }
+  static std::mutex mutex;
+  static std::weak_ptr<Recording> shared;
+  const std::lock_guard lock(mutex);
+  auto recording = shared.lock();
+  if (!recording || recording->folder() != path)
+    shared = recording = std::make_shared<Recording>(path);
+  return recording;
+}
+
+Scope record_calls(std::shared_ptr<Recording> recording) {
+  auto node = std::make_shared<detail::ScopeNode>();
+  node->recording = std::move(recording);
+  return Scope(std::move(node));
+}
+
+Recording* detail::scoped_recording() {
+  for (auto* scope = live_scopes(); scope != nullptr; scope = scope->outer.get())
+    if (scope->recording && scope->active.load(std::memory_order_acquire))
+      return scope->recording.get();
+  return nullptr;
+}
+
+RecordedCalls read_recorded(const std::string& folder, const WarningSink& on_warning) {
+  const WarningSink warn = base::warnings_to(on_warning);
+  RecordedCalls out;
+  const auto top = Directory::at(folder, Absent::fails, base::trust_from_environment());
+  for_each_file(top, [&](const Directory& in, const std::string& name) {
+    Loaded loaded = load(in, name);
+    const std::string path = in.path_of(name);
+    if (loaded.call &&
+        top.path_of(folder_of(loaded.call->id) + "/" + name_of(loaded.call->id)) == path) {
+      const EntryId id = loaded.call->id;
+      out[id.device][id.op].insert_or_assign(id.key, std::move(*loaded.call));
+    } else if (loaded.call) warn("passing over " + path + ": it is the record of another call");
+    else if (!loaded.absent) warn("passing over " + path + ": " + loaded.why);
+  });
+  return out;
+}
+
+}  // namespace ejk

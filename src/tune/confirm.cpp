@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The winner is run once more before it is kept: its results may change from run to run.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "tune/tuning.h"
+
+namespace ejk::detail {
+namespace {
+
+// True if it stays.
+bool is_still_right(Tuning& t, Entrant& e) {
+  std::optional<std::string> overrun, difference;
+  const HostWatch watch(t);
+  const auto failure = failure_of([&] {
+    const std::vector<OutputBytes> outputs = outputs_of_run(t, e.config);
+    overrun = t.task.trial->overrun();
+    difference = t.expected->difference(outputs);
+  });
+  acquit(t, e);
+  const std::string changes = watch.put_back_after(e.config);
+  if (failure) t.reject(e, "threw", *failure);
+  else if (overrun) t.reject(e, "out_of_bounds", *overrun);
+  else if (!changes.empty()) t.reject(e, "changed_host", changes);
+  else if (difference) t.reject(e, "unsteady", "was right before the race: " + *difference);
+  return e.racing();
+}
+
+bool may_come_back(const Entrant& e) {
+  if (e.status == Status::carried) return e.known.status != "rejected";
+  return e.status == Status::slower;
+}
+
+// Those that were only slower than it, now or in an earlier tuning.
+void readmit_others(Tuning& t) {
+  std::vector<size_t> not_run;
+  for (size_t i = 0; i < t.entrants.size(); ++i) {
+    Entrant& e = t.entrants[i];
+    if (!may_come_back(e)) continue;
+    e.status = Status::racing;
+    if (!e.ran) not_run.push_back(i);
+  }
+  if (!not_run.empty()) first_runs(t, not_run);
+}
+
+bool any_measured(const Tuning& t) {
+  return std::ranges::any_of(t.entrants,
+                             [](const Entrant& e) { return e.can_win() && !e.samples().empty(); });
+}
+
+// The budget was spent before anybody who is left had a sample: their first runs count.
+void forget_race(Tuning& t) {
+  for (Entrant& e : t.entrants) e.seconds.clear();
+  t.rounds = 0;
+  t.complete = false;
+}
+
+// Who has no sample, for the budget was spent, cannot be chosen.
+void leave_out_unmeasured(Tuning& t) {
+  for (Entrant& e : t.entrants) {
+    if (!e.racing() || !e.samples().empty()) continue;
+    e.status = Status::untried, e.why = "the budget was spent before its turn";
+    t.complete = false;
+  }
+}
+
+// What was carried over was slower than the earlier winner, not than those that are left.
+void race_on(Tuning& t, size_t rejected) {
+  if (!t.any_can_win() || rejected == t.earlier_winner()) readmit_others(t);
+  const bool cold = std::ranges::any_of(
+      t.entrants, [](const Entrant& e) { return e.racing() && e.warm.executions == 0; });
+  if (t.any_can_win() && !t.spent() && (!cold || warm_up_all(t))) run_rounds(t);
+  if (t.any_can_win() && !any_measured(t)) forget_race(t);
+  else leave_out_unmeasured(t);
+}
+
+}  // namespace
+
+bool confirm(Tuning& t, size_t winner) {
+  Entrant& e = t.entrants[winner];
+  // A trial without outputs, or whose outputs no run changed, has nothing to check.
+  if (!t.expected) return true;
+  if (t.stopped()) {  // nothing may run any more, so the next tuning has to check it
+    t.complete = false;
+    return true;
+  }
+  if (is_still_right(t, e)) return true;
+  const std::string_view did = e.kind == "changed_host" ? "did other things" : "gave other results";
+  t.note += fmt::format("{} {} after the race than before ({}): it is left out; ",
+                        stable_json(e.config.to_value()), did, e.why);
+  race_on(t, winner);
+  return false;
+}
+
+}  // namespace ejk::detail

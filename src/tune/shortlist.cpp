@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sets too large to race: a search tries some of their points, roughly measured; the best few race.
+#include <algorithm>
+#include <cmath>
+
+#include <ejk/search.h>
+
+#include "tune/tuning.h"
+
+namespace ejk::detail {
+namespace {
+
+constexpr int usual_evaluations = 200;
+constexpr uint64_t pool_limit = 16'384;  // points a strategy sees at a time
+constexpr int passes_of_huge_sets = 4;   // each with a new pool around the best so far
+constexpr size_t batch = 8;              // points asked for at a time: one child process for all
+constexpr double share_of_budget = 0.7;  // seconds; the rest is for the race
+constexpr int samples = 3;
+constexpr double not_worth_more = 1.5;  // after a first sample that much slower than the control
+constexpr size_t least_finalists = 5, most_finalists = 8;
+constexpr double finalist_band = 1.15;  // of the best ratio
+
+// One roughly measured point.
+struct Screened {
+  uint64_t point;
+  std::optional<double> ratio;  // to the control; none: it failed
+};
+
+class Screening {
+ public:
+  explicit Screening(Tuning& tuning) : t_(tuning), set_(*tuning.task.candidates) {}
+
+  void run() {
+    first_runs(t_, {});
+    recall();
+    choose_control();
+    const int passes = set_.size() <= pool_limit ? 1 : passes_of_huge_sets;
+    for (int pass = 1; pass <= passes && may_go_on(); ++pass)
+      search(pass == passes ? evaluations() : evaluations() / passes * pass,
+             static_cast<uint64_t>(pass));
+    keep_finalists();
+    if (t_.doubt) {  // nobody came to say whose fault it was: not to be run here
+      Entrant& e = t_.entrants[*t_.heuristic];
+      e.status = Status::untried, e.why = t_.doubt->why, t_.complete = false;
+    }
+    t_.strategy = t_.options.strategy;
+  }
+
+ private:
+  int evaluations() const {
+    return t_.task.budget.evaluations > 0 ? t_.task.budget.evaluations : usual_evaluations;
+  }
+
+  int evaluated() const { return static_cast<int>(screened_.size()) - invalid_; }
+
+  bool fast_enough() const {
+    return t_.task.budget.target_seconds > 0 && t_.leading != nobody &&
+           t_.entrants[t_.leading].known.seconds > 0 &&
+           t_.entrants[t_.leading].known.seconds <= t_.task.budget.target_seconds;
+  }
+
+  // False once the share of the budget is used; what is left undone makes the tuning incomplete.
+  bool may_go_on() {
+    if (t_.any_can_win() && (t_.spent() || t_.elapsed() > share_of_budget * t_.task.budget.seconds))
+      cut_ = true;
+    if (!t_.any_can_win() && t_.spent() && !screened_.empty()) cut_ = true;
+    if (cut_) t_.complete = false;
+    return !cut_ && !fast_enough();
+  }
+
+  // What an earlier tuning measured counts as tried; its best come back as finalists.
+  void recall() {
+    for (const Measurement& m : t_.task.known) {
+      const auto point = set_.find(m.config);
+      if (!point || m.status == "untried") continue;
+      const bool failed = m.status == "rejected";
+      if (failed ? m.kind == "timed_out" || m.kind == "out_of_memory" || m.kind == "invalid"
+                 : !(m.ratio > 0))
+        continue;
+      Entrant& e = t_.entrants[entrant_of(*point)];
+      if (e.racing() && t_.task.is_valid &&
+          !t_.task.is_valid(e.config)) {  // other calls may differ
+        t_.reject(e, "invalid", "is_valid says that it cannot run this call");
+        continue;
+      }
+      screened_.push_back({*point, failed ? std::nullopt : std::optional(m.ratio)});
+      e.known = m;
+      if (failed && e.racing() && !e.ran) e.status = Status::carried;
+    }
+  }
+
+  // The earlier winner, whose ratio says what the unit of the others is; else the heuristic.
+  void choose_control() {
+    if (const auto winner = earlier_winner()) {
+      const size_t who = entrant_of(*winner);
+      const Entrant& e = t_.entrants[who];
+      if (!e.ran) ++t_.again, first_runs(t_, {&who, 1});
+      if (e.racing() && e.known.ratio > 0) control_ = who, unit_ = e.known.ratio;
+    }
+    if (control_ != nobody) return;
+    if (!best(1).empty()) {  // the recalled ratios have a unit already: one of them must be run
+      for (const Screened& s : best(most_finalists)) {
+        const size_t who = entrant_of(s.point);
+        if (!t_.entrants[who].ran) ++t_.again, first_runs(t_, {&who, 1});
+      }
+      replace_control();
+      if (control_ != nobody) return;
+      screened_.clear();  // nobody knows what it was measured with
+    }
+    if (t_.heuristic && t_.entrants[*t_.heuristic].racing() && t_.entrants[*t_.heuristic].ran)
+      control_ = *t_.heuristic, t_.entrants[control_].known.ratio = 1;
+  }
+
+  // One of the better ones takes its place, not the best, which may only have been lucky: its ratio
+  // is the unit from now on.
+  void replace_control() {
+    std::vector<size_t> known;
+    for (size_t i = 0; i < t_.entrants.size(); ++i)
+      if (const Entrant& e = t_.entrants[i]; e.racing() && e.ran && e.known.ratio > 0)
+        known.push_back(i);
+    control_ = nobody, unit_ = 1;
+    if (known.empty()) return;
+    const auto one = known.begin() + static_cast<std::ptrdiff_t>(known.size() / 4);
+    std::ranges::nth_element(known, one, {}, [&](size_t i) { return t_.entrants[i].known.ratio; });
+    control_ = *one, unit_ = t_.entrants[*one].known.ratio;
+  }
+
+  std::optional<uint64_t> earlier_winner() const {
+    return t_.task.known.empty() ? std::nullopt : set_.find(t_.task.known_winner);
+  }
+
+  size_t entrant_of(uint64_t point) {
+    const size_t who = t_.enter(set_.config(point));
+    auto& places = t_.entrants[who].places;
+    if (std::ranges::find(places, point) == places.end()) places.push_back(point);
+    return who;
+  }
+
+  // ---- one strategy over one pool --------------------------------------------------------------
+
+  // All points, or of a huge set a sample, what is known, and what is near the best.
+  std::vector<uint64_t> pool(uint64_t pass) const {
+    std::vector<uint64_t> points;
+    if (set_.size() <= pool_limit) {
+      for (uint64_t i = 0; i < set_.size(); ++i) points.push_back(i);
+      return points;
+    }
+    points = sample_points(set_, pool_limit / 2, t_.options.seed + pass);
+    for (const Screened& s : screened_) points.push_back(s.point);
+    for (const auto& history : t_.task.histories)
+      for (const Measurement& m : history)
+        if (const auto point = set_.find(m.config)) points.push_back(*point);
+    for (const Screened& s : best(most_finalists)) {
+      const std::vector<uint64_t> near = set_.neighbours(s.point);
+      points.insert(points.end(), near.begin(), near.end());
+    }
+    std::ranges::sort(points);
+    points.erase(std::unique(points.begin(), points.end()), points.end());
+    return points;
+  }
+
+  static std::optional<size_t> place_in(const std::vector<uint64_t>& points, uint64_t point) {
+    const auto at = std::ranges::lower_bound(points, point);
+    if (at == points.end() || *at != point) return std::nullopt;
+    return static_cast<size_t>(at - points.begin());
+  }
+
+  SearchSpace space_of(const std::vector<uint64_t>& points) const {
+    SearchSpace space{set_.parameters(), {}};
+    const size_t width = space.parameters.size();
+    space.points.resize(points.size() * width);
+    for (size_t i = 0; i < points.size(); ++i)
+      set_.indices(points[i], std::span(space.points).subspan(i * width, width));
+    return space;
+  }
+
+  std::vector<SearchHistory> histories(const std::vector<uint64_t>& points) const {
+    std::vector<SearchHistory> all;
+    for (const auto& measurements : t_.task.histories) {
+      SearchHistory history;
+      for (const Measurement& m : measurements) {
+        const auto point = set_.find(m.config);
+        const auto place = point ? place_in(points, *point) : std::nullopt;
+        if (!place || m.status == "untried") continue;
+        if (m.status == "rejected") history.push_back({*place, std::nullopt});
+        else if (m.ratio > 0) history.push_back({*place, m.ratio});
+      }
+      if (history.size() > 1) all.push_back(std::move(history));
+    }
+    return all;
+  }
+
+  void search(int most_evaluations, uint64_t pass) {
+    const std::vector<uint64_t> points = pool(pass);
+    const auto strategy =
+        make_search(t_.options.strategy, space_of(points), t_.options.seed, histories(points));
+    std::vector<uint8_t> told(points.size());
+    for (const Screened& s : screened_)
+      if (const auto place = place_in(points, s.point); place && !std::exchange(told[*place], 1))
+        strategy->tell(*place, s.ratio);
+    while (may_go_on() && evaluated() < most_evaluations && t_.may_try_more()) {
+      size_t left = static_cast<size_t>(most_evaluations - evaluated());
+      if (const int most = t_.task.budget.evaluations; most > 0)
+        left = std::min(left, static_cast<size_t>(most - (t_.tried - t_.again)));
+      std::vector<size_t> asked;
+      while (asked.size() < std::min(batch, left))
+        if (const auto place = strategy->ask()) asked.push_back(*place);
+        else break;
+      if (asked.empty()) return;  // there are no more
+      std::vector<uint64_t> wanted;
+      for (size_t place : asked) wanted.push_back(points[place]);
+      const std::vector<std::optional<double>> found = evaluate(wanted);
+      for (size_t i = 0; i < asked.size(); ++i) strategy->tell(asked[i], found[i]);
+    }
+  }
+
+  // ---- one batch of points ---------------------------------------------------------------------
+
+  std::vector<std::optional<double>> evaluate(const std::vector<uint64_t>& points) {
+    std::vector<size_t> who;
+    for (uint64_t point : points) {
+      who.push_back(entrant_of(point));
+      Entrant& e = t_.entrants[who.back()];
+      if (e.racing() && t_.task.is_valid && !t_.task.is_valid(e.config))
+        t_.reject(e, "invalid", "is_valid says that it cannot run this call");
+    }
+    first_runs(t_, who);
+    std::vector<std::optional<double>> found;
+    for (size_t i = 0; i < points.size(); ++i) {
+      found.push_back(measure_roughly(who[i]));
+      if (t_.entrants[who[i]].status == Status::untried) continue;
+      screened_.push_back({points[i], found.back()});
+      if (t_.entrants[who[i]].kind == "invalid") ++invalid_;  // costs nothing
+    }
+    return found;
+  }
+
+  // The ratio to the control, by turns with it, of the least each of them took: noise only adds
+  // time, and one disturbed sample of the control would make any point look good. The first point
+  // that works is the control if there is no other.
+  std::optional<double> measure_roughly(size_t who) {
+    if (!t_.entrants[who].racing()) return std::nullopt;
+    const auto too_late = [&] { return t_.spent() && t_.leading != nobody; };
+    if (too_late()) return put_off(who);
+    if (control_ == nobody) control_ = who;
+    if (who == control_) {
+      const Entrant& e = t_.entrants[who];
+      return remember(who, 1, 1, e.known.seconds > 0 ? e.known.seconds : e.first_run);
+    }
+    if (!control_still_runs()) return measure_roughly(who);
+    double least = INFINITY, least_of_control = INFINITY;
+    int taken = 0;
+    const HostWatch watch(t_);
+    const auto failure = failure_of([&] {
+      const Sampling sampling = sampling_for(who);
+      while (taken < samples && !(least / least_of_control > not_worth_more) && !too_late()) {
+        least_of_control = std::min(least_of_control, sample(control_, sampling));
+        least = std::min(least, sample(who, sampling));
+        ++taken;
+      }
+      // The machine may have become faster after the control's last turn: it has the last word.
+      if (least < least_of_control && !too_late())
+        least_of_control = std::min(least_of_control, sample(control_, sampling));
+    });
+    const std::string changes = watch.put_back_after(t_.entrants[who].config);
+    if (failure) t_.reject(t_.entrants[who], "threw", *failure);
+    else if (!changes.empty()) t_.reject(t_.entrants[who], "changed_host", changes);
+    if (!t_.entrants[who].racing()) return std::nullopt;
+    if (taken < samples && !(least / least_of_control > not_worth_more)) return put_off(who);
+    Measurement& of_control = t_.entrants[control_].known;
+    of_control.seconds = least_of_control, of_control.samples = std::max(of_control.samples, taken);
+    return remember(who, least / least_of_control, taken, least);
+  }
+
+  // A sample taken in haste may be luck, and would be the unit when the search goes on.
+  std::optional<double> put_off(size_t who) {
+    t_.entrants[who].status = Status::untried;
+    t_.entrants[who].why = "the search ended before it was measured";
+    return std::nullopt;
+  }
+
+  // One that passed in a child may throw here: that must not be held against the others.
+  bool control_still_runs() {
+    Entrant& e = t_.entrants[control_];
+    if (!e.racing()) return replace_control(), false;
+    const HostWatch watch(t_);
+    const auto failure = failure_of([&] {
+      const Intent intent(t_.task.journal, e.config);
+      t_.task.trial->reset(), t_.task.trial->run(e.config);
+    });
+    const std::string changes = watch.put_back_after(e.config);
+    if (!failure && changes.empty()) return true;
+    if (failure) t_.reject(e, "threw", *failure);
+    else t_.reject(e, "changed_host", changes);
+    replace_control();
+    return false;
+  }
+
+  double sample(size_t who, const Sampling& sampling) {
+    return t_.sampler.take(t_.entrants[who].config, sampling).seconds;
+  }
+
+  // Both are measured alike: by the thread's own time unless one of them waits or uses other
+  // threads, and as often as the faster one needs unless the other would take too long.
+  Sampling sampling_for(size_t who) {
+    Sampling sampling{.clock = Clock::thread_cpu, .cache = t_.sampling.cache};
+    for (size_t i : {control_, who}) {
+      Entrant& e = t_.entrants[i];
+      if (e.warm.executions == 0) {
+        const Intent intent(t_.task.journal, e.config);
+        e.warm = t_.sampler.observe(e.config, 1);
+        acquit(t_, e);
+      }
+      if (needs_wall(e.warm.elapsed)) sampling.clock = Clock::wall;
+    }
+    const auto [few, many] = std::minmax({t_.sampler.repeats(t_.entrants[control_].warm, sampling),
+                                          t_.sampler.repeats(t_.entrants[who].warm, sampling)});
+    sampling.repeats = std::min(many, far_slower * few);
+    return sampling;
+  }
+
+  double remember(size_t who, double to_control, int taken, double seconds) {
+    const double ratio = to_control * unit_;
+    Entrant& e = t_.entrants[who];
+    e.known.ratio = e.known.ratio_low = e.known.ratio_high = ratio;
+    e.known.samples = taken;
+    e.known.seconds = seconds;
+    if (t_.leading == nobody && unit_ < ratio && t_.entrants[control_].candidate())
+      t_.leading = control_;
+    if (t_.leading == nobody || ratio < t_.entrants[t_.leading].known.ratio) {
+      t_.leading = who;
+      t_.tell(TuneProgress::Kind::best, who);
+    }
+    return ratio;
+  }
+
+  // ---- who races -------------------------------------------------------------------------------
+
+  std::vector<Screened> best(size_t count) const {
+    std::vector<Screened> right;
+    std::ranges::copy_if(screened_, std::back_inserter(right), [&](const Screened& s) {
+      const auto at = t_.by_config.find(stable_json(set_.config(s.point).to_value()));
+      return s.ratio && at != t_.by_config.end() && t_.entrants[at->second].racing();
+    });
+    std::ranges::stable_sort(right, {}, [](const Screened& s) { return *s.ratio; });
+    if (right.size() > count) right.resize(count);
+    return right;
+  }
+
+  // The others are slower as far as one could see, and stay in the report as that.
+  void keep_finalists() {
+    std::vector<size_t> finalists;
+    const std::vector<Screened> fastest = best(most_finalists);
+    for (const Screened& s : fastest)  // the first may only have been lucky: some race in any case
+      if (finalists.size() < least_finalists || *s.ratio <= finalist_band * *fastest.front().ratio)
+        finalists.push_back(entrant_of(s.point));
+    if (const auto winner = earlier_winner()) finalists.push_back(entrant_of(*winner));
+    for (size_t i = 0; i < t_.entrants.size(); ++i) {
+      Entrant& e = t_.entrants[i];
+      if (!e.racing() || i == t_.heuristic || std::ranges::find(finalists, i) != finalists.end())
+        continue;
+      e.known.config = e.config.to_value(), e.known.status = "slower";
+      e.status = Status::carried;
+    }
+    std::vector<size_t> recalled;
+    for (size_t i : finalists)
+      if (t_.entrants[i].racing() && !t_.entrants[i].ran) recalled.push_back(i);
+    t_.again += static_cast<int>(recalled.size());
+    first_runs(t_, recalled);
+    t_.leading = nobody;
+  }
+
+  Tuning& t_;
+  const CandidateSet& set_;
+  size_t control_ = nobody;
+  double unit_ = 1;  // ratio of the control in the unit of what is known
+  std::vector<Screened> screened_;
+  int invalid_ = 0;   // of them
+  bool cut_ = false;  // the budget ended it; a candidate that was left out does not
+};
+
+}  // namespace
+
+void screen(Tuning& t) { Screening(t).run(); }
+
+}  // namespace ejk::detail
