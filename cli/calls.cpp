@@ -9,6 +9,7 @@
 #include <ejk/ops.h>
 
 #include "arguments.h"
+#include "base/env.h"
 
 namespace ejk::cli {
 namespace {
@@ -48,7 +49,7 @@ std::vector<std::string> plugin_paths(const KernelOptions& options) {
 
 std::string recorded_folder(const KernelOptions& options) {
   const std::string folder =
-      options.recorded.empty() ? records_of(options.store) : without_home_sign(options.recorded);
+      options.recorded.empty() ? records_of(options.store) : base::expand_home(options.recorded);
   if (folder.empty())
     throw Failure(exit_failed,
                   "there is no place for recorded calls: give --recorded-in DIR, or set "

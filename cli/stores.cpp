@@ -15,6 +15,7 @@
 #include <ejk/labels.h>
 #include <ejk/record.h>
 
+#include "base/env.h"
 #include "output.h"
 #include "store/checksum.h"
 
@@ -138,14 +139,8 @@ bool matches(const Filter& filter, const EntryId& id) {
          id.key.starts_with(filter.key.substr(colon + 1));
 }
 
-std::string without_home_sign(const std::string& path) {
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || !(path == "~" || path.starts_with("~/"))) return path;
-  return home + path.substr(1);
-}
-
 std::string store_path(const std::string& given) {
-  const std::string path = given.empty() ? default_store_path() : without_home_sign(given);
+  const std::string path = given.empty() ? default_store_path() : base::expand_home(given);
   if (path.empty())
     throw Failure(exit_failed,
                   "there is no place for a store: give --store DIR, or set "

@@ -44,8 +44,6 @@ void check_key(const std::string& key);
 // "this" becomes this machine's fingerprint.
 std::string device_named(const std::string& name);
 
-// "~/x" becomes x in the home directory, as a shell does it at the beginning of a word only.
-std::string without_home_sign(const std::string& path);
 // `given`, or the default place. Throws Failure if there is none.
 std::string store_path(const std::string& given);
 // The directories that hold entries: the given store, or the default one with its layers behind it.

@@ -47,6 +47,20 @@ def test_every_file_says_what_it_is_in_its_second_line(folder):
         assert second.startswith("// ") or beside_its_header, path
 
 
+def test_folders_include_private_headers_of_earlier_layers_only():
+    text = section((ROOT / "ARCHITECTURE.md").read_text(), "## The layers")
+    (line,) = re.findall(r"(?m)^`base` < .*$", text)
+    layer = {name: i for i, names in enumerate(line.split("<")) for name in re.findall(r"`(\w+)`", names)}
+    assert set(layer) == {path.name for path in (ROOT / "src").iterdir()}
+    wrong = []
+    for path in sources("src"):
+        own = path.relative_to(ROOT / "src").parts[0]
+        for name in re.findall(r'(?m)^#include "(\w+)/', path.read_text()):
+            if name in layer and name != own and layer[name] >= layer[own]:
+                wrong.append(f"{path.relative_to(ROOT)} includes {name}/")
+    assert not wrong
+
+
 def code_blocks(document, language):
     return re.findall(rf"(?ms)^```{language}\n(.*?)^```", document.read_text())
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <ejk/value.h>
+#include <ejk/warning.h>
 
 namespace ejk {
 
@@ -135,11 +136,6 @@ class Store {
   virtual std::string where() const = 0;
   virtual bool writable() const = 0;
 };
-
-// Hears what this library has to say, in one line of at most 1000 bytes without control characters.
-using WarningSink = std::function<void(const std::string& message)>;
-// Writes "ejk: MESSAGE" to stderr unless EJKERNEL_LOG=0 was set when first used.
-WarningSink stderr_warnings();
 
 // A directory with one small JSON file per entry: safe between threads, processes and machines
 // that share the file system. Nothing is read or created until it is needed.

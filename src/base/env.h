@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-namespace ejk {
+namespace ejk::base {
 
 inline std::optional<std::string> env(const char* name) {
   const char* value = std::getenv(name);
@@ -14,4 +14,13 @@ inline std::optional<std::string> env(const char* name) {
   return std::string(value);
 }
 
-}  // namespace ejk
+inline std::string env_or_empty(const char* name) { return env(name).value_or(""); }
+
+// A path as a shell reads it: "~/a" is below $HOME, if that is set.
+inline std::string expand_home(const std::string& path) {
+  const bool at_home = path == "~" || path.starts_with("~/");
+  const std::string home = env_or_empty("HOME");
+  return at_home && !home.empty() ? home + path.substr(1) : path;
+}
+
+}  // namespace ejk::base

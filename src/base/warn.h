@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include <ejk/store.h>
+#include <ejk/warning.h>
 
 namespace ejk::base {
 

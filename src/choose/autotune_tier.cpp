@@ -4,6 +4,8 @@
 #include <chrono>
 #include <functional>
 
+#include "base/thrown.h"
+#include "base/time.h"
 #include "choose/chain.h"
 #include "choose/long_wait.h"
 #include "store/crash_journal.h"
@@ -16,9 +18,8 @@ namespace {
 // Long enough for another process to finish the same tuning; after that it counts as stuck. One
 // that is silent is not waited for (Store::lease).
 std::chrono::milliseconds patience_for(const AutotunePolicy& policy) {
-  constexpr double most = 1e6;  // seconds: a budget without limit must not overflow the clock
-  const double budget = policy.budget_seconds < most ? std::max(0., policy.budget_seconds) : most;
-  return std::chrono::milliseconds(static_cast<int64_t>(1000 * (20 + 3 * budget)));
+  const auto patience = base::duration_of(20 + 3 * std::max(0., policy.budget_seconds));
+  return std::chrono::duration_cast<std::chrono::milliseconds>(patience);
 }
 
 }  // namespace
@@ -64,7 +65,7 @@ std::nullopt_t ConfigSelectorChain::would_tune(Call& call) {
     return call.pass("autotune",
                      "would measure " + std::to_string(candidates->size()) + " candidates");
   } catch (...) {
-    return call.pass("autotune", "candidate_cfgs threw: " + what_of(std::current_exception()));
+    return call.pass("autotune", "candidate_cfgs threw: " + base::what_was_thrown());
   }
 }
 
@@ -119,10 +120,10 @@ bool ConfigSelectorChain::may_replace(const Call& call) const {
 auto ConfigSelectorChain::tune_alone(Call& call) -> std::optional<Found> {
   std::unique_ptr<TuningLease> lease;
   if (options_.persistent && options_.persist_autotune) {
-    const double asked = seconds_now();
+    const double asked = base::seconds_now();
     lease = options_.persistent->lease(call.id, patience_for(call.policy));
     call.lease = lease.get();
-    detail::announce_wait(seconds_now() - asked, call.id.op, options_.on_warning);
+    detail::announce_wait(base::seconds_now() - asked, call.id.op, options_.on_warning);
     // Another process may have finished it while this one waited.
     if (auto found = from_persistent(call)) return found;
     if (std::lock_guard lock(state_->mutex); state_->tried_in_vain.contains(text_of(call.id)))
@@ -162,7 +163,7 @@ std::shared_ptr<const CandidateSet> ConfigSelectorChain::Call::candidates(std::s
     for (uint64_t i = 0; i < std::min(offered->size(), most); ++i)
       if (!problem_with(offered->config(i))) return offered;
   } catch (...) {
-    why = "candidate_cfgs threw: " + what_of(std::current_exception());
+    why = "candidate_cfgs threw: " + base::what_was_thrown();
     return nullptr;
   }
   if (offered->size() > most) return offered;
@@ -175,7 +176,7 @@ std::optional<AnyConfig> ConfigSelectorChain::Call::control(std::string& why) co
     auto heuristic = kernel.heuristic_cfg(inv);
     if (heuristic && !problem_with(*heuristic)) return heuristic;
   } catch (...) {
-    why = what_of(std::current_exception());
+    why = base::what_was_thrown();
   }
   return std::nullopt;
 }
@@ -249,7 +250,7 @@ std::vector<std::vector<Measurement>> other_tunings(PersistentCache& store, cons
                                                     double budget_seconds) {
   constexpr size_t most = 8;
   constexpr double share = 0.05;  // of the budget: a store may have thousands of them
-  const double enough = seconds_now() + share * budget_seconds;
+  const double enough = base::seconds_now() + share * budget_seconds;
   std::vector<std::vector<Measurement>> found;
   store.for_each(id.op, [&](const Entry& entry) {
     if (text_of(entry.id) != text_of(id) && entry.candidates.size() > 1) {
@@ -257,7 +258,7 @@ std::vector<std::vector<Measurement>> other_tunings(PersistentCache& store, cons
       std::ranges::stable_sort(found, std::greater{}, &std::vector<Measurement>::size);
       if (found.size() > most) found.pop_back();
     }
-    return seconds_now() < enough;
+    return base::seconds_now() < enough;
   });
   return found;
 }
@@ -352,7 +353,7 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
                     "parameter (several: a std::tuple of them)");
     result = options_.tuner->tune(task_of(call, *trial, candidates, heuristic, journal.get()));
   } catch (...) {
-    return in_vain("the tuner threw: " + what_of(std::current_exception()));
+    return in_vain("the tuner threw: " + base::what_was_thrown());
   }
   if (!call.by_hand)
     detail::announce_wait(result.evidence.tuning_seconds, call.id.op, options_.on_warning);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The chain: each tier is one function, asked in order; the first answer wins.
 #include "choose/chain.h"
+#include "base/thrown.h"
+#include "base/time.h"
 
 #include <algorithm>
 #include <chrono>
@@ -17,20 +19,6 @@
 #include "tune/tuning.h"
 
 namespace ejk {
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::string what_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "something that is not a std::exception";
-  }
-}
 
 std::string text_of(const EntryId& id) {
   return id.device + '\n' + id.op + '\n' + id.key + '\n' + id.spec;
@@ -98,7 +86,7 @@ ConfigSelectorChain::Call::Call(const ConfigSelectorChain& chain, const Invocati
       kernel(any_kernel),
       policy(chain.policy()),
       dry(is_dry),
-      started(seconds_now()),
+      started(base::seconds_now()),
       generation(chain.generation()) {
   if (policy.validate_backward) {
     inv.backward = true;
@@ -113,7 +101,7 @@ std::optional<std::string> ConfigSelectorChain::Call::problem_with(const AnyConf
     if (kernel.is_valid(config, inv)) return std::nullopt;
     return "is not valid for this call (is_valid)";
   } catch (...) {
-    return "made is_valid throw: " + what_of(std::current_exception());
+    return "made is_valid throw: " + base::what_was_thrown();
   }
 }
 
@@ -316,7 +304,7 @@ auto ConfigSelectorChain::from_heuristics(Call& call) -> std::optional<Found> {
   try {
     guess = call.kernel.heuristic_cfg(call.inv);
   } catch (...) {
-    return call.pass("heuristics", "heuristic_cfg threw: " + what_of(std::current_exception()));
+    return call.pass("heuristics", "heuristic_cfg threw: " + base::what_was_thrown());
   }
   if (!guess) return call.pass("heuristics", "the kernel has no heuristic_cfg");
   std::string why;
@@ -387,7 +375,7 @@ uint64_t ConfigSelectorChain::scoped_salt() const {
 }
 
 std::optional<Choice> ConfigSelectorChain::reuse(const detail::WarmEntry& entry) {
-  const double started = has_event_sink() ? seconds_now() : 0;
+  const double started = has_event_sink() ? base::seconds_now() : 0;
   for (auto* scope = detail::live_scopes(); scope; scope = scope->outer.get())
     if (scope->overlay && scope->active.load(std::memory_order_acquire) &&
         scope->overlay->find(entry.id))
@@ -403,7 +391,7 @@ std::optional<Choice> ConfigSelectorChain::reuse(const detail::WarmEntry& entry)
           entry.id.key,
           "memory",
           entry.owner.to_value(),
-          seconds_now() - started,
+          base::seconds_now() - started,
           {}});
   return Choice{entry.owner, Origin::memory};
 }
@@ -414,8 +402,7 @@ void ConfigSelectorChain::emit(const Event& event) {
   try {
     options_.on_event(event);
   } catch (...) {
-    warn_once("on_event",
-              "on_event threw: " + what_of(std::current_exception()) + "; the call goes on");
+    warn_once("on_event", "on_event threw: " + base::what_was_thrown() + "; the call goes on");
   }
 }
 

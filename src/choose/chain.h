@@ -17,13 +17,12 @@
 #include <ejk/error.h>
 #include <ejk/selector.h>
 
+#include "base/time.h"
 #include "base/warn.h"
 #include "choose/key_watch.h"
 
 namespace ejk {
 
-double seconds_now();
-std::string what_of(const std::exception_ptr& error);
 // All of an id in one text, for maps.
 std::string text_of(const EntryId& id);
 // Why a stored tuning should go on; "" if there is nothing left to do.
@@ -68,7 +67,7 @@ struct ConfigSelectorChain::Call {
 
   // What to tell of this call. It refers to the texts given.
   Event event(std::string_view kind, Value config = {}, std::string_view message = {}) const {
-    return {kind,   id.device, id.op, id.key, {}, std::move(config), seconds_now() - started,
+    return {kind,   id.device, id.op, id.key, {}, std::move(config), base::seconds_now() - started,
             message};
   }
 

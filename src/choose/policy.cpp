@@ -9,7 +9,7 @@
 namespace ejk {
 
 AutotunePolicy policy_from_environment() {
-  const std::string word = env("EJKERNEL_AUTOTUNE_POLICY").value_or("autotune");
+  const std::string word = base::env("EJKERNEL_AUTOTUNE_POLICY").value_or("autotune");
   AutotunePolicy policy;
   if (word == "autotune" || word.empty()) return policy;
   policy.allow_autotune = false;

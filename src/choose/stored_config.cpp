@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/thrown.h"
+#include "base/time.h"
 #include "candidates/thread_fields.h"
 #include "choose/chain.h"
 #include "guard/guard.h"
@@ -133,16 +135,16 @@ std::optional<std::string> ConfigSelectorChain::failure_of_first_run(const Call&
   }
   if (const auto* known = state_->first_runs.find(subject)) return *known;
   const State::Flight flight(*state_, subject, lock);
-  const double end = seconds_now() + std::max(1., call.policy.budget_seconds);
+  const double end = base::seconds_now() + std::max(1., call.policy.budget_seconds);
   const auto enough = [&] {
-    return seconds_now() > end || (options_.stop != nullptr && options_.stop->load());
+    return base::seconds_now() > end || (options_.stop != nullptr && options_.stop->load());
   };
   std::optional<std::string> failure;
   bool waited = false;
   try {
     failure = failure_in_child(call.kernel, call.inv, config.config(), enough, waited);
   } catch (...) {
-    failure = what_of(std::current_exception());
+    failure = base::what_was_thrown();
   }
   if (waited && entry.trusted && entry.provenance == "measured") failure.reset();
   lock.lock();

@@ -24,6 +24,8 @@
 #include <cxxabi.h>
 
 #include "base/file.h"
+#include "base/process.h"
+#include "base/thrown.h"
 #include "guard/holdings.h"
 #include "guard/host_state.h"
 #include "guard/shared_page.h"
@@ -132,7 +134,7 @@ uint64_t address_space() {
   const ssize_t n = file < 0 ? -1 : ::read(file, text, sizeof text - 1);
   if (file >= 0) ::close(file);
   if (n <= 0) return 0;
-  return std::strtoull(text, nullptr, 10) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  return std::strtoull(text, nullptr, 10) * base::page_size();
 }
 
 // Only while a job runs: the outputs are handed over without it.
@@ -268,16 +270,10 @@ Board::Verdict verdict_of(F&& f, Board& board) {
   } catch (const std::system_error& e) {
     say(board, e.what());
     return lacked_resources;
-  } catch (const std::exception& e) {
-    say(board, e.what());
-  } catch (const std::string& text) {
-    say(board, text);
-  } catch (const char* text) {
-    say(board, text == nullptr ? "a null pointer" : text);
   } catch (abi::__forced_unwind&) {
     end_by(Board::Exit::thread, 0);
   } catch (...) {
-    say(board, "something that is not a std::exception");
+    say(board, base::what_was_thrown());
   }
   return threw;
 }

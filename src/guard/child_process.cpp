@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host's side of a guarded child: starts it, waits with a deadline, finds out how it ended.
 #include "guard/child_process.h"
+#include "base/process.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -29,6 +30,10 @@
 namespace ejk::detail {
 namespace {
 
+using base::duration_of;
+using base::page_size;
+using base::retry_interrupted;
+using base::signal_name;
 using Kind = Finding::Kind;
 
 constexpr int no_status = -1;  // a host that ignores SIGCHLD, or reaps by itself, took it
@@ -38,22 +43,10 @@ constexpr std::chrono::seconds start_deadline{10};
 constexpr double busy = 0.7;
 constexpr double idle = 0.05;
 constexpr size_t most_last_words = 4096;
-constexpr double never = 1e9;  // seconds; longer ones would overflow the clock
-
-template <class Call>
-auto retry_interrupted(Call call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
+constexpr double never = 1e9;  // seconds
 
 std::string error_text(std::string_view step) {
   return fmt::format("cannot {}: {}", step, std::strerror(errno));
-}
-
-std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
 bool is_fatal(int signal) {
@@ -91,8 +84,6 @@ class SignalsHeldBack {
  private:
   sigset_t before_;
 };
-
-size_t page_size() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
 JobReport unknown(std::string why) { return {{Kind::unknown, std::move(why)}, true}; }
 
@@ -252,13 +243,6 @@ double GuardChild::cpu_seconds() const {
 }
 
 // ---- one job -----------------------------------------------------------------------------------
-
-namespace {
-GuardChild::Clock::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<GuardChild::Clock::duration>(
-      std::chrono::duration<double>(std::min(seconds, never)));
-}
-}  // namespace
 
 // The clocks of a run: its own begin with it, not with the reset before it.
 struct GuardChild::Watch {

@@ -16,6 +16,7 @@
 #include <ejk/tuner.h>
 
 #include "base/file.h"
+#include "base/time.h"
 #include "guard/child_cgroup.h"
 #include "guard/guard.h"
 
@@ -45,7 +46,7 @@ struct Patience {
 
 class GuardChild {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = base::Clock;
 
   // The jobs must outlive it. `enough` may be empty.
   GuardChild(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs,

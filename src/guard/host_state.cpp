@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads, compares and puts back the modes of a thread and the settings of a process.
 #include "guard/host_state.h"
+#include "base/process.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -58,11 +59,6 @@ bool same(const struct sigaction& a, const struct sigaction& b) {
 // A handler that is called once is gone after a signal: that is no run's doing.
 bool was_called(const struct sigaction& before, const struct sigaction& now) {
   return (before.sa_flags & SA_RESETHAND) != 0 && now.sa_handler == SIG_DFL;
-}
-
-std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name == nullptr ? "signal " + std::to_string(signal) : "SIG" + std::string(name);
 }
 
 // The umask can be read in one step from there only: umask() sets it for the other threads too.
@@ -156,7 +152,7 @@ std::string ProcessState::put_back() const {
     struct sigaction now {};
     if (::sigaction(s, nullptr, &now) != 0 || same(before, now) || was_called(before, now))
       continue;
-    what = joined(what, "the handler of " + signal_name(s));
+    what = joined(what, "the handler of " + base::signal_name(s));
     ::sigaction(s, &before, nullptr);
   }
   if (!directory_.empty() && current_directory() != directory_) {

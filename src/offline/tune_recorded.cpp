@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "choose/chain.h"
+#include "base/time.h"
 #include "offline/stored_call.h"
 
 namespace ejk {
@@ -35,7 +35,7 @@ bool is_wanted(const std::string& op, const OfflineOptions& options) {
 class Tunings {
  public:
   Tunings(ConfigSelectorChain& selector, const OfflineOptions& options)
-      : selector_(selector), options_(options), started_(seconds_now()) {
+      : selector_(selector), options_(options), started_(base::seconds_now()) {
     result.device = options.device.empty() ? cpu_device().fingerprint : options.device;
   }
 
@@ -88,7 +88,7 @@ class Tunings {
   }
   double seconds_left() const {
     if (options_.budget_seconds <= 0) return std::numeric_limits<double>::infinity();
-    return options_.budget_seconds - (seconds_now() - started_);
+    return options_.budget_seconds - (base::seconds_now() - started_);
   }
   static std::string count(size_t n, const std::string& what) {
     return std::to_string(n) + (n == 1 ? " call is " : " calls are ") + what;
@@ -110,7 +110,7 @@ class Tunings {
     TuneProgress progress;
     progress.kind = TuneProgress::Kind::candidate;
     progress.op = call.id.op, progress.key = call.id.key, progress.message = message;
-    progress.elapsed = seconds_now() - started_;
+    progress.elapsed = base::seconds_now() - started_;
     if (options_.budget_seconds > 0) progress.remaining = std::max(0., seconds_left());
     options_.on_progress(progress);
   }

@@ -23,6 +23,8 @@
 #include <ejk/error.h>
 
 #include "base/file.h"
+#include "base/process.h"
+#include "base/time.h"
 #include "base/warn.h"
 #include "offline/worker_messages.h"
 #include "store/crash_journal.h"
@@ -30,7 +32,7 @@
 namespace ejk {
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
+using SteadyClock = base::Clock;
 using detail::count_in;
 using detail::Rubbish;
 using detail::text_in;
@@ -45,14 +47,7 @@ constexpr milliseconds silence{1'000};        // after which the host itself say
 constexpr milliseconds time_to_leave{2'000};  // for a worker that has nothing to do
 
 SteadyClock::time_point after(double seconds) {
-  constexpr double most = 1e7;
-  return SteadyClock::now() +
-         milliseconds(static_cast<int64_t>(1e3 * std::clamp(seconds, 0., most)));
-}
-
-std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
+  return SteadyClock::now() + base::duration_of(seconds);
 }
 
 // The beginning of what it said, as one JSON string.
@@ -131,7 +126,7 @@ class Process {
     const bool known = found == std::exchange(pid_, -1);
     if (!by_itself) return "";
     if (!known) return "ended, nobody knows how";  // this process ignores its children
-    if (WIFSIGNALED(status)) return "was ended by " + signal_name(WTERMSIG(status));
+    if (WIFSIGNALED(status)) return "was ended by " + base::signal_name(WTERMSIG(status));
     return fmt::format("ended itself with exit code {}", WEXITSTATUS(status));
   }
 

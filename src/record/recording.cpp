@@ -21,7 +21,7 @@
 #include "base/directory.h"
 #include "base/env.h"
 #include "base/sha256.h"
-#include "base/utc.h"
+#include "base/time.h"
 #include "base/warn.h"
 #include "choose/scope.h"
 
@@ -435,13 +435,13 @@ uint32_t Recording::record(const Invocation& inv, const AnyKernel& kernel) {
 // ---- where --------------------------------------------------------------------------------------
 
 std::string default_recording_path() {
-  if (const auto path = env("EJKERNEL_OPS_RECORD_DIR"); path && !path->empty()) return *path;
+  if (const auto path = base::env("EJKERNEL_OPS_RECORD_DIR"); path && !path->empty()) return *path;
   const std::string store = default_store_path();
   return store.empty() ? store : store + "/recorded";
 }
 
 std::shared_ptr<Recording> recording_from_environment() {
-  const std::string word = env("EJKERNEL_OPS_RECORD").value_or("");
+  const std::string word = base::env("EJKERNEL_OPS_RECORD").value_or("");
   if (word.empty() || word == "0") return nullptr;
   if (word != "1")
     throw Error(ErrorKind::invalid_argument,

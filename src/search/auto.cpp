@@ -7,9 +7,9 @@
 #include <numeric>
 #include <random>
 
+#include "base/shuffle.h"
 #include "search/strategies.h"
 #include "search/transfer.h"
-#include "tune/statistics.h"
 
 namespace ejk::detail {
 namespace {
@@ -41,7 +41,7 @@ class AutoSearch final : public SearchStrategy {
   AutoSearch(SearchSpace given, uint64_t seed, const std::vector<SearchHistory>& histories)
       : SearchStrategy(std::move(given)),
         random_(seed),
-        order_(shuffled(space().size(), random_)),
+        order_(base::shuffled(space().size(), random_)),
         axes_(axes_of(space())),
         transfer_(transfer_from(histories, space(), axes_)),
         process_(axes_, transfer_.trends) {

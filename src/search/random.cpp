@@ -2,8 +2,8 @@
 // Every point in random order.
 #include <random>
 
+#include "base/shuffle.h"
 #include "search/strategies.h"
-#include "tune/statistics.h"
 
 namespace ejk::detail {
 namespace {
@@ -12,7 +12,7 @@ class RandomSearch final : public SearchStrategy {
  public:
   RandomSearch(SearchSpace given, uint64_t seed) : SearchStrategy(std::move(given)) {
     std::mt19937_64 random(seed);
-    order_ = shuffled(space().size(), random);
+    order_ = base::shuffled(space().size(), random);
   }
 
  private:

@@ -16,7 +16,7 @@
 
 #include "base/directory.h"
 #include "base/sha256.h"
-#include "base/utc.h"
+#include "base/time.h"
 #include "base/warn.h"
 #include "store/quarantine.h"
 

@@ -15,6 +15,8 @@
 #include <ejk/error.h>
 #include <ejk/invocation.h>
 
+#include "base/env.h"
+
 namespace ejk {
 namespace {
 
@@ -258,17 +260,6 @@ void check_schema(const Value& document) {
 
 // ---- places
 
-std::string environment_variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-std::string expand_home(const std::string& path) {
-  if (path != "~" && !path.starts_with("~/")) return path;
-  const std::string home = environment_variable("HOME");
-  return home.empty() ? path : home + path.substr(1);
-}
-
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= text.size();) {
@@ -355,14 +346,14 @@ bool better_evidence(const Entry& candidate, const Entry& present, const Value& 
 }
 
 std::string default_store_path() {
-  if (const auto own = environment_variable("EJKERNEL_PERSISTENT_CACHE_DIR"); !own.empty()) {
-    return expand_home(own);
+  if (const auto own = base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_DIR"); !own.empty()) {
+    return base::expand_home(own);
   }
   // The XDG rules say that relative paths are to be ignored.
-  if (const auto xdg = environment_variable("XDG_CACHE_HOME"); xdg.starts_with('/')) {
+  if (const auto xdg = base::env_or_empty("XDG_CACHE_HOME"); xdg.starts_with('/')) {
     return xdg + "/ejkernel";
   }
-  const auto home = environment_variable("HOME");
+  const auto home = base::env_or_empty("HOME");
   return home.empty() ? "" : home + "/.cache/ejkernel";
 }
 
@@ -375,15 +366,16 @@ PersistentCache::PersistentCache() {
     stderr_warnings()(
         "no place to keep tuning results, they last as long as this process; "
         "set EJKERNEL_PERSISTENT_CACHE_DIR or HOME");
-  for (const auto& layer : split(environment_variable("EJKERNEL_PERSISTENT_CACHE_LAYERS"), ':')) {
+  for (const auto& layer : split(base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_LAYERS"), ':')) {
     DirectoryStore::Options options;
     options.read_only = true;
-    layers_.push_back(std::make_shared<DirectoryStore>(expand_home(layer), std::move(options)));
+    layers_.push_back(
+        std::make_shared<DirectoryStore>(base::expand_home(layer), std::move(options)));
   }
 }
 
 PersistentCache::PersistentCache(const std::string& path)
-    : layers_{std::make_shared<DirectoryStore>(expand_home(path))} {}
+    : layers_{std::make_shared<DirectoryStore>(base::expand_home(path))} {}
 
 PersistentCache::PersistentCache(std::vector<std::shared_ptr<Store>> layers)
     : layers_(std::move(layers)) {}

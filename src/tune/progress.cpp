@@ -72,7 +72,7 @@ ProgressSink progress_display() {
 }
 
 ProgressSink progress_from_environment() {
-  return env("EJKERNEL_AUTOTUNE_PROGRESS") == "1" ? progress_display() : ProgressSink{};
+  return base::env("EJKERNEL_AUTOTUNE_PROGRESS") == "1" ? progress_display() : ProgressSink{};
 }
 
 StopOnInterrupt::StopOnInterrupt() {

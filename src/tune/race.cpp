@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/shuffle.h"
 #include "tune/tuning.h"
 
 namespace ejk::detail {
@@ -72,7 +73,7 @@ std::vector<size_t> order_of_round(Tuning& t) {
   std::vector<size_t> racing, order;
   for (size_t i = 0; i < t.entrants.size(); ++i)
     if (t.entrants[i].racing()) racing.push_back(i);
-  for (size_t i : shuffled(racing.size(), t.random)) order.push_back(racing[i]);
+  for (size_t i : base::shuffled(racing.size(), t.random)) order.push_back(racing[i]);
   return order;
 }
 

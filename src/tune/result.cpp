@@ -8,7 +8,7 @@
 
 #include <ejk/device.h>
 
-#include "base/utc.h"
+#include "base/time.h"
 #include "tune/tuning.h"
 
 namespace ejk::detail {

@@ -25,14 +25,6 @@ int values_outside(int n, double confidence) {
 
 }  // namespace
 
-// Written out because std::shuffle may draw differently in another standard library.
-std::vector<size_t> shuffled(size_t count, std::mt19937_64& random) {
-  std::vector<size_t> order(count);
-  std::iota(order.begin(), order.end(), size_t{0});
-  for (size_t left = count; left > 1; --left) std::swap(order[left - 1], order[random() % left]);
-  return order;
-}
-
 Interval median_interval(std::vector<double> values, double confidence) {
   if (values.empty()) return {};
   std::ranges::sort(values);

@@ -4,14 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <random>
 #include <span>
 #include <vector>
 
 namespace ejk::detail {
-
-// 0 .. count-1 in random order. The same order for the same state of `random` everywhere.
-std::vector<size_t> shuffled(size_t count, std::mt19937_64& random);
 
 struct Interval {
   double low = 0, median = 0, high = 0;

@@ -11,6 +11,7 @@
 #include <ejk/search.h>
 
 #include "base/file.h"
+#include "base/thrown.h"
 #include "tune/tuning.h"
 
 namespace ejk {
@@ -180,16 +181,8 @@ std::optional<std::string> failure_of(const std::function<void()>& f) {
   try {
     f();
     return std::nullopt;
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (const std::string& text) {
-    return text;
-  } catch (const char* text) {
-    return text == nullptr ? "threw a null pointer" : text;
-  } catch (abi::__forced_unwind&) {
-    throw;  // the thread is being cancelled
   } catch (...) {
-    return "threw something that is not a std::exception";
+    return base::what_was_thrown();
   }
 }
 
