@@ -23,6 +23,7 @@ namespace ejk {
 class ConfigSelectorChain;
 class Recording;
 namespace detail {
+class Chain;
 struct ScopeNode;
 struct WarmEntry;
 class WarmTable;
@@ -231,42 +232,10 @@ class ConfigSelectorChain final : public ConfigChooser {
   std::optional<Choice> reuse(const detail::WarmEntry& entry);
 
  private:
-  struct Call;
-  struct State;
-  class Checked;
-  struct Found;
-  Choice answer(const Call& call, const Found& found);
-  std::optional<Found> from_override(Call& call);
-  std::optional<Found> from_overlay(Call& call);
-  std::optional<Found> from_memory(Call& call);
-  std::optional<Found> from_persistent(Call& call);
-  std::optional<Found> from_unfinished(Call& call);
-  std::optional<Found> from_fallback(Call& call, bool first);
-  std::optional<Found> from_autotune(Call& call);
-  std::optional<Found> from_heuristics(Call& call);
-  [[noreturn]] void fail(Call& call);
-
-  std::optional<Checked> check_stored(const Call& call, const Entry& entry, std::string& remark);
-  std::optional<std::string> failure_of_first_run(const Call& call, const Entry& entry,
-                                                  const Checked& config);
-  bool may_still_tune(const AutotunePolicy& policy, const EntryId& id) const;
-  bool may_resume(const Call& call) const;
-  bool may_replace(const Call& call) const;
-  bool is_in_flight(const EntryId& id) const;
-  static std::nullopt_t would_tune(Call& call);
-  std::optional<Found> tune_alone(Call& call);
-  std::pair<Choice, Entry> tune_by_hand(Call& call);
-  std::optional<Entry> run_tuner(Call& call);
-  TuneTask task_of(const Call& call, Trial& trial, std::shared_ptr<const CandidateSet> candidates,
-                   std::optional<AnyConfig> heuristic, detail::Journal* journal);
-  void keep(Call& call, const Checked& config, Origin origin);
-  void emit(const Event& event);
-  void warn_once(const std::string& subject, const std::string& message);
-
   SelectorOptions options_;
   uint64_t salt_ = 0;
   std::unique_ptr<detail::WarmTable> warm_;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<detail::Chain> chain_;
 };
 
 }  // namespace ejk

@@ -11,7 +11,7 @@
 #include "store/crash_journal.h"
 #include "tune/tuning.h"
 
-namespace ejk {
+namespace ejk::detail {
 
 namespace {
 
@@ -24,40 +24,8 @@ std::chrono::milliseconds patience_for(const AutotunePolicy& policy) {
 
 }  // namespace
 
-bool ConfigSelectorChain::State::waits_for_itself(const std::string& flight) const {
-  for (auto next = in_flight.find(flight); next != in_flight.end();) {
-    if (next->second == std::this_thread::get_id()) return true;
-    const auto waits = waiting.find(next->second);
-    if (waits == waiting.end()) return false;
-    next = in_flight.find(waits->second);
-  }
-  return false;
-}
-
-void ConfigSelectorChain::State::wait_for(const std::string& flight,
-                                          std::unique_lock<std::mutex>& lock) {
-  waiting[std::this_thread::get_id()] = flight;
-  flight_ended.wait(lock);
-  waiting.erase(std::this_thread::get_id());
-}
-
-ConfigSelectorChain::State::Flight::Flight(State& state, std::string what,
-                                           std::unique_lock<std::mutex>& lock)
-    : state_(state), what_(std::move(what)) {
-  state_.in_flight.emplace(what_, std::this_thread::get_id());
-  lock.unlock();
-}
-
-ConfigSelectorChain::State::Flight::~Flight() {
-  {
-    const std::lock_guard lock(state_.mutex);
-    state_.in_flight.erase(what_);
-  }
-  state_.flight_ended.notify_all();
-}
-
 // What a call would do here, without doing it.
-std::nullopt_t ConfigSelectorChain::would_tune(Call& call) {
+std::nullopt_t Chain::would_tune(Call& call) {
   try {
     const auto candidates = call.kernel.candidate_cfgs(call.inv);
     if (!candidates) return call.pass("autotune", "the kernel has no candidate_cfgs");
@@ -69,17 +37,16 @@ std::nullopt_t ConfigSelectorChain::would_tune(Call& call) {
   }
 }
 
-auto ConfigSelectorChain::from_autotune(Call& call) -> std::optional<Found> {
+auto Chain::from_autotune(Call& call) -> std::optional<Found> {
   if (!call.policy.allow_autotune) return call.pass("autotune", "the policy does not allow it");
   const std::string flight = text_of(call.id);
   std::unique_lock lock(state_->mutex);
   // Another thread may be at it: wait for its result.
-  for (auto other = state_->in_flight.find(flight); other != state_->in_flight.end() && !call.dry;
-       other = state_->in_flight.find(flight)) {
-    if (state_->waits_for_itself(flight))
+  while (state_->flights.is_on(flight) && !call.dry) {
+    if (state_->flights.waits_for_itself(flight))
       return call.pass("autotune",
                        "this thread is already tuning this very call (the kernel calls itself)");
-    state_->wait_for(flight, lock);
+    state_->flights.wait_for(flight, lock);
     lock.unlock();
     if (auto found = from_memory(call)) return found;
     // That thread may have rejected what is to go on here.
@@ -105,25 +72,25 @@ auto ConfigSelectorChain::from_autotune(Call& call) -> std::optional<Found> {
     lock.unlock();
     return would_tune(call);
   }
-  const State::Flight alone(*state_, flight, lock);
+  const SingleFlight::Flight alone(state_->flights, flight, lock);
   return tune_alone(call);
 }
 
 // Without the lease another process may have stored a better entry meanwhile.
-bool ConfigSelectorChain::may_replace(const Call& call) const {
+bool Chain::may_replace(const Call& call) const {
   if (call.lease != nullptr || !call.stored) return true;
   const auto now = options_.persistent->get(call.stored->id);
   return !now || entry_to_document(now->entry) == entry_to_document(*call.stored);
 }
 
 // This thread is the only one in this process that tunes this key.
-auto ConfigSelectorChain::tune_alone(Call& call) -> std::optional<Found> {
+auto Chain::tune_alone(Call& call) -> std::optional<Found> {
   std::unique_ptr<TuningLease> lease;
   if (options_.persistent && options_.persist_autotune) {
     const double asked = base::seconds_now();
     lease = options_.persistent->lease(call.id, patience_for(call.policy));
     call.lease = lease.get();
-    detail::announce_wait(base::seconds_now() - asked, call.id.op, options_.on_warning);
+    announce_wait(base::seconds_now() - asked, call.id.op, options_.on_warning);
     // Another process may have finished it while this one waited.
     if (auto found = from_persistent(call)) return found;
     if (std::lock_guard lock(state_->mutex); state_->tried_in_vain.contains(text_of(call.id)))
@@ -152,7 +119,7 @@ auto ConfigSelectorChain::tune_alone(Call& call) -> std::optional<Found> {
 
 // ---- what goes into a race and what comes out ---------------------------------------------------
 
-std::shared_ptr<const CandidateSet> ConfigSelectorChain::Call::candidates(std::string& why) const {
+std::shared_ptr<const CandidateSet> Chain::Call::candidates(std::string& why) const {
   constexpr uint64_t most = 100'000;  // of a larger set one may be taken for granted
   std::shared_ptr<const CandidateSet> offered;
   try {
@@ -171,7 +138,7 @@ std::shared_ptr<const CandidateSet> ConfigSelectorChain::Call::candidates(std::s
   return nullptr;
 }
 
-std::optional<AnyConfig> ConfigSelectorChain::Call::control(std::string& why) const {
+std::optional<AnyConfig> Chain::Call::control(std::string& why) const {
   try {
     auto heuristic = kernel.heuristic_cfg(inv);
     if (heuristic && !problem_with(*heuristic)) return heuristic;
@@ -181,7 +148,7 @@ std::optional<AnyConfig> ConfigSelectorChain::Call::control(std::string& why) co
   return std::nullopt;
 }
 
-Entry ConfigSelectorChain::Call::entry_of(const TuneResult& result) const {
+Entry Chain::Call::entry_of(const TuneResult& result) const {
   Entry entry;
   entry.id = id;
   entry.outcome = result.winner ? result.outcome : Outcome::failed;
@@ -195,7 +162,7 @@ Entry ConfigSelectorChain::Call::entry_of(const TuneResult& result) const {
   return entry;
 }
 
-void ConfigSelectorChain::Call::add_unfinished(Entry& entry) const {
+void Chain::Call::add_unfinished(Entry& entry) const {
   if (!unfinished) return;
   const Evidence& before = unfinished->evidence;
   const double spent = entry.evidence.tuning_seconds;
@@ -273,10 +240,9 @@ std::string journal_place(const PersistentCache* store) {
 
 // ---- the tuning ---------------------------------------------------------------------------------
 
-TuneTask ConfigSelectorChain::task_of(const Call& call, Trial& trial,
-                                      std::shared_ptr<const CandidateSet> candidates,
-                                      std::optional<AnyConfig> heuristic,
-                                      detail::Journal* journal) {
+TuneTask Chain::task_of(const Call& call, Trial& trial,
+                        std::shared_ptr<const CandidateSet> candidates,
+                        std::optional<AnyConfig> heuristic, Journal* journal) {
   TuneTask task;
   task.op = call.id.op, task.key = call.id.key;
   task.trial = &trial;
@@ -291,7 +257,7 @@ TuneTask ConfigSelectorChain::task_of(const Call& call, Trial& trial,
   if (call.by_hand) task.on_progress = options_.on_progress;
   else
     task.on_progress = [this, op = call.id.op](const TuneProgress& p) {
-      detail::announce_wait(p.elapsed, op, options_.on_warning);
+      announce_wait(p.elapsed, op, options_.on_warning);
       if (options_.on_progress) options_.on_progress(p);
     };
   task.stop = options_.stop;
@@ -301,13 +267,13 @@ TuneTask ConfigSelectorChain::task_of(const Call& call, Trial& trial,
     task.known_winner = call.unfinished->config;
     task.known_complete = call.unfinished->evidence.complete;
   }
-  if (options_.persistent && task.candidates->size() > detail::most_raced)  // only a search asks
+  if (options_.persistent && task.candidates->size() > most_raced)  // only a search asks
     task.histories = other_tunings(*options_.persistent, call.id, task.budget.seconds);
   return task;
 }
 
 // Tunes and remembers how it ended. Empty if there was nothing to race.
-std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
+std::optional<Entry> Chain::run_tuner(Call& call) {
   const std::string flight = text_of(call.id);
   auto finish = [&](const std::string& why) {
     call.pass("autotune", why);
@@ -315,10 +281,9 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
     return std::nullopt;
   };
   auto in_vain = [&](const std::string& why) {
-    {
-      std::lock_guard lock(state_->mutex);
+    // A list that was given says nothing about the kernel's own.
+    if (std::lock_guard lock(state_->mutex); !call.given)
       state_->tried_in_vain.insert_or_assign(flight, why);
-    }
     return finish(why);
   };
 
@@ -337,11 +302,11 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
                                             call.id.key + ": " + why +
                                             "; tuning goes on without it");
 
-  std::unique_ptr<detail::Journal> journal;
+  std::unique_ptr<Journal> journal;
   if (const std::string place = journal_place(options_.persistent.get());
       !place.empty() && options_.persist_autotune)
-    journal = std::make_unique<detail::Journal>(place, call.id, call.inv.device->environment,
-                                                options_.on_warning);
+    journal = std::make_unique<Journal>(place, call.id, call.inv.device->environment,
+                                        options_.on_warning);
   TuneResult result;
   try {
     const auto trial = call.kernel.trial(call.inv);
@@ -355,8 +320,7 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   } catch (...) {
     return in_vain("the tuner threw: " + base::what_was_thrown());
   }
-  if (!call.by_hand)
-    detail::announce_wait(result.evidence.tuning_seconds, call.id.op, options_.on_warning);
+  if (!call.by_hand) announce_wait(result.evidence.tuning_seconds, call.id.op, options_.on_warning);
   if (result.winner && !result.config) result.config = candidates->config(*result.winner);
   if (!result.note.empty())
     warn_once("note" + call.id.op, "[" + call.id.op + "] tuning: " + result.note);
@@ -396,15 +360,14 @@ std::optional<Entry> ConfigSelectorChain::run_tuner(Call& call) {
   return entry;
 }
 
-std::pair<Choice, Entry> ConfigSelectorChain::tune(const Invocation& inv, const AnyKernel& kernel,
-                                                   std::shared_ptr<const CandidateSet> candidates) {
+std::pair<Choice, Entry> Chain::tune(const Invocation& inv, const AnyKernel& kernel,
+                                     std::shared_ptr<const CandidateSet> candidates) {
   Call call(*this, inv, kernel, false);
   call.given = std::move(candidates);
   return tune_by_hand(call);
 }
 
-std::pair<Choice, Entry> ConfigSelectorChain::resume(const Invocation& inv,
-                                                     const AnyKernel& kernel) {
+std::pair<Choice, Entry> Chain::resume(const Invocation& inv, const AnyKernel& kernel) {
   Call call(*this, inv, kernel, false);
   const auto stored = options_.persistent ? options_.persistent->get(call.id) : std::nullopt;
   // Timings of another environment, or for other outputs, do not apply to this call.
@@ -419,7 +382,7 @@ std::pair<Choice, Entry> ConfigSelectorChain::resume(const Invocation& inv,
   return tune_by_hand(call);
 }
 
-std::pair<Choice, Entry> ConfigSelectorChain::tune_by_hand(Call& call) {
+std::pair<Choice, Entry> Chain::tune_by_hand(Call& call) {
   call.by_hand = true;
   {
     std::lock_guard lock(state_->mutex);
@@ -444,4 +407,4 @@ std::pair<Choice, Entry> ConfigSelectorChain::tune_by_hand(Call& call) {
   return {Choice{config->config(), Origin::autotune}, std::move(*entry)};
 }
 
-}  // namespace ejk
+}  // namespace ejk::detail

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The chain: each tier is one function, asked in order; the first answer wins.
 #include "choose/chain.h"
-#include "base/thrown.h"
-#include "base/time.h"
 
 #include <algorithm>
 #include <chrono>
@@ -12,13 +10,15 @@
 #include <ejk/detail/warm_table.h>
 #include <ejk/record.h>
 
+#include "base/thrown.h"
+#include "base/time.h"
 #include "base/warn.h"
 #include "candidates/thread_fields.h"
 #include "choose/long_wait.h"
 #include "choose/scope.h"
 #include "tune/tuning.h"
 
-namespace ejk {
+namespace ejk::detail {
 
 std::string text_of(const EntryId& id) {
   return id.device + '\n' + id.op + '\n' + id.key + '\n' + id.spec;
@@ -30,7 +30,7 @@ namespace {
 bool tuned_with_fewer_cores(const Entry& entry) {
   const Value* cores = entry.environment.find("cores");
   return cores != nullptr && cores->is_int() && cores->as_double() < visible_cores() &&
-         detail::speaks_of_threads(entry.config);
+         speaks_of_threads(entry.config);
 }
 
 // Whether a candidate can run this call that the entry knows nothing of. Of large sets only the
@@ -42,7 +42,7 @@ bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKern
   for (const Measurement& m : entry.candidates) known.insert(stable_json(m.config));
   try {
     const auto offered = kernel.candidate_cfgs(inv);
-    if (!offered || (searched && offered->size() > detail::most_listed)) return false;
+    if (!offered || (searched && offered->size() > most_listed)) return false;
     const uint64_t count = std::min(offered->size(), most);
     for (uint64_t i = 0; i < count; ++i) {
       const AnyConfig c = offered->config(i);
@@ -57,7 +57,8 @@ bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKern
 // Whether a tuning in which every candidate was rejected would end so again: it was done here, and
 // no candidate has come since.
 bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel& kernel) {
-  if (failed.provenance != "measured") return false;  // nobody here saw it fail
+  if (failed.provenance != "measured") return false;                  // nobody here saw it fail
+  if (failed.evidence.strategy.ends_with(among_given)) return false;  // not the kernel's own list
   if (failed.environment != inv.device->environment || !failed.evidence.complete) return false;
   const bool here_and_now = std::ranges::any_of(failed.candidates, [](const Measurement& m) {
     return m.status == "untried" || m.kind == "timed_out" || m.kind == "out_of_memory";
@@ -80,8 +81,8 @@ std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKerne
   return "there are new candidates";
 }
 
-ConfigSelectorChain::Call::Call(const ConfigSelectorChain& chain, const Invocation& invocation,
-                                const AnyKernel& any_kernel, bool is_dry)
+Chain::Call::Call(const Chain& chain, const Invocation& invocation, const AnyKernel& any_kernel,
+                  bool is_dry)
     : inv(invocation),
       kernel(any_kernel),
       policy(chain.policy()),
@@ -96,7 +97,7 @@ ConfigSelectorChain::Call::Call(const ConfigSelectorChain& chain, const Invocati
   id.key = inv.call_key();
 }
 
-std::optional<std::string> ConfigSelectorChain::Call::problem_with(const AnyConfig& config) const {
+std::optional<std::string> Chain::Call::problem_with(const AnyConfig& config) const {
   try {
     if (kernel.is_valid(config, inv)) return std::nullopt;
     return "is not valid for this call (is_valid)";
@@ -105,8 +106,7 @@ std::optional<std::string> ConfigSelectorChain::Call::problem_with(const AnyConf
   }
 }
 
-auto ConfigSelectorChain::Call::check(const AnyConfig& config, std::string& why) const
-    -> std::optional<Checked> {
+auto Chain::Call::check(const AnyConfig& config, std::string& why) const -> std::optional<Checked> {
   if (config.type() != &kernel.config_type()) return check(config.to_value(), why);
   const auto problem = problem_with(config);
   if (!problem) return Checked(config);
@@ -114,8 +114,7 @@ auto ConfigSelectorChain::Call::check(const AnyConfig& config, std::string& why)
   return std::nullopt;
 }
 
-auto ConfigSelectorChain::Call::check(const Value& config, std::string& why) const
-    -> std::optional<Checked> {
+auto Chain::Call::check(const Value& config, std::string& why) const -> std::optional<Checked> {
   const ConfigType& type = kernel.config_type();
   std::string misfit;
   const AnyConfig own(type.from_value(config, misfit), &type);
@@ -124,34 +123,35 @@ auto ConfigSelectorChain::Call::check(const Value& config, std::string& why) con
   return std::nullopt;
 }
 
-ConfigSelectorChain::ConfigSelectorChain(SelectorOptions options)
-    : options_(std::move(options)),
-      warm_(std::make_unique<detail::WarmTable>(options_.most_shapes)) {
-  if (!options_.cache) options_.cache = std::make_shared<ConfigCache>(options_.most_shapes);
-  if (!options_.policy) options_.policy = policy_from_environment();
-  if (!options_.tuner) options_.tuner = std::make_shared<Tuner>();
-  options_.on_warning = base::warnings_to(std::move(options_.on_warning));
-  if (!options_.on_progress) options_.on_progress = progress_from_environment();
-  if (!options_.recording) options_.recording = recording_from_environment();
-  if (options_.policy->validate_backward) salt_ = backward_salt;
-  state_ = std::make_unique<State>(options_.most_shapes, options_.on_warning);
+Chain::Chain(const ConfigSelectorChain& selector, const SelectorOptions& options, WarmTable& warm)
+    : selector_(selector),
+      options_(options),
+      warm_(warm),
+      state_(std::make_unique<State>(options.most_shapes, options.on_warning)) {}
+
+Chain::~Chain() = default;
+
+auto Chain::steps(const AutotunePolicy& policy) -> std::array<Step, 7> {
+  constexpr Step autotune{"autotune", &Chain::from_autotune};
+  constexpr Step heuristics{"heuristics", &Chain::from_heuristics};
+  const bool tune_first = policy.cache_miss_fallback == Fallback::autotune;
+  return {{{"override", &Chain::from_override},
+           {"overlay", &Chain::from_overlay},
+           {"memory", &Chain::from_memory},
+           {"persistent", &Chain::from_persistent},
+           {"persistent", &Chain::from_unfinished},
+           tune_first ? autotune : heuristics,
+           tune_first ? heuristics : autotune}};
 }
 
-ConfigSelectorChain::~ConfigSelectorChain() = default;
-
-Choice ConfigSelectorChain::choose(const Invocation& inv, const AnyKernel& kernel) {
+Choice Chain::choose(const Invocation& inv, const AnyKernel& kernel) {
   Call call(*this, inv, kernel, false);
-  if (auto found = from_override(call)) return answer(call, *found);
-  if (auto found = from_overlay(call)) return answer(call, *found);
-  if (auto found = from_memory(call)) return answer(call, *found);
-  if (auto found = from_persistent(call)) return answer(call, *found);
-  if (auto found = from_unfinished(call)) return answer(call, *found);
-  if (auto found = from_fallback(call, true)) return answer(call, *found);
-  if (auto found = from_fallback(call, false)) return answer(call, *found);
+  for (const Step& step : steps(call.policy))
+    if (const auto found = (this->*step.ask)(call)) return answer(call, *found);
   fail(call);
 }
 
-Choice ConfigSelectorChain::answer(const Call& call, const Found& found) {
+Choice Chain::answer(const Call& call, const Found& found) {
   const AnyConfig& config = found.config.config();
   if (options_.on_event && !found.event.empty()) {
     Event event = call.event(found.event, config.to_value());
@@ -163,14 +163,14 @@ Choice ConfigSelectorChain::answer(const Call& call, const Found& found) {
 
 // ---- the tiers ----------------------------------------------------------------------------------
 
-auto ConfigSelectorChain::from_override(Call& call) -> std::optional<Found> {
+auto Chain::from_override(Call& call) -> std::optional<Found> {
   if (!call.inv.override_cfg) return call.pass("override", "none was given with the call");
   return Found{call.override_cfg(), Origin::override_, "override"};
 }
 
-auto ConfigSelectorChain::from_overlay(Call& call) -> std::optional<Found> {
+auto Chain::from_overlay(Call& call) -> std::optional<Found> {
   size_t asked = 0;
-  for (auto* scope = detail::live_scopes(); scope; scope = scope->outer.get()) {
+  for (auto* scope = live_scopes(); scope; scope = scope->outer.get()) {
     if (!scope->overlay || !scope->active.load(std::memory_order_acquire)) continue;
     ++asked;
     const auto record = scope->overlay->find(call.id);
@@ -186,7 +186,7 @@ auto ConfigSelectorChain::from_overlay(Call& call) -> std::optional<Found> {
                                          : std::to_string(asked) + " in scope, none has this key");
 }
 
-auto ConfigSelectorChain::from_memory(Call& call) -> std::optional<Found> {
+auto Chain::from_memory(Call& call) -> std::optional<Found> {
   const auto record = options_.cache->find(call.id);
   if (!record) return call.pass("memory", "nothing for this key");
   const Value held = record->config.to_value();
@@ -206,7 +206,7 @@ auto ConfigSelectorChain::from_memory(Call& call) -> std::optional<Found> {
   return Found{*config, Origin::memory, "cache_hit", "memory"};
 }
 
-auto ConfigSelectorChain::from_persistent(Call& call) -> std::optional<Found> {
+auto Chain::from_persistent(Call& call) -> std::optional<Found> {
   call.stored_is_unusable = false, call.resume_seconds = 0;
   call.stored.reset(), call.unfinished.reset(), call.unfinished_config.reset();
   if (!options_.persistent) return call.pass("persistent", "no persistent cache is set");
@@ -247,7 +247,7 @@ auto ConfigSelectorChain::from_persistent(Call& call) -> std::optional<Found> {
                : unusable("its config " + remark);
   if (may_resume(call)) {
     const bool here = entry.environment == call.inv.device->environment && !of_any_outputs;
-    const double seconds = here ? detail::seconds_to_resume(call.policy, entry.evidence) : 0;
+    const double seconds = here ? seconds_to_resume(call.policy, entry.evidence) : 0;
     const std::string why_more = left_to_do(entry, call.inv, call.kernel);
     // What another thread goes on with now is waited for, though its seconds are counted already.
     if (!why_more.empty() && (!here || seconds > 0 || is_in_flight(call.id))) {
@@ -269,7 +269,7 @@ auto ConfigSelectorChain::from_persistent(Call& call) -> std::optional<Found> {
   return answer;
 }
 
-bool ConfigSelectorChain::may_resume(const Call& call) const {
+bool Chain::may_resume(const Call& call) const {
   if (!call.policy.resume || !options_.persist_autotune) return false;
   if (!may_still_tune(call.policy, call.id)) return false;
   if (options_.persistent->writable_layer() == nullptr) return false;  // it would never get ahead
@@ -277,14 +277,13 @@ bool ConfigSelectorChain::may_resume(const Call& call) const {
   return !state_->tuned.contains(text_of(call.id));
 }
 
-bool ConfigSelectorChain::is_in_flight(const EntryId& id) const {
+bool Chain::is_in_flight(const EntryId& id) const {
   std::lock_guard lock(state_->mutex);
-  const auto flight = state_->in_flight.find(text_of(id));
-  return flight != state_->in_flight.end() && flight->second != std::this_thread::get_id();
+  return state_->flights.is_on_elsewhere(text_of(id));
 }
 
 // What is stored is not lost if the tuning cannot go on, unless it was rejected on the way.
-auto ConfigSelectorChain::from_unfinished(Call& call) -> std::optional<Found> {
+auto Chain::from_unfinished(Call& call) -> std::optional<Found> {
   if (!call.unfinished) return std::nullopt;
   if (auto found = from_autotune(call)) return found;
   if (!call.unfinished || (call.dry && call.would_tune)) return std::nullopt;
@@ -292,12 +291,7 @@ auto ConfigSelectorChain::from_unfinished(Call& call) -> std::optional<Found> {
   return Found{*call.unfinished_config, Origin::persistent, "cache_hit", "persistent"};
 }
 
-auto ConfigSelectorChain::from_fallback(Call& call, bool first) -> std::optional<Found> {
-  const bool autotune = (call.policy.cache_miss_fallback == Fallback::autotune) == first;
-  return autotune ? from_autotune(call) : from_heuristics(call);
-}
-
-auto ConfigSelectorChain::from_heuristics(Call& call) -> std::optional<Found> {
+auto Chain::from_heuristics(Call& call) -> std::optional<Found> {
   if (!call.policy.allow_heuristics)
     return call.pass("heuristics", "the policy does not allow them");
   std::optional<AnyConfig> guess;
@@ -330,7 +324,7 @@ std::string cure_under(const AutotunePolicy& policy) {
 
 }  // namespace
 
-void ConfigSelectorChain::fail(Call& call) {
+void Chain::fail(Call& call) {
   std::string message = "[" + call.id.op + "] no configuration for key " + call.id.key + " on " +
                         call.id.device + ":";
   for (const auto& tier : call.tiers) message += "\n  " + tier.name + ": " + tier.detail;
@@ -341,7 +335,7 @@ void ConfigSelectorChain::fail(Call& call) {
 
 // ---- keeping and reusing -----------------------------------------------------------------------
 
-void ConfigSelectorChain::keep(Call& call, const Checked& checked, Origin origin) {
+void Chain::keep(Call& call, const Checked& checked, Origin origin) {
   const AnyConfig& config = checked.config();
   const auto present = options_.cache->find(call.id);
   if (!present) {
@@ -353,30 +347,26 @@ void ConfigSelectorChain::keep(Call& call, const Checked& checked, Origin origin
   if (!yields && (!present || present->origin != origin || !(present->config == config)))
     options_.cache->keep(call.id, {config, origin, call.id.spec}, call.generation);
   if (call.inv.words.empty()) return;
-  auto entry = std::make_unique<detail::WarmEntry>();
+  auto entry = std::make_unique<WarmEntry>();
   entry->owner = config;
   entry->id = call.id;
   entry->record = call.inv.record;
   entry->heuristic = origin == Origin::heuristics;
   entry->ask_first = entry->heuristic && may_still_tune(*options_.policy, call.id);
-  const uint64_t hash = detail::hash_words(call.inv.words.data(), call.inv.words.size());
-  warm_->publish(hash, std::move(entry), call.inv.words, call.generation);
+  const uint64_t hash = hash_words(call.inv.words.data(), call.inv.words.size());
+  warm_.publish(hash, std::move(entry), call.inv.words, call.generation);
 }
 
 // Whether a call under this policy would rather tune than take a heuristic that is kept.
-bool ConfigSelectorChain::may_still_tune(const AutotunePolicy& policy, const EntryId& id) const {
+bool Chain::may_still_tune(const AutotunePolicy& policy, const EntryId& id) const {
   if (!policy.allow_autotune || policy.cache_miss_fallback != Fallback::autotune) return false;
   std::lock_guard lock(state_->mutex);
   return !state_->tried_in_vain.contains(text_of(id));
 }
 
-uint64_t ConfigSelectorChain::scoped_salt() const {
-  return policy().validate_backward ? backward_salt : 0;
-}
-
-std::optional<Choice> ConfigSelectorChain::reuse(const detail::WarmEntry& entry) {
-  const double started = has_event_sink() ? base::seconds_now() : 0;
-  for (auto* scope = detail::live_scopes(); scope; scope = scope->outer.get())
+std::optional<Choice> Chain::reuse(const WarmEntry& entry) {
+  const double started = options_.on_event ? base::seconds_now() : 0;
+  for (auto* scope = live_scopes(); scope; scope = scope->outer.get())
     if (scope->overlay && scope->active.load(std::memory_order_acquire) &&
         scope->overlay->find(entry.id))
       return std::nullopt;
@@ -398,7 +388,7 @@ std::optional<Choice> ConfigSelectorChain::reuse(const detail::WarmEntry& entry)
 
 // ---- telling -----------------------------------------------------------------------------------
 
-void ConfigSelectorChain::emit(const Event& event) {
+void Chain::emit(const Event& event) {
   try {
     options_.on_event(event);
   } catch (...) {
@@ -406,8 +396,8 @@ void ConfigSelectorChain::emit(const Event& event) {
   }
 }
 
-void ConfigSelectorChain::warn_once(const std::string& subject, const std::string& message) {
+void Chain::warn_once(const std::string& subject, const std::string& message) {
   state_->warn(subject, message);
 }
 
-}  // namespace ejk
+}  // namespace ejk::detail

@@ -3,25 +3,27 @@
 #pragma once
 
 #include <algorithm>
-#include <condition_variable>
+#include <array>
 #include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <ejk/detail/recent_map.h>
+#include <ejk/detail/warm_table.h>
 #include <ejk/error.h>
 #include <ejk/selector.h>
 
 #include "base/time.h"
 #include "base/warn.h"
 #include "choose/key_watch.h"
+#include "choose/single_flight.h"
 
-namespace ejk {
+namespace ejk::detail {
 
 // All of an id in one text, for maps.
 std::string text_of(const EntryId& id);
@@ -31,9 +33,72 @@ std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKerne
 inline constexpr std::string_view among_given = " among given configs";
 inline constexpr uint64_t backward_salt = 0x5851F42D4C957F2D;
 
+// What a selector does where the warm table does not help.
+class Chain {
+ public:
+  // Selector, options and table outlive it.
+  Chain(const ConfigSelectorChain& selector, const SelectorOptions& options, WarmTable& warm);
+  ~Chain();
+
+  Choice choose(const Invocation& inv, const AnyKernel& kernel);
+  std::pair<Choice, Entry> tune(const Invocation& inv, const AnyKernel& kernel,
+                                std::shared_ptr<const CandidateSet> candidates);
+  std::pair<Choice, Entry> resume(const Invocation& inv, const AnyKernel& kernel);
+  Explanation explain(const Invocation& inv, const AnyKernel& kernel);
+  std::optional<Choice> reuse(const WarmEntry& entry);
+
+ private:
+  struct Call;
+  struct State;
+  class Checked;
+  struct Found;
+  // A step of the chain, by the tier that answers in it.
+  struct Step {
+    std::string_view tier;
+    std::optional<Found> (Chain::*ask)(Call&);
+  };
+  // In the order in which a call asks them; the first answer wins.
+  static std::array<Step, 7> steps(const AutotunePolicy& policy);
+
+  Choice answer(const Call& call, const Found& found);
+  std::optional<Found> from_override(Call& call);
+  std::optional<Found> from_overlay(Call& call);
+  std::optional<Found> from_memory(Call& call);
+  std::optional<Found> from_persistent(Call& call);
+  std::optional<Found> from_unfinished(Call& call);
+  std::optional<Found> from_autotune(Call& call);
+  std::optional<Found> from_heuristics(Call& call);
+  [[noreturn]] void fail(Call& call);
+
+  std::optional<Checked> check_stored(const Call& call, const Entry& entry, std::string& remark);
+  std::optional<std::string> failure_of_first_run(const Call& call, const Entry& entry,
+                                                  const Checked& config);
+  bool may_still_tune(const AutotunePolicy& policy, const EntryId& id) const;
+  bool may_resume(const Call& call) const;
+  bool may_replace(const Call& call) const;
+  bool is_in_flight(const EntryId& id) const;
+  static std::nullopt_t would_tune(Call& call);
+  std::optional<Found> tune_alone(Call& call);
+  std::pair<Choice, Entry> tune_by_hand(Call& call);
+  std::optional<Entry> run_tuner(Call& call);
+  TuneTask task_of(const Call& call, Trial& trial, std::shared_ptr<const CandidateSet> candidates,
+                   std::optional<AnyConfig> heuristic, Journal* journal);
+  void keep(Call& call, const Checked& config, Origin origin);
+  void emit(const Event& event);
+  void warn_once(const std::string& subject, const std::string& message);
+
+  AutotunePolicy policy() const { return selector_.policy(); }
+  uint64_t generation() const { return options_.cache->generation(); }
+
+  const ConfigSelectorChain& selector_;
+  const SelectorOptions& options_;
+  WarmTable& warm_;
+  std::unique_ptr<State> state_;
+};
+
 // A config that may run its call. Only the checks of a Call make one, and nothing else reaches a
 // kernel.
-class ConfigSelectorChain::Checked {
+class Chain::Checked {
  public:
   const AnyConfig& config() const { return config_; }
 
@@ -44,7 +109,7 @@ class ConfigSelectorChain::Checked {
 };
 
 // The answer of a tier.
-struct ConfigSelectorChain::Found {
+struct Chain::Found {
   Checked config;
   Origin origin;
   std::string_view event = {};  // that tells of it; "": there was one already
@@ -52,16 +117,18 @@ struct ConfigSelectorChain::Found {
   std::string detail = "has a config";
 };
 
-struct ConfigSelectorChain::Call {
-  Call(const ConfigSelectorChain& chain, const Invocation& invocation, const AnyKernel& any_kernel,
-       bool is_dry);
+struct Chain::Call {
+  Call(const Chain& chain, const Invocation& invocation, const AnyKernel& any_kernel, bool is_dry);
 
-  // Why a tier did not answer. Of one that is asked again, its last word counts.
-  std::nullopt_t pass(const std::string& tier, std::string why, Value config = {}) {
-    Explanation::Tier said{tier, false, std::move(why), std::move(config)};
-    const auto before = std::ranges::find(tiers, tier, &Explanation::Tier::name);
-    if (before == tiers.end()) tiers.push_back(std::move(said));
-    else *before = std::move(said);
+  // Of a tier that is asked again, its last word counts.
+  void say(Explanation::Tier tier) {
+    const auto before = std::ranges::find(tiers, tier.name, &Explanation::Tier::name);
+    if (before == tiers.end()) tiers.push_back(std::move(tier));
+    else *before = std::move(tier);
+  }
+  // Why a tier did not answer.
+  std::nullopt_t pass(std::string tier, std::string why, Value config = {}) {
+    say({std::move(tier), false, std::move(why), std::move(config)});
     return std::nullopt;
   }
 
@@ -109,7 +176,7 @@ struct ConfigSelectorChain::Call {
 };
 
 // What one selector remembers besides the cache.
-struct ConfigSelectorChain::State {
+struct Chain::State {
   State(size_t most_shapes, WarningSink sink)
       : tuned(most_shapes),
         tried_in_vain(most_shapes),
@@ -117,32 +184,12 @@ struct ConfigSelectorChain::State {
         warn(std::move(sink)) {}
 
   std::mutex mutex;
-  std::condition_variable flight_ended;
-  std::map<std::string, std::thread::id> in_flight;  // what is tuned or tried, and by whom
-  std::map<std::thread::id, std::string> waiting;    // threads and the key each waits for
-  detail::RecentMap<AnyConfig> tuned;                // for forbid_reautotune
-  detail::RecentMap<std::string> tried_in_vain;      // keys whose tuning gave nothing, and why
-  detail::RecentMap<std::optional<std::string>> first_runs;  // of stored configs: what failed
+  SingleFlight flights{mutex};
+  RecentMap<AnyConfig> tuned;                        // for forbid_reautotune
+  RecentMap<std::string> tried_in_vain;              // keys whose tuning gave nothing, and why
+  RecentMap<std::optional<std::string>> first_runs;  // of stored configs: what failed
   base::OnceWarnings warn;
   KeyWatch watch;
-
-  // Something that one thread does for all, until the end of this. Unlocks the mutex.
-  class Flight {
-   public:
-    Flight(State& state, std::string what, std::unique_lock<std::mutex>& lock);
-    ~Flight();
-    Flight(const Flight&) = delete;
-    Flight& operator=(const Flight&) = delete;
-
-   private:
-    State& state_;
-    const std::string what_;
-  };
-  // Whether the calling thread does this, or something that its thread waits for: waiting would
-  // never end. With the mutex held.
-  bool waits_for_itself(const std::string& flight) const;
-  // Until some flight has ended.
-  void wait_for(const std::string& flight, std::unique_lock<std::mutex>& lock);
 };
 
-}  // namespace ejk
+}  // namespace ejk::detail

@@ -4,7 +4,7 @@
 
 #include "choose/chain.h"
 
-namespace ejk {
+namespace ejk::detail {
 
 namespace {
 
@@ -47,31 +47,30 @@ void find_nearest(PersistentCache& store, const EntryId& id, Explanation& out) {
 
 }  // namespace
 
-Explanation ConfigSelectorChain::explain(const Invocation& inv, const AnyKernel& kernel) {
+Explanation Chain::explain(const Invocation& inv, const AnyKernel& kernel) {
   Call call(*this, inv, kernel, true);
   Explanation out{call.id.device, call.id.op, call.id.key, call.id.spec, {}, "error", {}, {}, {}};
-  auto ask = [&](std::string_view name, std::optional<Found> found) {
-    const bool tunes = name == "autotune" && call.would_tune;
+  for (const Step& step : steps(call.policy)) {
+    const auto found = (this->*step.ask)(call);
+    const bool tunes = step.tier == "autotune" && call.would_tune;
     const Value config = found ? found->config.config().to_value() : Value();
-    if (found) call.tiers.push_back({std::string(name), true, found->detail, config});
-    else if (tunes) call.tiers.back().answers = true;
-    if (out.origin != "error" || (!found && !tunes)) return;
-    out.origin = name;
+    if (found) call.say({std::string(step.tier), true, found->detail, config});
+    else if (tunes)
+      std::ranges::find(call.tiers, step.tier, &Explanation::Tier::name)->answers = true;
+    if (out.origin != "error" || (!found && !tunes)) continue;
+    out.origin = step.tier;
     out.config = config;
-  };
-  const bool autotune_first = call.policy.cache_miss_fallback == Fallback::autotune;
-  ask("override", from_override(call));
-  ask("overlay", from_overlay(call));
-  ask("memory", from_memory(call));
-  ask("persistent", from_persistent(call));
-  ask(autotune_first ? "autotune" : "heuristics", from_fallback(call, true));
-  ask(autotune_first ? "heuristics" : "autotune", from_fallback(call, false));
+  }
   out.tiers = std::move(call.tiers);
   const bool stored = out.origin == "override" || out.origin == "overlay" ||
                       out.origin == "memory" || out.origin == "persistent";
   if (!stored && options_.persistent) find_nearest(*options_.persistent, call.id, out);
   return out;
 }
+
+}  // namespace ejk::detail
+
+namespace ejk {
 
 std::string Explanation::text() const {
   std::string out = op + " key " + key + " on " + device + "\n";

@@ -11,7 +11,7 @@
 #include "guard/guard.h"
 #include "tune/output_check.h"
 
-namespace ejk {
+namespace ejk::detail {
 namespace {
 
 // What a tuning with more cores knows of this many: of the candidates that took part with fewer
@@ -19,11 +19,11 @@ namespace {
 // still have asked for more. Null if there is none.
 Value best_with_fewer_threads(const Entry& entry) {
   Value best = entry.config;
-  int least = detail::lower_threads(best);
+  int least = lower_threads(best);
   double ratio = 0;
   for (const Measurement& m : entry.candidates) {
     Value config = m.config;
-    const int lowered = detail::lower_threads(config);
+    const int lowered = lower_threads(config);
     const bool measured = m.ratio > 0 && (m.status == "tied" || m.status == "slower");
     if (!measured || lowered > least || (lowered == least && (ratio == 0 || m.ratio >= ratio)))
       continue;
@@ -70,33 +70,33 @@ std::optional<AnyConfig> control_of(const AnyKernel& kernel, const Invocation& i
 std::optional<std::string> failure_in_child(const AnyKernel& kernel, const Invocation& inv,
                                             const AnyConfig& config,
                                             const std::function<bool()>& enough, bool& waited) {
-  using Kind = detail::Finding::Kind;
+  using Kind = Finding::Kind;
   const auto trial = kernel.trial(inv);
   trial->reset();
   std::vector<OutputBytes> untouched = trial->outputs();
-  detail::Guard guard(*trial, {}, enough);
-  std::optional<detail::Finding> right;
+  Guard guard(*trial, {}, enough);
+  std::optional<Finding> right;
   if (const auto control = control_of(kernel, inv)) right = guard.prove(*control);
   else right = guard.reference();
-  detail::Finding finding;
-  guard.run({&config, 1}, [&](size_t, detail::Finding found) {
+  Finding finding;
+  guard.run({&config, 1}, [&](size_t, Finding found) {
     finding = std::move(found);
     return true;
   });
   waited = finding.kind == Kind::waited;
   if (finding.kind != Kind::passed) return finding.why;
   if (!right || right->kind != Kind::passed) return std::nullopt;
-  return detail::Expected(std::move(untouched), std::move(right->outputs),
-                          [&](DType dtype) { return trial->tolerance(dtype); })
+  return Expected(std::move(untouched), std::move(right->outputs),
+                  [&](DType dtype) { return trial->tolerance(dtype); })
       .difference(finding.outputs);
 }
 
 }  // namespace
 
-auto ConfigSelectorChain::check_stored(const Call& call, const Entry& entry, std::string& remark)
+auto Chain::check_stored(const Call& call, const Entry& entry, std::string& remark)
     -> std::optional<Checked> {
   Value stored = entry.config;
-  if (detail::lower_threads(stored) > 0 && (stored = best_with_fewer_threads(entry)).is_null()) {
+  if (lower_threads(stored) > 0 && (stored = best_with_fewer_threads(entry)).is_null()) {
     remark = "asks for more threads than run here";
     return std::nullopt;
   }
@@ -124,17 +124,17 @@ auto ConfigSelectorChain::check_stored(const Call& call, const Entry& entry, std
 
 // Once for all threads. What only waits in a child is believed if it was measured, as it is in a
 // tuning.
-std::optional<std::string> ConfigSelectorChain::failure_of_first_run(const Call& call,
-                                                                     const Entry& entry,
-                                                                     const Checked& config) {
+std::optional<std::string> Chain::failure_of_first_run(const Call& call, const Entry& entry,
+                                                       const Checked& config) {
   const std::string subject = text_of(call.id) + '\n' + stable_json(config.config().to_value());
   std::unique_lock lock(state_->mutex);
-  while (state_->in_flight.contains(subject)) {
-    if (state_->waits_for_itself(subject)) return "this thread is at it (a hook calls the kernel)";
-    state_->wait_for(subject, lock);
+  while (state_->flights.is_on(subject)) {
+    if (state_->flights.waits_for_itself(subject))
+      return "this thread is at it (a hook calls the kernel)";
+    state_->flights.wait_for(subject, lock);
   }
   if (const auto* known = state_->first_runs.find(subject)) return *known;
-  const State::Flight flight(*state_, subject, lock);
+  const SingleFlight::Flight flight(state_->flights, subject, lock);
   const double end = base::seconds_now() + std::max(1., call.policy.budget_seconds);
   const auto enough = [&] {
     return base::seconds_now() > end || (options_.stop != nullptr && options_.stop->load());
@@ -153,4 +153,4 @@ std::optional<std::string> ConfigSelectorChain::failure_of_first_run(const Call&
   return failure;
 }
 
-}  // namespace ejk
+}  // namespace ejk::detail

@@ -846,6 +846,55 @@ TEST_F(Chain, AFailedTuningIsTriedAgainWithNewCandidatesElsewhereOrIfItWasImport
             1);
 }
 
+TEST_F(Chain, AListThatWasGivenAndFailedSaysNothingOfTheKernelsOwn) {
+  std::vector<float> x(8), y(8);
+  const auto fail = [&](const ejk::Executor& executor) {
+    setup.tuner->outcome = ejk::Outcome::failed;
+    EXPECT_THROW(executor.tune_among({{4}}, Show{}, x, y), ejk::Error);
+    setup.tuner->outcome = ejk::Outcome::tuned;
+  };
+  {
+    const ejk::Executor executor(setup.options());
+    fail(executor);
+    EXPECT_EQ(run(executor), 2);
+  }
+  fail(ejk::Executor(setup.options(dir.path())));
+  EXPECT_EQ(run(ejk::Executor(setup.options(dir.path()))), 2);  // as in another process
+}
+
+struct Forgetful {  // its candidates
+  static constexpr std::string_view op_id = "forgetful";
+  struct Config {
+    int block = 1;
+  };
+  int run(const Config& c, std::span<const float>) const { return c.block; }
+  bool is_valid(const Config&, const ejk::Invocation&) const { return true; }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {7}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const {
+    if (forgot) throw std::runtime_error("forgot them");
+    return {{1}, {2}};
+  }
+  static inline bool forgot = false;
+};
+
+TEST_F(Chain, ExplainsThatATuningWhichCannotGoOnServesTheCall) {
+  std::vector<float> x(8);
+  Forgetful::forgot = false;
+  {
+    const ejk::Executor executor(setup.options(dir.path()));
+    ejk::Entry entry = executor.tune(Forgetful{}, x).entry;
+    entry.evidence.complete = false;
+    EXPECT_TRUE(executor.chain().persistent()->put(entry, true));
+  }
+  Forgetful::forgot = true;
+  const ejk::Executor later(setup.options(dir.path()));
+  const auto explained = later.explain(Forgetful{}, x);
+  EXPECT_EQ(explained.origin, "persistent") << explained;
+  EXPECT_EQ(stable_json(explained.config), "{\"block\":2}");
+  EXPECT_EQ(std::ranges::count(explained.tiers, "persistent", &ejk::Explanation::Tier::name), 1);
+  EXPECT_EQ(later(Forgetful{}, x), 2);
+}
+
 struct NoGuess {  // its output is not part of the key
   static constexpr std::string_view op_id = "no_guess";
   struct Config {

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public face of the chain: its options, and the table of warm calls.
+#include <ejk/detail/warm_table.h>
+#include <ejk/record.h>
+#include <ejk/selector.h>
+
+#include "base/warn.h"
+#include "choose/chain.h"
+
+namespace ejk {
+
+ConfigSelectorChain::ConfigSelectorChain(SelectorOptions options)
+    : options_(std::move(options)),
+      warm_(std::make_unique<detail::WarmTable>(options_.most_shapes)) {
+  if (!options_.cache) options_.cache = std::make_shared<ConfigCache>(options_.most_shapes);
+  if (!options_.policy) options_.policy = policy_from_environment();
+  if (!options_.tuner) options_.tuner = std::make_shared<Tuner>();
+  options_.on_warning = base::warnings_to(std::move(options_.on_warning));
+  if (!options_.on_progress) options_.on_progress = progress_from_environment();
+  if (!options_.recording) options_.recording = recording_from_environment();
+  if (options_.policy->validate_backward) salt_ = detail::backward_salt;
+  chain_ = std::make_unique<detail::Chain>(*this, options_, *warm_);
+}
+
+ConfigSelectorChain::~ConfigSelectorChain() = default;
+
+Choice ConfigSelectorChain::choose(const Invocation& inv, const AnyKernel& kernel) {
+  return chain_->choose(inv, kernel);
+}
+
+std::pair<Choice, Entry> ConfigSelectorChain::tune(const Invocation& inv, const AnyKernel& kernel,
+                                                   std::shared_ptr<const CandidateSet> candidates) {
+  return chain_->tune(inv, kernel, std::move(candidates));
+}
+
+std::pair<Choice, Entry> ConfigSelectorChain::resume(const Invocation& inv,
+                                                     const AnyKernel& kernel) {
+  return chain_->resume(inv, kernel);
+}
+
+Explanation ConfigSelectorChain::explain(const Invocation& inv, const AnyKernel& kernel) {
+  return chain_->explain(inv, kernel);
+}
+
+uint64_t ConfigSelectorChain::scoped_salt() const {
+  return policy().validate_backward ? detail::backward_salt : 0;
+}
+
+std::optional<Choice> ConfigSelectorChain::reuse(const detail::WarmEntry& entry) {
+  return chain_->reuse(entry);
+}
+
+}  // namespace ejk
