@@ -79,8 +79,7 @@ Ratios measure(const std::array<const ejk::Executor*, 3>& executors, int calls) 
     recording.push_back(seconds[0][r] / seconds[1][r]);
     same.push_back(seconds[2][r] / seconds[1][r]);
   }
-  return {bench::median(recording), bench::median(same),
-          1e9 * bench::median(seconds[1]) / calls};
+  return {bench::median(recording), bench::median(same), 1e9 * bench::median(seconds[1]) / calls};
 }
 
 }  // namespace
@@ -99,9 +98,10 @@ int main() {
     const std::array<const ejk::Executor*, 3> executors{&recording, &one, &two};
     bench::pin_to_core(0);
     const Ratios touch = measure<Touch>(executors, 5000), small = measure<Small>(executors, 1000);
-    std::printf("almost no work (%.1f ns per call): recording takes %.3f of not recording, "
-                "control %.3f\n",
-                touch.nanoseconds, touch.recording_over_not, touch.not_over_not);
+    std::printf(
+        "almost no work (%.1f ns per call): recording takes %.3f of not recording, "
+        "control %.3f\n",
+        touch.nanoseconds, touch.recording_over_not, touch.not_over_not);
     std::printf("1024 multiply-adds (%.1f ns per call): %.3f, control %.3f\n", small.nanoseconds,
                 small.recording_over_not, small.not_over_not);
     bench::print_json({{"warm_call_recording_over_not", small.recording_over_not},

@@ -40,10 +40,10 @@ inline Case make_attention(const Words& words) {
   const auto block = [](const std::optional<int>& size) {
     return std::to_string(size.value_or(0));
   };
-  const std::string note =
-      "forward " + block(config.fwd.q_blocksize) + " x " + block(config.fwd.kv_blocksize) +
-      ", backward " + block(config.bwd.q_blocksize) + " x " + block(config.bwd.kv_blocksize) +
-      ", threads " + std::to_string(config.threads);
+  const std::string note = "forward " + block(config.fwd.q_blocksize) + " x " +
+                           block(config.fwd.kv_blocksize) + ", backward " +
+                           block(config.bwd.q_blocksize) + " x " + block(config.bwd.kv_blocksize) +
+                           ", threads " + std::to_string(config.threads);
   if (!gradient) return {[=] { kernel.run(config, q, k, v, options); }, note};
   const ejk::Tensor dout = made(q.shape());
   return {[=] {

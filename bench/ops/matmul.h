@@ -50,8 +50,8 @@ Case grouped_case(const Words& words) {
   const ejk::Tensor c = ejk::Tensor::of<float>({rows, n});
   const ejk::Tensor sizes = ejk::Tensor::of<int32_t>({groups});
   for (int64_t i = 0; i < groups; ++i)
-    sizes.data<int32_t>()[i] = static_cast<int32_t>(group_begin(rows, groups, i + 1) -
-                                                    group_begin(rows, groups, i));
+    sizes.data<int32_t>()[i] =
+        static_cast<int32_t>(group_begin(rows, groups, i + 1) - group_begin(rows, groups, i));
   const typename Kernel::Rows va = a.strided<T, 2>();
   const typename Kernel::Matrices vb = b.strided<T, 3>();
   const typename Kernel::Sizes vs = sizes.view<const int32_t, 1>().span();
@@ -65,8 +65,7 @@ Case grouped_case(const Words& words) {
 }
 
 inline Case make_grouped_matmul(const Words& words) {
-  return word(words, 1) == "bf16" ? grouped_case<ejk::BFloat16>(words)
-                                  : grouped_case<float>(words);
+  return word(words, 1) == "bf16" ? grouped_case<ejk::BFloat16>(words) : grouped_case<float>(words);
 }
 
 // c = a b, row-major and packed.

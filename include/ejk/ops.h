@@ -12,8 +12,8 @@
 
 namespace ejk::ops {
 
-// Makes their kernels known by op (ejk/registry.h), for all element types, so that recorded calls of
-// them can be made again and tuned: before autotune_recorded(), autotune_lowered() or
+// Makes their kernels known by op (ejk/registry.h), for all element types, so that recorded calls
+// of them can be made again and tuned: before autotune_recorded(), autotune_lowered() or
 // rebuild_call(). Thread-safe; a second time changes nothing.
 void register_kernels();
 

@@ -50,7 +50,7 @@ struct RecordedCall {
 class Recording {
  public:
   struct Options {
-    size_t most_calls = 10'000;  // in the folder; further ones are not kept
+    size_t most_calls = 10'000;                  // in the folder; further ones are not kept
     std::chrono::milliseconds first_write{300};  // after a new call
     std::chrono::milliseconds interval{10'000};  // between writes of counts
     WarningSink on_warning = {};                 // default: stderr_warnings()

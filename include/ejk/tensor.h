@@ -195,8 +195,8 @@ class Tensor {
     return t;
   }
 
-  // A tensor over elements in CPU memory that `owner` keeps alive; without an owner they must outlive
-  // it and all tensors that share them.
+  // A tensor over elements in CPU memory that `owner` keeps alive; without an owner they must
+  // outlive it and all tensors that share them.
   static Tensor around(const AnyView& elements, std::shared_ptr<void> owner = {});
 
   DType dtype() const noexcept { return dtype_; }

@@ -301,8 +301,12 @@ Value sketch_array(const AnyView& array, bool with_data) {
   if (array.packed()) data = sketch_elements(array);
   else {
     const OutputBytes packed = packed_bytes(array);
-    data = sketch_elements({const_cast<std::byte*>(packed.bytes.data()), array.dtype,
-                            Platform::cpu, array.shape, {}, false});
+    data = sketch_elements({const_cast<std::byte*>(packed.bytes.data()),
+                            array.dtype,
+                            Platform::cpu,
+                            array.shape,
+                            {},
+                            false});
   }
   if (data.is_null()) return out;
   // The same for the same array, another one for another.
@@ -392,8 +396,7 @@ const ArrayRef& RebuiltData::array(const Value& sketch) {
   if (!ref.strides.empty() && dtype_bits(ref.dtype) < 8)
     cannot_rebuild("a strided array of elements smaller than a byte");
 
-  const Extent extent =
-      ref.strides.empty() ? Extent{} : extent_of(ref.shape, ref.strides);
+  const Extent extent = ref.strides.empty() ? Extent{} : extent_of(ref.shape, ref.strides);
   const std::vector<int64_t> block = ref.strides.empty() ? ref.shape : std::vector{extent.elements};
   const size_t limit = memory_of_this_machine() / 4;  // tuning makes copies
   double wanted = static_cast<double>(dtype_bits(ref.dtype)) / 8;

@@ -69,12 +69,13 @@ struct Told {
 };
 
 // One base class per hook, which tells its name.
-#define EJK_VARIANTS(DO, method)                                                  \
-  DO(method)                                                                      \
-  DO(method##_cpu)                                                                \
-  DO(method##_opencl)                                                             \
-  DO(method##_shard_map) DO(method##_shard_map_cpu) DO(method##_shard_map_opencl) \
-      DO(method##_batch) DO(method##_batch_cpu) DO(method##_batch_opencl)
+#define EJK_VARIANTS(DO, method) \
+  DO(method)                     \
+  DO(method##_cpu)               \
+  DO(method##_opencl)            \
+  DO(method##_shard_map)         \
+  DO(method##_shard_map_cpu)     \
+  DO(method##_shard_map_opencl) DO(method##_batch) DO(method##_batch_cpu) DO(method##_batch_opencl)
 #define EJK_RUN_PART(name)                                   \
   template <class X>                                         \
   struct part_##name {                                       \

@@ -160,9 +160,9 @@ TEST_F(CallFaults, WrongTypesRanksAndStridesAreNamedBeforeTheKernelRuns) {
   const auto ints = ejk::Tensor::of<int32_t>({2, 3}), flat = ejk::Tensor::of<float>({6}),
              a = ejk::Tensor::of<float>({3, 2});
   auto c = ejk::Tensor::of<float>({2, 2});
-  EXPECT_THAT(
-      message_of([&] { executor(examples::Matmul{}, ints, a, c); }),
-      AllOf(HasSubstr("[example_matmul] argument 0: given int32[2, 3]"), HasSubstr("needed float32")));
+  EXPECT_THAT(message_of([&] { executor(examples::Matmul{}, ints, a, c); }),
+              AllOf(HasSubstr("[example_matmul] argument 0: given int32[2, 3]"),
+                    HasSubstr("needed float32")));
   EXPECT_THAT(message_of([&] { executor(examples::Matmul{}, flat, a, c); }),
               HasSubstr("its rank differs"));
   EXPECT_THAT(message_of([&] {

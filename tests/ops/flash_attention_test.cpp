@@ -23,8 +23,6 @@ using ops_test::refusal;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-
-
 struct Inputs {
   Tensor q, k, v;
   Inputs(int64_t batch, int64_t queries, int64_t keys, int64_t heads, int64_t kv_heads, int64_t dim)
@@ -39,7 +37,6 @@ struct Inputs {
     return FlashAttention{}.reference(q, k, v, options);
   }
 };
-
 
 TEST(FlashAttention, WeighsTwoValuesAsSoftmaxDoes) {
   const Tensor q = Tensor::of<float>({1, 1, 1, 1}, std::vector<float>{1});
@@ -186,8 +183,7 @@ TEST(FlashAttention, InfiniteLogitsGiveWhatSoftmaxGives) {
 
 TEST(FlashAttention, WritesIntoStridedMemoryAndOnlyThere) {
   const Inputs in(2, 10, 12, 2, 1, 6);
-  for (const std::vector<int>& order :
-       {std::vector<int>{0, 2, 1, 3}, {3, 2, 1, 0}, {0, 1, 2, 3}}) {
+  for (const std::vector<int>& order : {std::vector<int>{0, 2, 1, 3}, {3, 2, 1, 0}, {0, 1, 2, 3}}) {
     std::vector<int64_t> shape(4);
     for (size_t i = 0; i < 4; ++i) shape[static_cast<size_t>(order[i])] = in.q.shape()[i];
     const Tensor memory = Tensor::of<float>(shape);

@@ -116,8 +116,8 @@ TEST(LayerNorm, NothingIsDoneWhereThereIsNothing) {
     Matrix<float> x(r, c), line(1, c), out(r, c);
     const auto [y, residuals] =
         kernel.fwd_with_residuals({}, x.in(), line.line(), line.line(), 1e-5f, out.view());
-    const auto [dx, dweight, dbias] = kernel.vjp({}, residuals, x.in(), x.in(), line.line(),
-                                                 line.line(), 1e-5f, out.view());
+    const auto [dx, dweight, dbias] =
+        kernel.vjp({}, residuals, x.in(), x.in(), line.line(), line.line(), 1e-5f, out.view());
     EXPECT_EQ(dx.shape(), (std::vector<int64_t>{r, c}));
     for (int64_t i = 0; i < c; ++i) EXPECT_EQ(dweight->data<float>()[i], 0);
     EXPECT_EQ(dbias->shape(), std::vector<int64_t>{c});
@@ -135,14 +135,11 @@ TEST(LayerNorm, AnOutputMayBeTheInputItself) {
 
 TEST(LayerNorm, WhatDoesNotFitIsRefused) {
   Matrix<float> x(4, 6), bias(1, 5), out(4, 6);
-  EXPECT_EQ(refusal([&] {
-              LayerNorm<float>{}.run({}, x.in(), {}, bias.line(), 1e-5f, out.view());
-            }),
-            "[layer_norm] given x[4, 6], bias[5], out[4, 6]; needed: x[rows, columns], "
-            "bias[columns], out[rows, columns]");
-  EXPECT_THAT(refusal([&] {
-                LayerNorm<float>{}.run({}, x.in(), {}, x.line(), 1e-5f, x.view());
-              }),
+  EXPECT_EQ(
+      refusal([&] { LayerNorm<float>{}.run({}, x.in(), {}, bias.line(), 1e-5f, out.view()); }),
+      "[layer_norm] given x[4, 6], bias[5], out[4, 6]; needed: x[rows, columns], "
+      "bias[columns], out[rows, columns]");
+  EXPECT_THAT(refusal([&] { LayerNorm<float>{}.run({}, x.in(), {}, x.line(), 1e-5f, x.view()); }),
               HasSubstr("an out that overlaps bias"));
   EXPECT_THAT(refusal([&] {
                 layer_norm(Tensor::of<float>({3, 2}), {}, Tensor::of<BFloat16>({2}));

@@ -31,7 +31,8 @@ Tensor tensor(DType dtype, std::vector<int64_t> shape) {
   const Tensor wide = normals(std::move(shape), 1);
   if (dtype == DType::float32) return wide;
   Tensor out = Tensor::of<BFloat16>(wide.shape());
-  for (int64_t i = 0; i < out.size(); ++i) out.data<BFloat16>()[i] = BFloat16(wide.data<float>()[i]);
+  for (int64_t i = 0; i < out.size(); ++i)
+    out.data<BFloat16>()[i] = BFloat16(wide.data<float>()[i]);
   return out;
 }
 
@@ -110,9 +111,8 @@ TEST_F(Registered, RecordedCallsAreTunedForTheProgramThatMadeThem) {
   options.policy = ejk::AutotunePolicy{.allow_autotune = false};
   const ejk::Executor program(options);
   const Tensor x = normals({3, 8}, 1), out = Tensor::of<float>({3, 8});
-  const auto choice =
-      program.choose_config(ejk::ops::Softmax<float>{}, x.strided<float, 2>(), 0.5f,
-                            out.strided<float, 2>());
+  const auto choice = program.choose_config(ejk::ops::Softmax<float>{}, x.strided<float, 2>(), 0.5f,
+                                            out.strided<float, 2>());
   EXPECT_EQ(choice.origin, ejk::Origin::persistent);
 }
 

@@ -101,8 +101,8 @@ TEST(RmsNorm, SquaresMayLeaveTheRangeOfFloat) {
 TEST(RmsNorm, NothingIsDoneWhereThereIsNothing) {
   for (auto [r, c] : {std::pair<int64_t, int64_t>{0, 5}, {5, 0}, {0, 0}}) {
     Matrix<float> x(r, c), weight(1, c), out(r, c);
-    const auto [y, pull] = guessing().vjp(RmsNorm<float>{}, x.in(), std::optional(weight.line()),
-                                          1e-5f, out.view());
+    const auto [y, pull] =
+        guessing().vjp(RmsNorm<float>{}, x.in(), std::optional(weight.line()), 1e-5f, out.view());
     const auto [dx, dweight] = pull(x.in());
     EXPECT_EQ(dx.shape(), (std::vector<int64_t>{r, c}));
     ASSERT_TRUE(dweight.has_value());
@@ -177,8 +177,8 @@ TEST(RmsNorm, GradientsDoNotDependOnThreads) {
     EXPECT_TRUE(same_bits(*dweight, *other_weight));
   }
   EXPECT_THAT(refusal([&] {
-                const auto [y, pull] = guessing().vjp(RmsNorm<float>{}, x.in(), std::nullopt, 1e-5f,
-                                                      out.view());
+                const auto [y, pull] =
+                    guessing().vjp(RmsNorm<float>{}, x.in(), std::nullopt, 1e-5f, out.view());
                 static_cast<void>(pull(weight.in()));
               }),
               StartsWith("[rms_norm] given x[150, 33], dy[1, 33]; needed: "));
@@ -212,7 +212,9 @@ TEST(RmsNorm, TensorsOfAnyRankGoThroughTheDefaultExecutor) {
   EXPECT_THAT(refusal([&] { rms_norm(x, Tensor::of<float>({4})); }),
               StartsWith("[rms_norm] given x[2, 3, 4, 5] of float32, weight[4] of float32; needed: "
                          "weight[5] of float32"));
-  EXPECT_THAT(refusal([&] { rms_norm(Tensor::of<double>({2, 2})); }),
+  EXPECT_THAT(refusal([&] {
+                rms_norm(Tensor::of<double>({2, 2}));
+              }),
               StartsWith("[rms_norm] given x of float64; needed: float32 or bfloat16"));
   EXPECT_THAT(refusal([&] { rms_norm(Tensor::of<float>({})); }),
               StartsWith("[rms_norm] given x of rank 0"));
@@ -240,8 +242,8 @@ TEST(RmsNorm, ATuningFindsEveryCandidateRight) {
   rows::Random random(7);
   Matrix<float> x(40, 96), weight(1, 96), out(40, 96);
   x.fill_normal(random), weight.fill_normal(random);
-  const auto tuned = executor.tune(RmsNorm<float>{}, x.in(), std::optional(weight.line()), 1e-5f,
-                                   out.view());
+  const auto tuned =
+      executor.tune(RmsNorm<float>{}, x.in(), std::optional(weight.line()), 1e-5f, out.view());
   EXPECT_GE(tuned.entry.candidates.size(), 2u);
   for (const Measurement& m : tuned.entry.candidates) EXPECT_NE(m.status, "rejected") << m.why;
 }

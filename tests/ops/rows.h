@@ -30,8 +30,7 @@ class Matrix {
     const int64_t row_reach = std::max<int64_t>(rows - 1, 0) * row_stride;
     const int64_t column_reach = std::max<int64_t>(columns - 1, 0) * column_stride;
     const int64_t low = std::min<int64_t>(row_reach, 0) + std::min<int64_t>(column_reach, 0);
-    const int64_t size =
-        rows * columns == 0 ? 0 : std::abs(row_reach) + std::abs(column_reach) + 1;
+    const int64_t size = rows * columns == 0 ? 0 : std::abs(row_reach) + std::abs(column_reach) + 1;
     void* memory = nullptr;
     const auto bytes = static_cast<size_t>(offset + size) * sizeof(T);
     if (posix_memalign(&memory, 64, bytes) != 0) std::abort();

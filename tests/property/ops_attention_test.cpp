@@ -128,8 +128,7 @@ TEST_P(OnEveryInstructionSet, FlashDoesNotDependOnTheNumberOfThreads) {
       c.config.threads = threads;
       const FlashAttention kernel;
       const auto [out, residuals] = kernel.fwd_with_residuals(c.config, c.q, c.k, c.v, c.options);
-      const auto [dq, dk, dv] =
-          kernel.vjp(c.config, residuals, out, out, c.q, c.k, c.v, c.options);
+      const auto [dq, dk, dv] = kernel.vjp(c.config, residuals, out, out, c.q, c.k, c.v, c.options);
       const std::vector<std::vector<float>> all{values(out), values(dq), values(dk), values(dv)};
       if (threads == 1) first = all;
       else ASSERT_EQ(all, first) << "seed " << seed << ", " << threads << " threads: " << c.text();

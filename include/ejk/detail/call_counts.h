@@ -46,8 +46,8 @@ class CallTimer {
   ~CallTimer() {
     const auto spent = std::chrono::steady_clock::now() - start_;
     // Asked for again: what ran may have made the thread's counters move.
-    call_count(record_).add_time(static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()));
+    call_count(record_).add_time(
+        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()));
   }
   CallTimer(const CallTimer&) = delete;
 

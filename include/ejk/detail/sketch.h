@@ -113,8 +113,8 @@ P rebuild(const Value& sketch, RebuiltData& data) {
     copy_elements(array.any(), out.any());
     return out;
   } else if constexpr (is_array_vector<P>) {
-    const auto line = ArrayTarget<std::span<typename P::value_type>>::make(
-        nowhere, data.array(sketch).any());
+    const auto line =
+        ArrayTarget<std::span<typename P::value_type>>::make(nowhere, data.array(sketch).any());
     return P(line.begin(), line.end());
   } else if constexpr (std::same_as<P, Half> || std::same_as<P, BFloat16>)
     return P(static_cast<float>(sketch.as_double()));

@@ -35,8 +35,8 @@ Tensor over_last_axis(std::string_view op, const Tensor& x, const F& f) {
   if (x.rank() == 0) refuse(op, "x of rank 0", "x with at least one axis");
   Tensor out(x.dtype(), x.shape());
   const int64_t columns = x.shape().back();
-  const int64_t rows = std::accumulate(x.shape().begin(), x.shape().end() - 1, int64_t{1},
-                                       std::multiplies<>());
+  const int64_t rows =
+      std::accumulate(x.shape().begin(), x.shape().end() - 1, int64_t{1}, std::multiplies<>());
   const std::optional<int64_t> stride = row_stride(x);
   const Tensor from = stride ? x : x.clone();
   const auto call = [&]<class T>(T) {
@@ -46,8 +46,7 @@ Tensor over_last_axis(std::string_view op, const Tensor& x, const F& f) {
   };
   if (x.dtype() == DType::float32) call(float{});
   else if (x.dtype() == DType::bfloat16) call(BFloat16{});
-  else
-    refuse(op, fmt::format("x of {}", dtype_name(x.dtype())), "float32 or bfloat16");
+  else refuse(op, fmt::format("x of {}", dtype_name(x.dtype())), "float32 or bfloat16");
   return out;
 }
 

@@ -48,8 +48,7 @@ void check_rows(std::string_view op, const StridedView<const T, 2>& x,
     given += fmt::format(", {}[{}]", name, line->size());
     needed += fmt::format(", {}[columns]", name);
   }
-  if (!fits)
-    refuse(op, given + ", out" + shape_text(out.shape), needed + ", out[rows, columns]");
+  if (!fits) refuse(op, given + ", out" + shape_text(out.shape), needed + ", out[rows, columns]");
   if (overlaps_itself(out))
     refuse(op, "out with strides " + shape_text(out.strides) + ", whose elements share memory",
            "an out whose elements are apart");

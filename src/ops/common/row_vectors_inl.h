@@ -184,7 +184,8 @@ HWY_INLINE Sum fold(int64_t columns, const Sum& start, Step step, Join join, Ahe
     step(at_column<At>(column + 3 * n), d);
   }
   fetch_rows(column, ahead...);
-  walk<At>(columns, [&](auto at) HWY_ATTR { step(at, a); }, column);
+  walk<At>(
+      columns, [&](auto at) HWY_ATTR { step(at, a); }, column);
   join(a, b);
   join(c, d);
   join(a, c);

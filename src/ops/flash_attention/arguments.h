@@ -28,8 +28,7 @@ inline void check_attention_dtype(std::string_view op, const Tensor& q, const Te
                                   const Tensor& v) {
   if ((q.dtype() != DType::float32 && q.dtype() != DType::bfloat16) || k.dtype() != q.dtype() ||
       v.dtype() != q.dtype())
-    refuse(op,
-           fmt::format("{}, {}, {}", described("q", q), described("k", k), described("v", v)),
+    refuse(op, fmt::format("{}, {}, {}", described("q", q), described("k", k), described("v", v)),
            "all three float32 or all three bfloat16");
 }
 

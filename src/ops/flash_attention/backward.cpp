@@ -242,12 +242,12 @@ class HeadGradient {
   const Gradient& g_;
   const AttentionProblem& p_;
   int64_t panels_, panels_in_block_, keys_in_block_, step_, block_width_;
-  AlignedFloats q_rows_, g_rows_;         // [queries][step]: q and the cotangent
-  AlignedFloats q_, cotangent_, dq_;      // the same and dq, transposed: panels of [dim][width]
-  AlignedFloats lse_, delta_;             // [queries]
-  AlignedFloats row_, rows_;              // one row, rows of a panel
-  AlignedFloats keys_, values_, dk_, dv_; // [keys of a block][step]
-  AlignedFloats weights_, change_;        // [keys of a block][queries of a block]
+  AlignedFloats q_rows_, g_rows_;             // [queries][step]: q and the cotangent
+  AlignedFloats q_, cotangent_, dq_;          // the same and dq, transposed: panels of [dim][width]
+  AlignedFloats lse_, delta_;                 // [queries]
+  AlignedFloats row_, rows_;                  // one row, rows of a panel
+  AlignedFloats keys_, values_, dk_, dv_;     // [keys of a block][step]
+  AlignedFloats weights_, change_;            // [keys of a block][queries of a block]
   Aligned<int32_t> begin_, end_;              // [queries]: the keys that each sees
   std::vector<KeyRange> seen_, seen_by_all_;  // by any query of a panel, by all of them
   int64_t batch_ = 0, head_ = 0, kv_head_ = 0;
@@ -310,8 +310,8 @@ void attention_backward(const AttentionProblem& problem, int q_block, int k_bloc
     const int64_t size = problem.batch * problem.heads * problem.keys * problem.dim;
     shared_dk = floats(size), shared_dv = floats(size);
   }
-  const Gradient gradient{problem, q_block, k_block, out, lse, dout, dq, dk, dv,
-                          shared_dk.get(), shared_dv.get()};
+  const Gradient gradient{problem, q_block,         k_block,        out, lse, dout, dq, dk,
+                          dv,      shared_dk.get(), shared_dv.get()};
   HWY_DYNAMIC_DISPATCH(backward)(gradient, threads);
   if (shared_dk) HWY_DYNAMIC_DISPATCH(add_up_heads)(gradient, threads);
 }

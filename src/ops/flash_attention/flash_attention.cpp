@@ -113,8 +113,7 @@ Tensor FlashAttention::run(const Config& config, const Tensor& q, const Tensor& 
 }
 
 void FlashAttention::write(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
-                           const AnyView& out, const AttentionOptions& options,
-                           float* lse) const {
+                           const AnyView& out, const AttentionOptions& options, float* lse) const {
   const Call call(q, k, v, options);
   if (out.dtype != q.dtype() || !std::ranges::equal(out.shape, q.shape()))
     refuse(op, fmt::format("{}, {}", described("q", q), described("out", out)),
@@ -153,12 +152,9 @@ std::pair<Tensor, FlashAttention::Residuals> FlashAttention::fwd_with_residuals(
   return {std::move(out), std::move(residuals)};
 }
 
-std::tuple<Tensor, Tensor, Tensor> FlashAttention::vjp(const Config& config,
-                                                       const Residuals& residuals,
-                                                       const Tensor& out, const Tensor& dout,
-                                                       const Tensor& q, const Tensor& k,
-                                                       const Tensor& v,
-                                                       const AttentionOptions& options) const {
+std::tuple<Tensor, Tensor, Tensor> FlashAttention::vjp(
+    const Config& config, const Residuals& residuals, const Tensor& out, const Tensor& dout,
+    const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) const {
   const Call call(q, k, v, options);
   if (dout.dtype() != out.dtype() || dout.shape() != out.shape())
     refuse(op, fmt::format("{}, {}", described("out", out), described("dout", dout)),

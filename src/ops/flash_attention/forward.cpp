@@ -89,10 +89,10 @@ class HeadRows {
 struct Tile {
   int64_t first = 0, count = 0;  // of the rows of the block
   int64_t vectors = 0;
-  KeyRange seen;  // by any of them
-  float *q, *out;  // [dim][width]
-  float *max, *sum, *factors;  // [width]
-  int32_t *begin, *end;        // [width]: the keys that each sees
+  KeyRange seen;                         // by any of them
+  float *q, *out;                        // [dim][width]
+  float *max, *sum, *factors;            // [width]
+  int32_t *begin, *end;                  // [width]: the keys that each sees
   int64_t fully_from = 0, fully_to = 0;  // keys that all of them see
 };
 
@@ -105,8 +105,7 @@ class Forward {
         lse_(lse),
         k_block_(std::min(k_block, std::max<int64_t>(problem.keys, 1))) {
     const int64_t group = p_.heads_per_kv_head();
-    q_block_ = std::min(round_up(q_block, vector_size),
-                        round_up(p_.queries * group, vector_size));
+    q_block_ = std::min(round_up(q_block, vector_size), round_up(p_.queries * group, vector_size));
     if (p_.queries < q_block_) {
       heads_in_block_ = std::min(group, q_block_ / p_.queries);
       blocks_per_head_ = 1;
@@ -271,8 +270,7 @@ class Forward {
       if (p_.softcap != 0) cap(count * Vectors);
       if (masked) hide<Vectors>(tile, range);
       softmax<Vectors>(tile, count);
-      if (masked && !values_.finite(kb))
-        add_seen_values<Vectors>(tile, range, values);
+      if (masked && !values_.finite(kb)) add_seen_values<Vectors>(tile, range, values);
       else
         multiply<Vectors, Left::columns, Into::scale_and_add>(values, values_.step, logits_.get(),
                                                               width, count, tile.out, width, p_.dim,
@@ -293,8 +291,7 @@ class Forward {
       const F32 d;
       float* at = logits_.get();
       for (int64_t key = range.begin; key < range.end; ++key)
-        for (int64_t c = 0; c < Vectors * vector_size;
-             c += vector_size, at += vector_size)
+        for (int64_t c = 0; c < Vectors * vector_size; c += vector_size, at += vector_size)
           hn::Store(hn::IfThenElse(sees(tile.begin + c, tile.end + c, key), hn::Load(d, at),
                                    hn::Set(d, minus_infinity)),
                     d, at);

@@ -59,8 +59,8 @@ HWY_INLINE void multiply_tile(const float* HWY_RESTRICT left, int64_t left_step,
       V32 result = sum[r][j];
       if constexpr (I == Into::add) result = hn::Add(hn::LoadU(d, to), result);
       if constexpr (I == Into::scale_and_add)
-        result = hn::MulAdd(hn::LoadU(d, to),
-                            hn::LoadU(d, factors + j * static_cast<int>(lanes)), result);
+        result = hn::MulAdd(hn::LoadU(d, to), hn::LoadU(d, factors + j * static_cast<int>(lanes)),
+                            result);
       hn::StoreU(result, d, to);
     }
 }

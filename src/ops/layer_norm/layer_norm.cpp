@@ -114,8 +114,7 @@ struct Normalised {
 
 // One row after the other.
 template <class T>
-HWY_INLINE void layer_norm_rows_in_turn(const LayerNormRows<T>& rows, int64_t first,
-                                        int64_t last) {
+HWY_INLINE void layer_norm_rows_in_turn(const LayerNormRows<T>& rows, int64_t first, int64_t last) {
   const T *weight = rows.weight, *bias = rows.bias;
   for (int64_t row = first; row < last; ++row) {
     const T* x = rows.x[row];
@@ -151,9 +150,7 @@ HWY_NOINLINE EJK_FLATTEN void layer_norm_rows_ahead(const LayerNormRows<T>& rows
                                                     int64_t last) {
   const T *weight = rows.weight, *bias = rows.bias;
   const int64_t columns = rows.columns;
-  const auto x_of = [&](int64_t row) HWY_ATTR {
-    return rows.x.in_place(std::min(row, last - 1));
-  };
+  const auto x_of = [&](int64_t row) HWY_ATTR { return rows.x.in_place(std::min(row, last - 1)); };
   RowMoments moments = moments_of_row(x_of(first), columns, rows.eps);
   float near_mean = near_mean_of(x_of(first + 1), columns);
   for (int64_t row = first; row < last; ++row) {
@@ -193,8 +190,7 @@ HWY_NOINLINE EJK_FLATTEN void layer_norm_rows_ahead(const LayerNormRows<T>& rows
 template <class T>
 HWY_INLINE void layer_norm_rows(const LayerNormRows<T>& rows, int64_t first, int64_t last) {
   if (first == last) return;
-  if (can_stream_ahead(rows))
-    layer_norm_rows_ahead(rows, first, last);
+  if (can_stream_ahead(rows)) layer_norm_rows_ahead(rows, first, last);
   else layer_norm_rows_in_turn(rows, first, last);
   if (rows.streamed) hwy::FlushStream();
 }
@@ -230,9 +226,8 @@ HWY_INLINE void layer_norm_gradient_rows(const LayerNormGradientRows<T>& rows, i
         at.put(hn::MulAdd(at(dy), normalised(at(x)), at(rows.dweight)), rows.dweight);
       });
     if (rows.dbias != nullptr)
-      walk(rows.columns, [&](auto at) HWY_ATTR {
-        at.put(hn::Add(at(dy), at(rows.dbias)), rows.dbias);
-      });
+      walk(rows.columns,
+           [&](auto at) HWY_ATTR { at.put(hn::Add(at(dy), at(rows.dbias)), rows.dbias); });
     const auto write = [&](auto at) HWY_ATTR {
       const Vector centred = hn::Sub(g(at), mean_g);
       at.put(hn::Mul(normalised.scale, hn::NegMulAdd(normalised(at(x)), mean_gx, centred)), dx);

@@ -78,8 +78,7 @@ HWY_INLINE void rms_norm_rows_in_turn(const RmsNormRows<T>& rows, int64_t first,
   for (int64_t row = first; row < last; ++row) {
     const T* x = rows.x[row];
     T* out = rows.out[row];
-    const float scale =
-        scale_of(x, rows.columns, sum_of_squares(x, rows.columns), rows.eps);
+    const float scale = scale_of(x, rows.columns, sum_of_squares(x, rows.columns), rows.eps);
     if (rows.scales != nullptr) rows.scales[row] = scale;
     const T* soon = rows.ahead ? rows.x.next(row) : x;  // to ask for x again costs nothing
     const auto write = [&](auto at) HWY_ATTR {
@@ -129,8 +128,7 @@ HWY_NOINLINE EJK_FLATTEN void rms_norm_rows_ahead(const RmsNormRows<T>& rows, in
 template <class T>
 HWY_INLINE void rms_norm_rows(const RmsNormRows<T>& rows, int64_t first, int64_t last) {
   if (first == last) return;
-  if (can_stream_ahead(rows))
-    rms_norm_rows_ahead(rows, first, last);
+  if (can_stream_ahead(rows)) rms_norm_rows_ahead(rows, first, last);
   else rms_norm_rows_in_turn(rows, first, last);
   if (rows.streamed) hwy::FlushStream();
 }
@@ -317,11 +315,11 @@ template struct RmsNorm<float>;
 template struct RmsNorm<BFloat16>;
 
 Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, float eps) {
-  return over_last_axis(op, x, [&]<class T>(const StridedView<const T, 2>& rows,
-                                            const StridedView<T, 2>& out) {
-    const ColumnTensor<T> per_column(op, "weight", x, weight);
-    default_executor()(RmsNorm<T>{}, rows, per_column.line(), eps, out);
-  });
+  return over_last_axis(
+      op, x, [&]<class T>(const StridedView<const T, 2>& rows, const StridedView<T, 2>& out) {
+        const ColumnTensor<T> per_column(op, "weight", x, weight);
+        default_executor()(RmsNorm<T>{}, rows, per_column.line(), eps, out);
+      });
 }
 
 }  // namespace ejk::ops

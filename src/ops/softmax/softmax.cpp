@@ -163,9 +163,8 @@ HWY_INLINE void softmax_gradient_rows(const SoftmaxGradientRows<T>& rows, int64_
   for (int64_t row = first; row < last; ++row) {
     const T *y = rows.y[row], *dy = rows.dy[row];
     T* dx = rows.dx[row];
-    const Vector total = all(sum(rows.columns, [&](auto at, Vector s) HWY_ATTR {
-      return hn::MulAdd(at(dy), at(y), s);
-    }));
+    const Vector total = all(sum(
+        rows.columns, [&](auto at, Vector s) HWY_ATTR { return hn::MulAdd(at(dy), at(y), s); }));
     const auto write = [&](auto at) HWY_ATTR {
       at.put(hn::Mul(hn::Mul(scale, at(y)), hn::Sub(at(dy), total)), dx);
     };
@@ -185,8 +184,7 @@ void softmax_bf16(const SoftmaxRows<BFloat16>& rows, int64_t first, int64_t last
 void softmax_gradient_f32(const SoftmaxGradientRows<float>& rows, int64_t first, int64_t last) {
   softmax_gradient_rows(rows, first, last);
 }
-void softmax_gradient_bf16(const SoftmaxGradientRows<BFloat16>& rows, int64_t first,
-                           int64_t last) {
+void softmax_gradient_bf16(const SoftmaxGradientRows<BFloat16>& rows, int64_t first, int64_t last) {
   softmax_gradient_rows(rows, first, last);
 }
 
