@@ -13,6 +13,7 @@
 
 #include <ejk/tuner.h>
 
+#include "base/shuffle.h"
 #include "harness.h"
 #include "tune/sample.h"
 #include "tune/statistics.h"
@@ -102,7 +103,7 @@ inline Comparison compare(ejk::Trial& trial, const ejk::AnyConfig& first,
   std::mt19937_64 random(1);
   const double stop = seconds() + budget_seconds;
   for (int r = 0; r < least_rounds || (r < most_rounds && seconds() < stop); ++r)
-    for (size_t i : shuffled(turns.size(), random))
+    for (size_t i : ejk::base::shuffled(turns.size(), random))
       taken[i].push_back(sampler.take(*turns[i], sampling).seconds);
   const auto over = [&](size_t a, size_t b) {
     return median_interval(paired_ratios(taken[a], taken[b]), confidence);

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "../tests/replay.h"
+#include "base/shuffle.h"
 #include "harness.h"
 #include "recorded.h"
 #include "tune/decide.h"
@@ -75,7 +76,7 @@ class ReplayedRaces {
   static bool race(const replay::Trace& trace, size_t first, int gap, std::mt19937_64& random,
                    std::vector<double>& rounds) {
     const size_t candidates = std::min(most_candidates, trace.columns());
-    std::vector<size_t> columns = ejk::detail::shuffled(trace.columns(), random);
+    std::vector<size_t> columns = ejk::base::shuffled(trace.columns(), random);
     columns.resize(candidates);
     const size_t best = gap == 0 ? 0 : random() % candidates;
     std::vector<double> factors(candidates, 1 + gap / 100.);

@@ -77,7 +77,7 @@ void enter(FullRace& race, const TuneTask& task) {
 
 void run_round(FullRace& race, ejk::Trial& trial, std::mt19937_64& random) {
   Sampler sampler = bench::sampler_of(trial);
-  for (size_t i : shuffled(race.entrants.size(), random)) {
+  for (size_t i : ejk::base::shuffled(race.entrants.size(), random)) {
     Entrant& e = race.entrants[i];
     race.sampling.repeats = e.repeats;
     e.seconds.push_back(sampler.take(e.config, race.sampling).seconds);

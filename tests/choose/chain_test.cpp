@@ -847,7 +847,6 @@ TEST_F(Chain, AFailedTuningIsTriedAgainWithNewCandidatesElsewhereOrIfItWasImport
 }
 
 TEST_F(Chain, AListThatWasGivenAndFailedSaysNothingOfTheKernelsOwn) {
-  std::vector<float> x(8), y(8);
   const auto fail = [&](const ejk::Executor& executor) {
     setup.tuner->outcome = ejk::Outcome::failed;
     EXPECT_THROW(executor.tune_among({{4}}, Show{}, x, y), ejk::Error);
@@ -878,7 +877,6 @@ struct Forgetful {  // its candidates
 };
 
 TEST_F(Chain, ExplainsThatATuningWhichCannotGoOnServesTheCall) {
-  std::vector<float> x(8);
   Forgetful::forgot = false;
   {
     const ejk::Executor executor(setup.options(dir.path()));

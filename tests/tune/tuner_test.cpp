@@ -15,6 +15,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/shuffle.h"
 #include "replay.h"
 #include "tune/output_check.h"
 #include "tune/statistics.h"
@@ -662,9 +663,9 @@ TEST(Statistics, MissingRoundsAreLeftOutOfPairs) {
 
 TEST(Statistics, ShufflesAreTheSameForTheSameSeed) {
   std::mt19937_64 a(7), b(7);
-  const std::vector<size_t> once = detail::shuffled(20, a);
-  EXPECT_EQ(once, detail::shuffled(20, b));
-  EXPECT_NE(once, detail::shuffled(20, a));
+  const std::vector<size_t> once = ejk::base::shuffled(20, a);
+  EXPECT_EQ(once, ejk::base::shuffled(20, b));
+  EXPECT_NE(once, ejk::base::shuffled(20, a));
   EXPECT_EQ(std::set<size_t>(once.begin(), once.end()).size(), 20u);
 }
 
