@@ -20,12 +20,11 @@ def vmap_with_config(executor: Any, kernel: Any = None, in_axes: Any = 0) -> Cal
     """
     executor, kernel = _told_apart("vmap_with_config", executor, kernel)
 
-    def batched(*args, **kwargs):
+    def batched(*args, **named):
         jax = _jax.required()
         axes = _axes("vmap_with_config", in_axes, args)
-        cfg = kwargs.pop("cfg", None)
-        if cfg is None:
-            cfg = executor.choose_config(kernel, *_first(jax, args, axes), **kwargs)
+        cfg = executor.choose_config(kernel, *_first(jax, args, axes), **named)
+        kwargs = {name: value for name, value in named.items() if name not in ("cfg", "_cfg")}
 
         def one(*element):
             return executor(kernel, *element, cfg=cfg, **kwargs)
@@ -45,12 +44,11 @@ def pmap_with_config(
     executor, kernel = _told_apart("pmap_with_config", executor, kernel)
     mapped = {}
 
-    def parallel(*args, **kwargs):
+    def parallel(*args, **named):
         jax = _jax.required()
         axes = _axes("pmap_with_config", in_axes, args)
-        cfg = kwargs.pop("cfg", None)
-        if cfg is None:
-            cfg = executor.choose_config(kernel, *_first(jax, args, axes), **kwargs)
+        cfg = executor.choose_config(kernel, *_first(jax, args, axes), **named)
+        kwargs = {name: value for name, value in named.items() if name not in ("cfg", "_cfg")}
 
         def one(*element):
             return executor(kernel, *element, cfg=cfg, **kwargs)

@@ -15,6 +15,7 @@ from ejk.ops.core.call import untraceable
 from ejk.ops.core.function import Arguments, arguments_of, function_of, name_for_profilers
 from ejk.ops.core.kernel import Invocation, Kernel, describe, op_of
 from ejk.ops.core.types import AnyCfg, AnyOut, Cfg, Out
+from ejk.ops.execution.options import Options
 from ejk.ops.utils.fingerprint import get_device_platform
 
 
@@ -41,7 +42,7 @@ class Compiled(Protocol[Cfg, Out]):
 class Executor(_core.Dispatcher, Generic[Cfg, Out]):
     """`executor(kernel, *args, cfg=None, **kwargs)` runs a kernel.
 
-    The config is `cfg`, or what `chooser` finds. The kernel's method for the platform runs jitted, with
+    The config is `cfg` (or `_cfg`), or what `chooser` finds. The kernel's method for the platform runs jitted, with
     the kernel's own gradients if it has some; what it computes carries a label ($EJKERNEL_OPS_STAMP: hash,
     json or none). With method="shard_map" it runs over `mesh`, with `in_specs` and `out_specs`. The second
     call with arguments of the same types and shapes costs little more than the jitted function itself.
@@ -60,21 +61,21 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
 
         def __call__(self, kernel: Kernel[Any, AnyOut], *args: Any, **kwargs: Any) -> AnyOut: ...
 
-    def choose_config(self, kernel: Kernel[AnyCfg, Any], *args: Any, cfg: AnyCfg | None = None, **kwargs: Any) -> AnyCfg:
+    def choose_config(self, kernel: Kernel[AnyCfg, Any], *args: Any, **named: Any) -> AnyCfg:
         """The config that a call would run with, without running it."""
-        inv = self._invocation(kernel, args, kwargs, cfg=cfg)
-        return self.chooser.choose(inv, kernel)
+        return self.chooser.choose(self._invocation(kernel, args, named), kernel)
 
     def compile(
-        self, kernel: Kernel[AnyCfg, AnyOut], *example_args: Any, cfg: AnyCfg | None = None, **example_kwargs: Any
+        self, kernel: Kernel[AnyCfg, AnyOut], *example_args: Any, **example_named: Any
     ) -> Compiled[AnyCfg, AnyOut]:
         """A jitted function with the config that fits the example arguments, whatever it is called with.
 
         What is no array may be left out or changed when it is called; a named argument of the example is
         the default of such an argument. `lower` is that of the jitted function, `config` is the config.
         """
-        inv = self._invocation(kernel, example_args, example_kwargs, cfg=cfg)
-        config = cfg if cfg is not None else self.chooser.choose(inv, kernel)
+        inv = self._invocation(kernel, example_args, example_named)
+        config = inv.override_cfg if inv.override_cfg is not None else self.chooser.choose(inv, kernel)
+        example_kwargs = Options.taken_from(kernel, example_named)[1]
 
         def target_and_arrays(args, kwargs):
             arguments = Arguments(*_prepared(kernel, args, example_kwargs | kwargs))
@@ -91,35 +92,22 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         compiled.config, compiled.lower = config, lower
         return compiled
 
-    def explain(self, kernel: Kernel[AnyCfg, Any], *args: Any, cfg: AnyCfg | None = None, **kwargs: Any) -> str:
+    def explain(self, kernel: Kernel[AnyCfg, Any], *args: Any, **named: Any) -> str:
         """Why a call gets the config it gets: every tier, and what it held."""
-        return self.chooser.explain(self._invocation(kernel, args, kwargs, cfg=cfg), kernel)
+        return self.chooser.explain(self._invocation(kernel, args, named), kernel)
 
-    def label(self, kernel: Kernel[Any, Any], *args: Any, **kwargs: Any) -> str:
+    def label(self, kernel: Kernel[Any, Any], *args: Any, **named: Any) -> str:
         """What a call is labelled with in a lowered computation."""
-        inv = self._invocation(kernel, args, kwargs)
+        inv = self._invocation(kernel, args, named)
         call = describe(inv, kernel)
         return _core.make_label(call.op, call.key, self.stamp_prefix)
 
     # -- a call that is not warm --
 
-    def _call(
-        self,
-        kernel,
-        *args,
-        cfg=None,
-        stamp: bool = True,
-        method: str | None = None,
-        mesh: Any = None,
-        in_specs: Any = None,
-        out_specs: Any = None,
-        check_vma: bool = False,
-        **kwargs,
-    ):
+    def _call(self, kernel, *args, **named):
         given = (kernel, *args)
         is_known = "_ejk_compiled" in getattr(kernel, "__dict__", ())  # else it may be made for this call alone
-        over = (mesh, in_specs, out_specs, check_vma)
-        inv = self._invocation(kernel, args, kwargs, cfg, stamp, method, over)
+        inv = self._invocation(kernel, args, named)
         # Before the choice: what changes meanwhile makes it void.
         generation, epoch = self.chooser.cache.generation if self._is_chain else 0, _core.epoch()
         config = self.chooser.choose(inv, kernel)
@@ -127,18 +115,17 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         target = self._target(kernel, arguments, config, inv)
         with _recorded(kernel, inv, arguments) as counted:
             result = counted(target(*arguments.arrays))
-        plain = cfg is None and stamp and method is None and mesh is None
+        plain = inv.override_cfg is None and inv.stamp and inv.method is None and inv.mesh is None
         if plain and is_known and self._may_stay_warm(kernel, arguments):
             for array in arguments.arrays:
                 self._know(type(array))
-            self._publish(given, kwargs, kernel_targets(kernel).final(target), generation, epoch)
+            self._publish(given, named, kernel_targets(kernel).final(target), generation, epoch)
         return result
 
-    def _invocation(self, kernel, args, kwargs, cfg=None, stamp=True, method=None, over=(None, None, None, False)):
+    def _invocation(self, kernel, args, named):
+        options, kwargs = Options.taken_from(kernel, named)
         args, kwargs = _prepared(kernel, args, kwargs)
-        return Invocation(
-            op_of(kernel), args, kwargs, None, cfg, stamp, method, *over, kernel=kernel
-        )
+        return Invocation(op_of(kernel), args, kwargs, None, *options, kernel=kernel)
 
     def _may_stay_warm(self, kernel, arguments) -> bool:
         return (

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code written for ejkernel: what it passes, overrides and subclasses is used, or is an error, never nothing."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from ejk.ops import ConfigSelectorChain, Executor, Invocation, Kernel, policy_override, vmap_with_config
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    block: int
+
+
+class Scale(Kernel[Config, jax.Array]):
+    """The result says which config ran."""
+
+    op_id, version = "compat.scale", "1"
+
+    def run(self, x, *, cfg):
+        return x * cfg.block
+
+    def heuristic_cfg(self, inv):
+        return Config(2)
+
+    def candidate_cfgs(self, inv):
+        return [Config(2)]
+
+
+class Scale2(Scale):
+    """Takes whatever it is given by name."""
+
+    def run(self, x, *, cfg, **kwargs):
+        assert not kwargs
+        return x * cfg.block
+
+
+X = jnp.arange(4.0)
+SCALES = pytest.mark.parametrize("kernel", [Scale(), Scale2()], ids=["strict", "with_kwargs"])
+
+# ---- _cfg= is cfg= ------------------------------------------------------------------------------
+
+
+@SCALES
+def test_a_call_runs_with_the_config_named_with_an_underscore(kernel):
+    executor = Executor()
+    assert (executor(kernel, X, _cfg=Config(5)) == X * 5).all()
+    assert (jax.jit(lambda x: executor(kernel, x, _cfg=Config(7)))(X) == X * 7).all()
+    assert (executor(kernel, X) == X * 2).all()
+
+
+@SCALES
+def test_no_config_with_an_underscore_is_none_given(kernel):
+    executor = Executor()
+    for _ in range(3):
+        assert (executor(kernel, X, _cfg=None) == X * 2).all()
+    assert (executor(kernel, X, cfg=Config(5), _cfg=None) == X * 5).all()
+
+
+@SCALES
+def test_everything_that_takes_a_config_takes_it_with_an_underscore(kernel):
+    executor = Executor()
+    assert executor.choose_config(kernel, X, _cfg=Config(5)) == Config(5)
+    assert executor.choose_config(kernel, X, _cfg=None) == Config(2)
+    compiled = executor.compile(kernel, X, _cfg=Config(5))
+    assert compiled.config == Config(5) and (compiled(X) == X * 5).all()
+    assert executor.explain(kernel, X, _cfg=Config(5)) == executor.explain(kernel, X, cfg=Config(5))
+    assert executor.label(kernel, X, _cfg=Config(5)) == executor.label(kernel, X)
+    assert (vmap_with_config(executor, kernel)(X, _cfg=Config(5)) == X * 5).all()
+
+
+def test_two_different_configs_for_one_call_are_an_error():
+    executor, kernel = Executor(), Scale()
+    with pytest.raises(TypeError, match=r"\[compat.scale\] got cfg=Config\(block=5\) and _cfg=Config\(block=6\)"):
+        executor(kernel, X, cfg=Config(5), _cfg=Config(6))
+    assert (executor(kernel, X, cfg=Config(5), _cfg=Config(5)) == X * 5).all()
+
+
+def test_options_that_say_nothing_leave_a_call_warm():
+    executor, kernel = Executor(ConfigSelectorChain()), Scale()
+    options = dict(_cfg=None, method=None, mesh=None, in_specs=None, out_specs=None, stamp=True, check_vma=False)
+    for _ in range(3):
+        assert (executor(kernel, X, **options) == X * 2).all()
+    assert executor._warm_entries == 1
+    executor._call = None  # a warm call does not come here
+    assert (executor(kernel, X, **options) == X * 2).all()
+
+
+def test_a_choice_is_made_for_the_context_that_the_call_has():
+    class Meshed(Scale):
+        def heuristic_cfg_shard_map(self, inv):
+            return Config(inv.mesh.size + 2)
+
+    executor, kernel = Executor(), Meshed()
+    over = dict(method="shard_map", mesh=jax.make_mesh((1,), ("x",)), in_specs=(jax.P(),), out_specs=jax.P())
+    with policy_override(allow_autotune=False):
+        assert executor.choose_config(kernel, X, **over) == Config(3)
+        assert executor.compile(kernel, X, **over).config == Config(3)
+        assert "heuristics" in executor.explain(kernel, X, **over)
+    inv = Invocation(kernel=kernel, args=(X,), method="shard_map")
+    assert executor.label(kernel, X, **over).endswith(inv.call_key)
