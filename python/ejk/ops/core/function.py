@@ -91,18 +91,24 @@ def forward(kernel, platform, method):
 
 
 def function_of(kernel, arguments: Arguments, cfg, platform, method=None, label=None, mesh=None):
-    """A function of `arguments.arrays`, not jitted. `mesh`: (mesh, in_specs, out_specs, check_vma)."""
+    """A function of `arguments.arrays`, not jitted; over an OverMesh if there is one."""
     run = forward(kernel, platform, method)
 
     def plain(*arrays):
         args, kwargs = arguments.whole(arrays)
-        if mesh is not None:
-            return _over_mesh(kernel, run, args, {"cfg": cfg, **kwargs}, mesh)
         return run(*args, cfg=cfg, **kwargs)
 
-    function = plain
-    if _jax.loaded() is not None and arguments.with_jax and _has_custom_vjp(kernel, platform, method):
-        function = _with_gradient(kernel, arguments, cfg, platform, method, plain, mesh)
+    def on_a_shard(*shards, **kwargs):
+        local = Arguments(shards, kwargs)
+        return function_of(kernel, local, cfg, platform, method)(*local.arrays)
+
+    def over_mesh(*arrays):
+        args, kwargs = arguments.whole(arrays)
+        return mesh.run(kernel, on_a_shard, args, cfg, kwargs)
+
+    function = plain if mesh is None else over_mesh
+    if mesh is None and arguments.with_jax and _has_custom_vjp(kernel, platform, method):
+        function = _with_gradient(kernel, arguments, cfg, platform, method, plain)
     if label is None:
         return function
 
@@ -113,18 +119,10 @@ def function_of(kernel, arguments: Arguments, cfg, platform, method=None, label=
     return labelled
 
 
-def _over_mesh(kernel, run, args, kwargs, mesh):
-    where, in_specs, out_specs, check_vma = mesh
-    wrapped, args = kernel.create_shard_map_wrapper(
-        run, *args, mesh=where, in_specs=in_specs, out_specs=out_specs, check_vma=check_vma, **kwargs
-    )
-    return wrapped(*args)
-
-
 # ---- gradients ----------------------------------------------------------------------------------
 
 
-def _with_gradient(kernel, arguments, cfg, platform, method, plain, mesh):
+def _with_gradient(kernel, arguments, cfg, platform, method, plain):
     jax = _jax.loaded()
     one_function = _overrides(kernel, "custom_vjp")
     fwd = None if one_function else _get_platform_method(kernel, "fwd_with_residuals", platform, method)

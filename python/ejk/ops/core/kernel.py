@@ -123,7 +123,11 @@ class Kernel(Generic[Cfg, Out]):
     def create_shard_map_wrapper(
         self, fn, *args, mesh, in_specs, out_specs, check_vma: bool = False, **kwargs
     ):
-        """`fn` over a mesh, and the arguments to call it with."""
+        """`fn` over a mesh, and the arguments to call it with.
+
+        A kernel's own is called without `fn`, as (*args, mesh=, in_specs=, out_specs=, check_vma=, cfg=, **kwargs), and
+        may give a third: callback(results, cfg=...), whose result is the call's.
+        """
         import jax
 
         def on_a_shard(*shards):

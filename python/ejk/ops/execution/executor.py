@@ -14,6 +14,7 @@ from ejk.ops.config.selection import ConfigSelectorChain
 from ejk.ops.core.call import untraceable
 from ejk.ops.core.function import Arguments, arguments_of, function_of, name_for_profilers
 from ejk.ops.core.kernel import Invocation, Kernel, describe, op_of
+from ejk.ops.core.mesh import over_mesh_of
 from ejk.ops.core.types import AnyCfg, AnyOut, Cfg, Out
 from ejk.ops.execution.options import Options
 from ejk.ops.utils.fingerprint import get_device_platform
@@ -150,8 +151,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         jax = _jax.loaded()
         platform = get_device_platform()
         label = self._label(kernel, inv, config)
-        over = (inv.mesh, inv.in_specs, inv.out_specs, inv.check_vma)
-        mesh = over if inv.method == "shard_map" and inv.mesh is not None else None
+        mesh = over_mesh_of(inv)
         if jax is None or not arguments.with_jax:
             return function_of(kernel, arguments, config, platform, inv.method, None, mesh)
         key = arguments.key()

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls over a mesh: method="shard_map", with the kernel's own way there or the usual one."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ejk.ops import AutotunePolicy, ConfigSelectorChain, Executor, Kernel
+
+P = jax.P
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    block: int
+
+
+class Meshed(Kernel[Config, jax.Array]):
+    """Sums the rows of all shards: it runs nowhere but on a mesh with an axis "x"."""
+
+    op_id, version = "meshed.sum", "1"
+
+    def run(self, x, *, cfg, scale=1.0):
+        return jax.lax.psum(x.sum(0) * scale, "x") + 0 * cfg.block
+
+    def heuristic_cfg(self, inv):
+        return Config(2)
+
+    def candidate_cfgs(self, inv):
+        return [Config(2), Config(3)]
+
+
+class OwnWay(Meshed):
+    """Goes over the mesh itself, with the signature that ejkernel's executor calls."""
+
+    op_id = "meshed.own_way"
+
+    def create_shard_map_wrapper(self, x, *, mesh, in_specs, out_specs, check_vma, cfg, scale=1.0):
+        def on_a_shard(x):
+            return self.run(x, cfg=cfg, scale=scale)
+
+        over = jax.shard_map(on_a_shard, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check_vma)
+        return over, (x,)
+
+
+class WithCallback(OwnWay):
+    op_id = "meshed.callback"
+
+    def create_shard_map_wrapper(self, *args, **kwargs):
+        def callback(outs, *, cfg):
+            return {"sum": outs, "block": jnp.full((), cfg.block)}
+
+        return (*super().create_shard_map_wrapper(*args, **kwargs), callback)
+
+
+class Doubled(Meshed):
+    """A gradient of its own, twice the true one, that needs the mesh as the forward pass does."""
+
+    op_id = "meshed.doubled"
+
+    def fwd_with_residuals(self, x, *, cfg, scale=1.0):
+        return self.run(x, cfg=cfg, scale=scale), None
+
+    def vjp(self, residuals, y, dy, x, *, cfg, scale=1.0):
+        return (jnp.broadcast_to(2 * scale * jax.lax.psum(dy, "x"), x.shape),)
+
+
+class OwnWayWithGradient(OwnWay, Doubled):
+    op_id = "meshed.own_way_with_gradient"
+
+
+X = jnp.arange(24.0).reshape(8, 3)
+
+
+@pytest.fixture
+def over():
+    if len(jax.devices()) < 4:
+        pytest.skip("there are not four devices")
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    return dict(method="shard_map", mesh=mesh, in_specs=(P("x"),), out_specs=P())
+
+
+@pytest.fixture
+def untuned():
+    return Executor(ConfigSelectorChain(policy=AutotunePolicy(allow_autotune=False)))
+
+
+KERNELS = pytest.mark.parametrize("kernel", [Meshed(), OwnWay()], ids=["usual_way", "own_way"])
+
+
+@KERNELS
+def test_a_call_runs_over_the_mesh_in_every_trace(untuned, over, kernel):
+    def call(x, scale=1.0):
+        return untuned(kernel, x, scale=scale, **over)
+
+    for _ in range(3):
+        np.testing.assert_array_equal(call(X), X.sum(0))
+    np.testing.assert_array_equal(jax.jit(call)(X), X.sum(0))
+    np.testing.assert_array_equal(call(X, 2.0), 2 * X.sum(0))
+    np.testing.assert_array_equal(jax.grad(lambda x: call(x, 2.0).sum())(X), jnp.full_like(X, 2))
+    np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: call(x).sum()))(X), jnp.ones_like(X))
+
+
+def test_the_third_result_of_a_way_over_the_mesh_is_called_with_what_came_out(untuned, over):
+    got = untuned(WithCallback(), X, _cfg=Config(7), **over)
+    np.testing.assert_array_equal(got["sum"], X.sum(0))
+    assert got["block"] == 7
+
+
+@pytest.mark.parametrize("given", [(), (len,), (len, (), None, None), None, 3], ids=str)
+def test_a_way_over_the_mesh_that_is_no_pair_is_an_error(untuned, over, given):
+    class Wrong(Meshed):
+        def create_shard_map_wrapper(self, *args, **kwargs):
+            return given
+
+    with pytest.raises(TypeError, match=r"\[meshed.sum\] create_shard_map_wrapper returned"):
+        untuned(Wrong(), X, **over)
+
+
+def test_a_gradient_of_ones_own_is_that_of_a_shard(untuned, over):
+    gradient = jax.grad(lambda x: untuned(Doubled(), x, **over).sum())(X)
+    np.testing.assert_array_equal(gradient, jnp.full_like(X, 2))
+
+
+def test_jax_differentiates_a_kernels_own_way_over_the_mesh(untuned, over):
+    gradient = jax.grad(lambda x: untuned(OwnWayWithGradient(), x, **over).sum())(X)
+    np.testing.assert_array_equal(gradient, jnp.ones_like(X))
+
+
+def test_compile_gives_a_function_over_the_mesh(untuned, over):
+    compiled = untuned.compile(OwnWay(), X, scale=3.0, **over)
+    np.testing.assert_array_equal(compiled(X + 1), 3 * (X + 1).sum(0))
+    assert "all_reduce" in compiled.lower(X).as_text()
