@@ -356,8 +356,9 @@ def test_compile_takes_texts_and_uses_platform_and_gradient(executor):
 @pytest.mark.parametrize("suffix", ["cpu", "xla", "shard_map"])
 def test_the_most_specific_method_runs(executor, suffix):
     kernel = type("Special", (MatMul,), {f"run_{suffix}": lambda self, a, b, *, cfg: a * 0})("special")
-    method = "shard_map" if suffix == "shard_map" else None
-    assert executor(kernel, A, B, method=method).sum() == 0
+    mesh = jax.make_mesh((1,), ("x",))
+    over = dict(method="shard_map", mesh=mesh, in_specs=jax.P(), out_specs=jax.P()) if suffix == "shard_map" else {}
+    assert executor(kernel, A, B, **over).sum() == 0
 
 
 def test_warm_calls_take_named_arrays_in_any_order_and_tuples_of_arrays():

@@ -134,3 +134,12 @@ def test_compile_gives_a_function_over_the_mesh(untuned, over):
     compiled = untuned.compile(OwnWay(), X, scale=3.0, **over)
     np.testing.assert_array_equal(compiled(X + 1), 3 * (X + 1).sum(0))
     assert "all_reduce" in compiled.lower(X).as_text()
+
+
+@pytest.mark.parametrize("missing", ["mesh", "in_specs", "out_specs"])
+def test_a_call_over_no_mesh_is_an_error(untuned, over, missing):
+    del over[missing]
+    for call in (untuned, untuned.compile):
+        with pytest.raises(ValueError, match=rf"\[meshed.sum\] got method='shard_map' without {missing};"):
+            call(Meshed(), X, **over)
+    assert untuned.choose_config(Meshed(), X, **over) == Config(2)

@@ -37,6 +37,6 @@ class OverMesh(NamedTuple):
 
 def over_mesh_of(inv) -> OverMesh | None:
     """The mesh that a call runs over; None if it runs without one."""
-    if inv.method != "shard_map" or inv.mesh is None:
+    if getattr(inv, "method", None) != "shard_map" or inv.mesh is None:
         return None
     return OverMesh(inv.mesh, inv.in_specs, inv.out_specs, inv.check_vma)

@@ -16,7 +16,7 @@ from ejk.ops.core.function import Arguments, arguments_of, function_of, name_for
 from ejk.ops.core.kernel import Invocation, Kernel, describe, op_of
 from ejk.ops.core.mesh import over_mesh_of
 from ejk.ops.core.types import AnyCfg, AnyOut, Cfg, Out
-from ejk.ops.execution.options import Options
+from ejk.ops.execution.options import Options, check_mesh
 from ejk.ops.utils.fingerprint import get_device_platform
 
 
@@ -75,6 +75,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         the default of such an argument. `lower` is that of the jitted function, `config` is the config.
         """
         inv = self._invocation(kernel, example_args, example_named)
+        check_mesh(inv)
         config = inv.override_cfg if inv.override_cfg is not None else self.chooser.choose(inv, kernel)
         example_kwargs = Options.taken_from(kernel, example_named)[1]
 
@@ -109,6 +110,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         given = (kernel, *args)
         is_known = "_ejk_compiled" in getattr(kernel, "__dict__", ())  # else it may be made for this call alone
         inv = self._invocation(kernel, args, named)
+        check_mesh(inv)
         # Before the choice: what changes meanwhile makes it void.
         generation, epoch = self.chooser.cache.generation if self._is_chain else 0, _core.epoch()
         config = self.chooser.choose(inv, kernel)

@@ -34,3 +34,13 @@ class Options(NamedTuple):
                 f"[{op_of(kernel)}] got cfg={self.cfg!r} and _cfg={cfg!r}; expected one config; leave one of them out"
             )
         return self._replace(cfg=cfg)
+
+
+def check_mesh(inv) -> None:
+    """Raises ValueError if a call shall run over a mesh and does not say over which, or how."""
+    missing = [name for name in ("mesh", "in_specs", "out_specs") if getattr(inv, name) is None]
+    if inv.method == "shard_map" and missing:
+        raise ValueError(
+            f"[{inv.op_id}] got method='shard_map' without {', '.join(missing)}; expected mesh, in_specs and "
+            "out_specs; pass them, or leave out method"
+        )
