@@ -62,22 +62,22 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
 
         def __call__(self, kernel: Kernel[Any, AnyOut], *args: Any, **kwargs: Any) -> AnyOut: ...
 
-    def choose_config(self, kernel: Kernel[AnyCfg, Any], *args: Any, **named: Any) -> AnyCfg:
+    def choose_config(self, kernel: Kernel[AnyCfg, Any], *args: Any, cfg: AnyCfg | None = None, **kwargs: Any) -> AnyCfg:
         """The config that a call would run with, without running it."""
-        return self.chooser.choose(self._invocation(kernel, args, named), kernel)
+        return self.chooser.choose(self._invocation(kernel, args, {"cfg": cfg, **kwargs}), kernel)
 
     def compile(
-        self, kernel: Kernel[AnyCfg, AnyOut], *example_args: Any, **example_named: Any
+        self, kernel: Kernel[AnyCfg, AnyOut], *example_args: Any, cfg: AnyCfg | None = None, **example_kwargs: Any
     ) -> Compiled[AnyCfg, AnyOut]:
         """A jitted function with the config that fits the example arguments, whatever it is called with.
 
         What is no array may be left out or changed when it is called; a named argument of the example is
         the default of such an argument. `lower` is that of the jitted function, `config` is the config.
         """
-        inv = self._invocation(kernel, example_args, example_named)
+        inv = self._invocation(kernel, example_args, {"cfg": cfg, **example_kwargs})
         check_mesh(inv)
         config = inv.override_cfg if inv.override_cfg is not None else self.chooser.choose(inv, kernel)
-        example_kwargs = Options.taken_from(kernel, example_named)[1]
+        example_kwargs = Options.taken_from(kernel, example_kwargs)[1]
 
         def target_and_arrays(args, kwargs):
             arguments = Arguments(*_prepared(kernel, args, example_kwargs | kwargs))
@@ -94,13 +94,13 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         compiled.config, compiled.lower = config, lower
         return compiled
 
-    def explain(self, kernel: Kernel[AnyCfg, Any], *args: Any, **named: Any) -> str:
+    def explain(self, kernel: Kernel[AnyCfg, Any], *args: Any, cfg: AnyCfg | None = None, **kwargs: Any) -> str:
         """Why a call gets the config it gets: every tier, and what it held."""
-        return self.chooser.explain(self._invocation(kernel, args, named), kernel)
+        return self.chooser.explain(self._invocation(kernel, args, {"cfg": cfg, **kwargs}), kernel)
 
-    def label(self, kernel: Kernel[Any, Any], *args: Any, **named: Any) -> str:
+    def label(self, kernel: Kernel[Any, Any], *args: Any, **kwargs: Any) -> str:
         """What a call is labelled with in a lowered computation."""
-        inv = self._invocation(kernel, args, named)
+        inv = self._invocation(kernel, args, kwargs)
         call = describe(inv, kernel)
         return _core.make_label(call.op, call.key, self.stamp_prefix)
 
