@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The selection chain for kernels that are written in Python.
 #include "bind.h"
+#include "own_caches.h"
 
 #include <atomic>
 #include <exception>
@@ -268,6 +269,7 @@ std::vector<ScopeSpec> scopes_of(nb::handle given) {
     if (nb::isinstance<ConfigCache>(scope))
       specs.emplace_back(nb::cast<std::shared_ptr<ConfigCache>>(scope));
     else if (PyDict_Check(scope.ptr())) specs.emplace_back(updates_of(nb::borrow<nb::dict>(scope)));
+    else if (nb::hasattr(scope, "get")) specs.emplace_back(own_overlay(scope));
     else specs.emplace_back(true);
   }
   return specs;
@@ -323,7 +325,6 @@ void warn(const std::string& message) {
 }
 
 struct Selector {
-  std::shared_ptr<ConfigCache> cache;
   std::atomic<bool> stop{false};
   std::unique_ptr<ConfigSelectorChain> chain;
 
@@ -336,13 +337,14 @@ struct Selector {
     {
       const WithoutGil released;
       const nb::handle outer = std::exchange(listener, listens ? kernel_side : nb::handle());
+      const nb::handle outer_selection = std::exchange(selection, kernel_side);
       const ConfigReader* const outer_reader = std::exchange(config_reader, &kernel);
       try {
         ScopeSnapshot().run([&] { inside(specs, 0, [&] { f(kernel); }); });
       } catch (...) {
         thrown = std::current_exception();
       }
-      listener = outer, config_reader = outer_reader;
+      listener = outer, selection = outer_selection, config_reader = outer_reader;
     }
     if (kernel.interrupted()) {
       stop.store(false);
@@ -354,11 +356,11 @@ struct Selector {
 
 void make_selector(Selector* made, std::shared_ptr<ConfigCache> cache, nb::dict policy, int warmup,
                    int iters, bool own_tuner, std::shared_ptr<PersistentCache> persistent,
-                   bool persist_autotune, bool forbid_reautotune, bool strict_environment) {
+                   bool own_persistent, bool persist_autotune, bool forbid_reautotune,
+                   bool strict_environment) {
   new (made) Selector;
-  made->cache = cache;
   SelectorOptions options;
-  options.cache = std::move(cache);
+  options.cache = cache ? std::move(cache) : own_cache();
   const PolicyUpdates updates = updates_of(policy);
   options.policy = AutotunePolicy{};
   options.policy->guard = false;  // a fork of a process in which JAX has threads does not run
@@ -368,7 +370,8 @@ void make_selector(Selector* made, std::shared_ptr<ConfigCache> cache, nb::dict 
   options.policy->validate_backward = updates.validate_backward.value_or(false);
   if (own_tuner) options.tuner = std::make_shared<PythonTuner>(warmup, iters);
   else options.tuner = std::make_shared<Race>(warmup, iters);
-  options.persistent = std::move(persistent);
+  options.persistent = own_persistent ? std::make_shared<PersistentCache>(std::vector{own_store()})
+                                      : std::move(persistent);
   options.persist_autotune = persist_autotune;
   options.forbid_reautotune = forbid_reautotune;
   options.strict_environment = strict_environment;
@@ -530,10 +533,11 @@ void bind_chain(nb::module_& m) {
       .def_prop_ro("device", [](const Call& c) { return c.device->fingerprint; });
 
   nb::class_<Selector>(m, "Selector", "The chain that finds configs.")
-      .def("__init__", &make_selector, nb::arg("cache"), nb::arg("policy"), nb::arg("warmup") = 1,
-           nb::arg("iters") = 3, nb::arg("own_tuner") = false,
-           nb::arg("persistent").none() = nb::none(), nb::arg("persist_autotune") = true,
-           nb::arg("forbid_reautotune") = true, nb::arg("strict_environment") = false, in_core())
+      .def("__init__", &make_selector, nb::arg("cache").none(), nb::arg("policy"),
+           nb::arg("warmup") = 1, nb::arg("iters") = 3, nb::arg("own_tuner") = false,
+           nb::arg("persistent").none() = nb::none(), nb::arg("own_persistent") = false,
+           nb::arg("persist_autotune") = true, nb::arg("forbid_reautotune") = true,
+           nb::arg("strict_environment") = false, in_core())
       .def("choose", &choose, nb::arg("call"), nb::arg("kernel"), nb::arg("given").none(),
            nb::arg("scopes"), nb::arg("listens"), in_core())
       .def("tune", &tune, nb::arg("call"), nb::arg("kernel"), nb::arg("candidates").none(),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, Generic
 
 from ejk import _configs, _core, _jax, _scopes
+from ejk.ops.config.own import methods_of
 from ejk.ops.core.types import Cfg
 
 
@@ -80,6 +81,9 @@ class ConfigCache(_core.ConfigCache, Generic[Cfg]):
 
     def __bool__(self) -> bool:
         return True
+
+
+OUR_CACHE = methods_of(ConfigCache, "get", "put")
 
 
 class overlay_cache:

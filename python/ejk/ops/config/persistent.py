@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from typing import Any, Callable, Generic
 
 from ejk import _configs, _core, _log
 from ejk.ops.config.cache import get_arguments, place_of, put_arguments
+from ejk.ops.config.own import methods_of, overrides
 from ejk.ops.core.kernel import declare_types_of_op
 from ejk.ops.core.types import Cfg
 
@@ -19,7 +21,8 @@ class PersistentCache(Generic[Cfg]):
     Without a path: $EJKERNEL_PERSISTENT_CACHE_DIR, else the user's cache folder. A path that ends in
     ".json" is a cache file of ejkernel: its configs are found, new ones go to a folder beside it. `opname`
     is taken for compatibility and changes nothing. `loader` and `dumper` turn what is kept into a config
-    and back; `cfg_type` is what configs that came without a type are made to be.
+    and back; with one of them a selector keeps configs alone here, without what was measured. `cfg_type` is
+    what configs that came without a type are made to be.
     """
 
     def __init__(
@@ -44,10 +47,20 @@ class PersistentCache(Generic[Cfg]):
     def put(self, *where_and_config) -> None:
         """put(device, op_id, call_key, config) or put(key, config)."""
         device, op, key, config = put_arguments(where_and_config, "PersistentCache")
-        kept = self.dumper(config) if self.dumper is not None else config
+        kept = self._as_kept(config)
         if "$opaque" in _core.stable_json(_configs.encode(kept)):
             raise TypeError(f"[PersistentCache.put] {config!r} holds an object that cannot be written")
         self._store.put(device, op or "-", key, kept)
+
+    def _as_kept(self, config):
+        """What `loader` will be given, if there is one: plain data."""
+        if self.dumper is not None:
+            return self.dumper(config)
+        if self.loader is None or isinstance(config, type):
+            return config
+        if dataclasses.is_dataclass(config):
+            return dataclasses.asdict(config)
+        return config.model_dump() if hasattr(config, "model_dump") else config
 
     def get(self, *where) -> Cfg | None:
         """get(device, op_id, call_key) or get(key); None if there is none that can be read."""
@@ -98,6 +111,14 @@ class PersistentCache(Generic[Cfg]):
 
     def __repr__(self):
         return f"PersistentCache({' + '.join(self._store.where)})"
+
+
+_OUR_STORE = methods_of(PersistentCache, "get", "put")
+
+
+def is_own_store(given) -> bool:
+    """Whether the selector must go through `get` and `put`: they, or what they call, are the program's own."""
+    return overrides(given, _OUR_STORE) or given.loader is not None or given.dumper is not None
 
 
 def _original_names() -> list[str]:

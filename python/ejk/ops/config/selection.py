@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, Iterable, Literal
 
 from ejk import _core, _jax, _log, _scopes
-from ejk.ops.config.cache import ConfigCache
-from ejk.ops.config.persistent import PersistentCache
+from ejk.ops.config.cache import OUR_CACHE, ConfigCache
+from ejk.ops.config.own import OwnCache, check_cache, methods_of, overrides
+from ejk.ops.config.persistent import PersistentCache, is_own_store
 from ejk.ops.core.call import KernelCall
 from ejk.ops.core.function import arguments_of
 from ejk.ops.core.kernel import describe
@@ -102,7 +103,7 @@ class Tuner(Generic[Cfg]):
     """Measures functions and picks the fastest config.
 
     `warmup` runs before anything is timed and `iters` rounds, both at least. A subclass with its own
-    `autotune` is asked by the selector in place of the race.
+    `autotune`, or its own `measure` which that asks, is asked by the selector in place of the race.
     """
 
     def __init__(self, warmup: int = 1, iters: int = 3):
@@ -133,7 +134,28 @@ class Tuner(Generic[Cfg]):
         candidates = tuple(candidates)
         if not candidates:
             raise RuntimeError("[Tuner.autotune] no candidates were given: at least one is needed")
+        if overrides(self, _OUR_MEASURE):
+            return self._by_own_measure(make_fn, args, kwargs, candidates)
         return race(self, make_fn, args, kwargs, candidates)[0]
+
+
+    def _by_own_measure(self, make_fn, args, kwargs, candidates):
+        best, least, failures = None, float("inf"), []
+        for candidate in candidates:
+            try:
+                seconds = self.measure(make_fn(candidate), *args, **kwargs)
+            except Exception as error:
+                failures.append(f"{candidate!r}: {type(error).__name__}: {error}")
+                continue
+            if seconds < least:
+                best, least = (candidate,), seconds
+        if best is None:
+            raise RuntimeError(f"[Tuner.autotune] every candidate failed: {'; '.join(failures)}")
+        return best[0]
+
+
+_OUR_MEASURE = methods_of(Tuner, "measure")
+_OUR_TUNER = methods_of(Tuner, "autotune", "measure")
 
 
 class ConfigSelectorChain(Generic[Cfg, Out]):
@@ -145,7 +167,13 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
     `on_event(event, **data)` hears of every answer. A call that was tuned is not tuned again by the same
     selector (`forbid_reautotune`): the earlier result is returned. `autotune=` sets the policy's
     allow_autotune. Threads and processes that miss on one call tune it once.
+
+    `cache` and `persistent` may be any objects with `get(device, op_id, call_key)`, which gives None for nothing, and
+    `put(device, op_id, call_key, config)`. Every call then asks such a cache, and what is put to such a store is the
+    config alone, without what was measured. All parts may be set later.
     """
+
+    _PARTS = frozenset(("cache", "tuner", "persistent", "persist_autotune", "on_event", "forbid_reautotune"))
 
     def __init__(
         self,
@@ -167,17 +195,40 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         self.tuner = tuner if tuner is not None else Tuner()
         self.persistent, self.persist_autotune = persistent, persist_autotune
         self.on_event, self.forbid_reautotune = on_event, forbid_reautotune
+        self._strict_environment = strict_environment
+        self._put_together()
+
+    def __setattr__(self, name, value):
+        if name in ("cache", "persistent"):
+            check_cache(name, value)
+        object.__setattr__(self, name, value)
+        if name in self._PARTS and "_core" in self.__dict__:
+            self._put_together()
+            _core.new_epoch()
+
+    def _own_parts(self):
+        """Whether cache, store and tuner are the program's own. Their methods may be set at any time."""
+        own_store = self.persistent is not None and is_own_store(self.persistent)
+        return overrides(self.cache, OUR_CACHE), own_store, overrides(self.tuner, _OUR_TUNER)
+
+    def _put_together(self) -> None:
+        own_cache, own_store, own_tuner = self._own = self._own_parts()
         self._core = _core.Selector(
-            cache=self.cache,
+            cache=None if own_cache else self.cache,
             policy=dataclasses.asdict(self._policy),
             warmup=int(getattr(self.tuner, "warmup", 1)),
             iters=int(getattr(self.tuner, "iters", 3)),
-            own_tuner=getattr(type(self.tuner), "autotune", None) is not Tuner.autotune,
-            persistent=persistent._store if persistent is not None else None,
-            persist_autotune=persist_autotune,
-            forbid_reautotune=forbid_reautotune,
-            strict_environment=strict_environment,
+            own_tuner=own_tuner,
+            persistent=None if own_store or self.persistent is None else self.persistent._store,
+            own_persistent=own_store,
+            persist_autotune=self.persist_autotune,
+            forbid_reautotune=self.forbid_reautotune,
+            strict_environment=self._strict_environment,
         )
+
+    def keeps_answers(self) -> bool:
+        """Whether a call that was answered from memory need not ask again until `cache` changes."""
+        return not self._own[0] and not overrides(self, _OUR_CHAIN)
 
     @property
     def policy(self) -> AutotunePolicy:
@@ -203,6 +254,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         kernel_call = self._kernel_call(inv, kernel)
         with _jax.outside_of_any_trace() if tracing else _nothing:
             config, origin = self._core.choose(call, kernel_call, given, scopes, self.on_event is not None)
+        kernel_call.tell_own_caches()
         return kernel_call.fit(config), origin
 
     def tune(self, inv, kernel, candidates=None) -> tuple[Cfg, dict]:
@@ -212,6 +264,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         given = None if candidates is None else list(candidates)
         with _jax.outside_of_any_trace() if tracing else _nothing:
             config, entry = self._core.tune(call, kernel_call, given, scopes, self.on_event is not None)
+        kernel_call.tell_own_caches()
         return kernel_call.fit(config), entry
 
     def explain(self, inv, kernel) -> str:
@@ -222,11 +275,19 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
 
     def _kernel_call(self, inv, kernel):
         cfg_type = getattr(self.persistent, "cfg_type", None)
-        return KernelCall(kernel, inv, get_device_platform(), self.on_event, self.tuner, cfg_type)
+        found = KernelCall(kernel, inv, get_device_platform(), self.on_event, self.tuner, cfg_type)
+        own_cache, own_store, _ = self._own
+        if own_cache:
+            found.own_cache = OwnCache(self.cache)
+        if own_store:
+            found.own_persistent = OwnCache(self.persistent)
+        return found
 
     def _question(self, inv, kernel):
+        if self._own != self._own_parts():
+            self._put_together()
         tracing = arguments_of(inv).has_tracers()
-        scopes = self._with_own_policy(_scopes.in_force(self))
+        scopes = self._with_own_policy(map(_asked_itself, _scopes.in_force(self)))
         if tracing and _jax.several_processes():
             # Ranks that trace one program must come to one program: measurements would not agree.
             _log.warn_once("several processes", "nothing is tuned while several JAX processes trace a function")
@@ -237,6 +298,14 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
 
     def _with_own_policy(self, scopes):
         return (dict(vars(self._policy)), *scopes)
+
+
+_OUR_CHAIN = methods_of(ConfigSelectorChain, "choose", "choose_with_origin")
+
+
+def _asked_itself(scope):
+    """An overlay with a get of its own is asked by that."""
+    return OwnCache(scope) if isinstance(scope, ConfigCache) and overrides(scope, OUR_CACHE) else scope
 
 
 class _Nothing:

@@ -26,7 +26,14 @@ class KernelCall:
         self.on_event, self.tuner, self.cfg_type = on_event, tuner, cfg_type
         self.method = getattr(inv, "method", None)
         self.config_class = (declared_config(kernel) if isinstance(kernel, Kernel) else None) or cfg_type
+        self.own_cache = self.own_persistent = None
         self._lessons = None
+
+    def tell_own_caches(self) -> None:
+        """What came of the selection goes to the caches of the program's own."""
+        for cache in (self.own_cache, self.own_persistent):
+            if cache is not None:
+                cache.tell()
 
     def heuristic_cfg(self):
         method = _get_platform_method(self.kernel, "heuristic_cfg", self.platform, self.method)
@@ -191,6 +198,8 @@ class Trial:
             return fn
 
         best = self.call.tuner.autotune(make_fn, args, kwargs, tuple(configs))
+        if best is None:
+            raise RuntimeError("it gave no config")
         for i, config in enumerate(configs):
             if config is best:
                 return i

@@ -55,8 +55,21 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         self.stamp_prefix = stamp_prefix
         self._stamp = _stamp_from_environment()
         self._array_types = set()
-        self._is_chain = isinstance(self.chooser, ConfigSelectorChain)
-        self._watch(self.chooser.cache if self._is_chain else None)
+
+    @property
+    def chooser(self) -> ConfigChooser:
+        """What finds configs. May be set to another one."""
+        return self._chooser
+
+    @chooser.setter
+    def chooser(self, chooser: ConfigChooser) -> None:
+        self._chooser = chooser
+        self._forget()
+
+    def _cache_to_watch(self):
+        """The cache whose changes make warm calls void; None if every call must ask the chooser."""
+        chooser = self._chooser
+        return chooser.cache if isinstance(chooser, ConfigSelectorChain) and chooser.keeps_answers() else None
 
     if TYPE_CHECKING:
 
@@ -112,14 +125,16 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         inv = self._invocation(kernel, args, named)
         check_mesh(inv)
         # Before the choice: what changes meanwhile makes it void.
-        generation, epoch = self.chooser.cache.generation if self._is_chain else 0, _core.epoch()
+        cache, epoch = self._cache_to_watch(), _core.epoch()
+        generation = cache.generation if cache is not None else 0
         config = self.chooser.choose(inv, kernel)
         arguments = arguments_of(inv)
         target = self._target(kernel, arguments, config, inv)
         with _recorded(kernel, inv, arguments) as counted:
             result = counted(target(*arguments.arrays))
         plain = inv.override_cfg is None and inv.stamp and inv.method is None and inv.mesh is None
-        if plain and is_known and self._may_stay_warm(kernel, arguments):
+        if plain and is_known and cache is not None and self._may_stay_warm(kernel, arguments):
+            self._watch(cache)
             for array in arguments.arrays:
                 self._know(type(array))
             self._publish(given, named, kernel_targets(kernel).final(target), generation, epoch)
@@ -132,8 +147,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
 
     def _may_stay_warm(self, kernel, arguments) -> bool:
         return (
-            self._is_chain
-            and self.chooser.on_event is None
+            self.chooser.on_event is None
             and not _scopes.current.get()
             and arguments.with_jax
             and isinstance(kernel, Kernel)
