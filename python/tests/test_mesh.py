@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ejk.ops import AutotunePolicy, ConfigSelectorChain, Executor, Kernel
+from conftest import run_program
+from ejk.ops import AutotunePolicy, ConfigSelectorChain, Executor, Kernel, Tuner
 
 P = jax.P
 
@@ -143,3 +144,123 @@ def test_a_call_over_no_mesh_is_an_error(untuned, over, missing):
         with pytest.raises(ValueError, match=rf"\[meshed.sum\] got method='shard_map' without {missing};"):
             call(Meshed(), X, **over)
     assert untuned.choose_config(Meshed(), X, **over) == Config(2)
+
+
+# ---- tuning -------------------------------------------------------------------------------------
+
+
+def shapes_seen(kernel):
+    """A kernel of that class which notes the shapes that its run sees."""
+
+    class Noting(type(kernel)):
+        def __init__(self):
+            super().__init__()
+            object.__setattr__(self, "shapes", [])
+
+        def run(self, x, *, cfg, scale=1.0):
+            self.shapes.append(x.shape)
+            return super().run(x, cfg=cfg, scale=scale)
+
+    return Noting()
+
+
+@KERNELS
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_tuning_measures_through_the_mesh_on_local_shapes(over, kernel, traced):
+    events = []
+    selector = ConfigSelectorChain(on_event=lambda event, **data: events.append(event))
+    executor, noting = Executor(selector), shapes_seen(kernel)
+
+    def call(x):
+        return executor(noting, x, **over)
+
+    np.testing.assert_array_equal((jax.jit(call) if traced else call)(X), X.sum(0))
+    assert events[:2] == ["autotune_start", "autotune_finish"]
+    assert set(noting.shapes) == {(2, 3)}
+
+
+def test_a_wrong_result_does_not_win_over_the_mesh(over):
+    class Wrong(OwnWay):
+        def run(self, x, *, cfg, scale=1.0):
+            return super().run(x, cfg=cfg, scale=scale) + (cfg.block == 3)
+
+    executor = Executor(ConfigSelectorChain())
+    np.testing.assert_array_equal(executor(Wrong(), X, **over), X.sum(0))
+
+
+@KERNELS
+def test_a_tuner_of_ones_own_measures_through_the_mesh(over, kernel):
+    class Fixed(Tuner):
+        seconds = iter([3, 1])
+
+        def measure(self, fn, *args, **kwargs):
+            assert fn._ejk_method == "shard_map"
+            np.testing.assert_array_equal(fn(*args, **kwargs), X.sum(0))
+            return next(self.seconds)
+
+    noting = shapes_seen(kernel)
+    assert Executor(ConfigSelectorChain(tuner=Fixed())).choose_config(noting, X, **over) == Config(3)
+    assert set(noting.shapes) == {(2, 3)}
+
+
+@pytest.mark.parametrize("supported", [False, True])
+def test_backward_is_measured_over_the_mesh_where_the_kernel_says_so(over, supported):
+    class Backward(OwnWay):
+        supports_grad_validation = supported
+
+        def __init__(self):
+            super().__init__()
+            object.__setattr__(self, "differentiated", [])
+
+        def run(self, x, *, cfg, scale=1.0):
+            @jax.custom_vjp
+            def same(x):
+                return x
+
+            same.defvjp(lambda x: (x, None), lambda _, dy: (self.differentiated.append(1) or dy,))
+            return super().run(same(x), cfg=cfg, scale=scale)
+
+    kernel = Backward()
+    policy = AutotunePolicy(validate_backward=True)
+    assert Executor(ConfigSelectorChain(policy=policy)).choose_config(kernel, X, **over) in (Config(2), Config(3))
+    assert bool(kernel.differentiated) is supported
+
+
+def test_a_program_tunes_over_four_devices():
+    done = run_program(
+        """
+        import jax, jax.numpy as jnp
+        from ejk.ops import ConfigSelectorChain, Executor, Kernel
+
+        class Gathered(Kernel):
+            op_id, version = "gathered", "1"
+
+            def run(self, x, y, *, cfg):
+                x = jax.lax.all_gather(x, "tp", tiled=True)
+                return sum(x[:, i::cfg] @ y[i::cfg] for i in range(cfg))
+
+            def create_shard_map_wrapper(self, x, y, *, mesh, in_specs, out_specs, check_vma, cfg):
+                run = lambda x, y: self.run(x, y, cfg=cfg)
+                return jax.shard_map(run, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check_vma), (x, y)
+
+            def heuristic_cfg(self, inv):
+                return 1
+
+            def candidate_cfgs(self, inv):
+                return [1, 2, 4]
+
+        P = jax.P
+        mesh = jax.make_mesh((4,), ("tp",), axis_types=(jax.sharding.AxisType.Auto,))
+        over = dict(method="shard_map", mesh=mesh, in_specs=(P("tp"), P(None, "tp")), out_specs=P(None, "tp"))
+        x, y = jnp.ones((8, 16)), jnp.ones((16, 8))
+        selector = ConfigSelectorChain()
+        inv = dict(args=(x, y), **over)
+        executor = Executor(selector)
+        assert (executor(Gathered(), x, y, **over) == x @ y).all()
+        from ejk.ops import Invocation
+        _, entry = selector.tune(Invocation(kernel=Gathered(), **inv), Gathered())
+        print(len(jax.devices()), sorted(c["status"] in ("ok", "tied", "slower") for c in entry["candidates"]))
+        """,
+        XLA_FLAGS="--xla_force_host_platform_device_count=4",
+    )
+    assert done.stdout.split("\n")[0] == "4 [True, True, True]"

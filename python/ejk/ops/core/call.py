@@ -7,7 +7,7 @@ import copy
 
 from ejk import _configs, _jax
 from ejk._known import known_of
-from ejk.ops.core.function import accepted, arguments_of, function_of
+from ejk.ops.core.function import Arguments, accepted, arguments_of, function_of
 from ejk.ops.core.kernel import (
     Kernel,
     _get_platform_method,
@@ -16,6 +16,7 @@ from ejk.ops.core.kernel import (
     declared_config,
     describe,
 )
+from ejk.ops.core.mesh import over_mesh_of
 
 
 class KernelCall:
@@ -120,7 +121,10 @@ class Trial:
     """The call on arrays of its own, with one config after the other. Runs outside of any trace."""
 
     def __init__(self, call: KernelCall, backward: bool):
-        self.call, self.backward = call, backward
+        self.call, self._mesh = call, over_mesh_of(call.inv)
+        # Over a mesh a kernel may have no gradient to measure.
+        self.backward = backward and (self._mesh is None or getattr(call.kernel, "supports_grad_validation", False))
+        self._placed = {}
         arguments = arguments_of(call.inv)
         self.with_jax = arguments.with_jax
         self._functions = {}
@@ -163,8 +167,8 @@ class Trial:
 
     def run_reference(self) -> bool:
         kernel = self.call.kernel
-        if not _overrides(kernel, "reference") or self.backward:
-            return False
+        if not _overrides(kernel, "reference") or self.backward or self._mesh is not None:
+            return False  # over a mesh it would not see shards, as `run` does
         if self.with_jax:
             args, kwargs = self._arguments.whole(self._arrays)
         else:
@@ -188,12 +192,14 @@ class Trial:
         """The place of the config that a tuner of the user's own picks."""
         inv = self.call.inv
         args, kwargs = self._arguments.whole(self._arrays) if self.with_jax else (inv.args, dict(inv.kwargs))
-        run = _get_platform_method(self.call.kernel, "run", self.call.platform, self.call.method)
+        call, mesh = self.call, self._mesh
 
         def make_fn(config):
             def fn(*a, **k):
-                return run(*a, cfg=config, **k)
+                given = Arguments(a, k)
+                return function_of(call.kernel, given, config, call.platform, call.method, mesh=mesh)(*given.arrays)
 
+            fn._ejk_method = "regular" if mesh is None else "shard_map"
             fn._ejk_validate_backward = self.backward
             return fn
 
@@ -210,14 +216,21 @@ class Trial:
     def _compiled(self, config):
         jax, call = _jax.loaded(), self.call
         fitted = call.fit(config)
-        plain = function_of(call.kernel, self._arguments, fitted, call.platform, call.method)
+        plain = function_of(call.kernel, self._arguments, fitted, call.platform, call.method, mesh=self._mesh)
         function = _with_backward(jax, plain, self._arrays) if self.backward else plain
         compiled = jax.jit(function)
         try:
-            compiled.lower(*self._arrays)
+            lowered = compiled.lower(*self._arrays)
         except untraceable(jax):
             return plain
-        return compiled
+        return compiled if self._mesh is None else self._over_shards(jax, lowered.compile())
+
+    def _over_shards(self, jax, compiled):
+        """Called with arrays that are where it wants them: cutting them up is no part of what is measured."""
+        shardings = tuple(compiled.input_shardings[0])
+        if shardings not in self._placed:
+            self._placed[shardings] = list(map(jax.device_put, self._arrays, shardings))
+        return lambda *_: compiled(*self._placed[shardings])
 
 
 def untraceable(jax):
