@@ -102,3 +102,73 @@ def test_a_choice_is_made_for_the_context_that_the_call_has():
         assert "heuristics" in executor.explain(kernel, X, **over)
     inv = Invocation(kernel=kernel, args=(X,), method="shard_map")
     assert executor.label(kernel, X, **over).endswith(inv.call_key)
+
+
+# ---- events -------------------------------------------------------------------------------------
+
+
+class Failing(Scale):
+    op_id = "compat.failing"
+
+    def run(self, x, *, cfg):
+        if cfg.block != 1:
+            raise ValueError("cannot run")
+        return x
+
+    def heuristic_cfg(self, inv):
+        return Config(1)
+
+    def candidate_cfgs(self, inv):
+        return [Config(2), Config(3)]
+
+
+def events_of(call, **parts):
+    """What `on_event` hears, without what differs between machines."""
+    heard = []
+
+    def on_event(event, **data):
+        assert {"device", "op_id", "call_key"} <= set(data)
+        heard.append((event, {name: data[name] for name in data if name in EVENT_DATA}))
+
+    call(ConfigSelectorChain(on_event=on_event, **parts))
+    return heard
+
+
+EVENT_DATA = ("candidates", "platform", "method", "cfg", "level")
+HERE = {"platform": "xla", "method": None}
+
+
+def test_events_say_how_many_candidates_there_are_where_and_in_which_context():
+    inv = Invocation(kernel=Scale(), args=(X,))
+    found = {"cfg": Config(2), **HERE}
+    assert events_of(lambda selector: selector.choose(inv, inv.kernel)) == [
+        ("autotune_start", {"candidates": 1, **HERE}),
+        ("autotune_finish", found),
+    ]
+    assert events_of(lambda selector: selector.tune(inv, inv.kernel, [Config(2), Config(3)]))[0] == (
+        "autotune_start",
+        {"candidates": 2, **HERE},
+    )
+    with policy_override(allow_autotune=False):
+        assert events_of(lambda selector: selector.choose(inv, inv.kernel)) == [("heuristics", found)]
+
+
+def test_a_tuning_that_found_nothing_does_not_finish():
+    inv = Invocation(kernel=Failing(), args=(X,))
+    assert events_of(lambda selector: selector.choose(inv, inv.kernel)) == [
+        ("autotune_start", {"candidates": 2, **HERE}),
+        ("heuristics", {"cfg": Config(1), **HERE}),
+    ]
+
+
+def test_candidates_are_asked_for_once():
+    class Counting(Scale):
+        asked = 0
+
+        def candidate_cfgs(self, inv):
+            type(self).asked += 1
+            return [Config(2)]
+
+    inv = Invocation(kernel=Counting(), args=(X,))
+    events_of(lambda selector: selector.choose(inv, inv.kernel))
+    assert Counting.asked == 1

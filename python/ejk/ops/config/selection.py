@@ -261,7 +261,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         """Tunes now, whatever is stored, and keeps the result: the config and its entry."""
         call, _, scopes, tracing = self._question(inv, kernel)
         kernel_call = self._kernel_call(inv, kernel)
-        given = None if candidates is None else list(candidates)
+        given = kernel_call.given_candidates = None if candidates is None else list(candidates)
         with _jax.outside_of_any_trace() if tracing else _nothing:
             config, entry = self._core.tune(call, kernel_call, given, scopes, self.on_event is not None)
         kernel_call.tell_own_caches()

@@ -28,7 +28,8 @@ class KernelCall:
         self.method = getattr(inv, "method", None)
         self.config_class = (declared_config(kernel) if isinstance(kernel, Kernel) else None) or cfg_type
         self.own_cache = self.own_persistent = None
-        self._lessons = None
+        self.given_candidates = None
+        self._candidates = self._lessons = None
 
     def tell_own_caches(self) -> None:
         """What came of the selection goes to the caches of the program's own."""
@@ -46,6 +47,12 @@ class KernelCall:
         return (config,)
 
     def candidate_cfgs(self):
+        """Asked of the kernel once."""
+        if self._candidates is None:
+            self._candidates = (self._candidates_of_kernel(),)
+        return self._candidates[0]
+
+    def _candidates_of_kernel(self):
         for name in ("candidate_cfgs", "config_space"):
             method = _get_platform_method(self.kernel, name, self.platform, self.method)
             if method is not None:
@@ -112,9 +119,23 @@ class KernelCall:
 
     def event(self, kind: str, data: dict):
         encoded = data.pop("config")
-        if kind != "error" and kind != "autotune_start":
+        if kind == "autotune_finish" and encoded is None:
+            return  # it found nothing: what answers instead is told next
+        if kind == "autotune_start":
+            data["candidates"] = self._count_of_candidates()
+        elif kind != "error":
             data["cfg"] = self.fit(self._decoded(encoded)) if encoded is not None else None
+        if kind in ("autotune_start", "autotune_finish", "heuristics"):
+            data |= {"platform": self.platform, "method": self.method}
         self.on_event(kind, **data)
+
+    def _count_of_candidates(self) -> int:
+        if self.given_candidates is not None:
+            return len(self.given_candidates)
+        try:
+            return len(self.candidate_cfgs() or ())
+        except Exception:  # the tuning will say what was thrown
+            return 0
 
 
 class Trial:
