@@ -7,7 +7,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from ejk.ops import ConfigSelectorChain, Executor, Invocation, Kernel, policy_override, vmap_with_config
+from ejk.ops import (
+    ConfigSelectorChain,
+    Executor,
+    Invocation,
+    Kernel,
+    find_labels_in_lowered,
+    policy_override,
+    vmap_with_config,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,3 +180,21 @@ def test_candidates_are_asked_for_once():
     inv = Invocation(kernel=Counting(), args=(X,))
     events_of(lambda selector: selector.choose(inv, inv.kernel))
     assert Counting.asked == 1
+
+
+# ---- labels -------------------------------------------------------------------------------------
+
+
+def test_labels_are_as_the_environment_says_when_the_call_is_made(monkeypatch):
+    executor, kernel = Executor(), Scale()
+
+    def labels(x):
+        return find_labels_in_lowered(jax.jit(lambda x: executor(kernel, x)).lower(x))
+
+    assert labels(X) == [executor.label(kernel, X)]
+    monkeypatch.setenv("EJKERNEL_OPS_STAMP", "none")
+    assert labels(X) == []
+    monkeypatch.setenv("EJKERNEL_OPS_STAMP", "loud")
+    with pytest.raises(ValueError, match=r"\[EJKERNEL_OPS_STAMP\] got 'loud'; expected"):
+        labels(jnp.ones(5))
+    assert (executor(kernel, X, stamp=False) == X * 2).all()

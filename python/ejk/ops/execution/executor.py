@@ -53,7 +53,6 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         super().__init__(_scopes.current)
         self.chooser = chooser if chooser is not None else ConfigSelectorChain()
         self.stamp_prefix = stamp_prefix
-        self._stamp = _stamp_from_environment()
         self._array_types = set()
 
     @property
@@ -181,10 +180,11 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         return found
 
     def _label(self, kernel, inv, config):
-        if self._stamp == "none" or not inv.stamp:
+        stamp = _stamp_from_environment() if inv.stamp else "none"
+        if stamp == "none":
             return None
         call = describe(inv, kernel)
-        if self._stamp == "hash":
+        if stamp == "hash":
             return _core.make_label(call.op, call.key, self.stamp_prefix)
         payload = {"op": call.op, "key": call.key, "cfg": _configs.encode(config), "spec": call.spec}
         return f"{self.stamp_prefix}:{_core.stable_json(payload)}"
@@ -287,7 +287,7 @@ def _prepared(kernel, args, kwargs):
 def _stamp_from_environment() -> str:
     word = os.environ.get("EJKERNEL_OPS_STAMP", "hash").lower() or "hash"
     if word not in ("hash", "json", "none"):
-        raise ValueError(f"EJKERNEL_OPS_STAMP is {word!r}: 'hash', 'json' or 'none' is expected")
+        raise ValueError(f"[EJKERNEL_OPS_STAMP] got {word!r}; expected 'hash', 'json' or 'none'; set one of them")
     return word
 
 
