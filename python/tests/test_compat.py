@@ -198,3 +198,18 @@ def test_labels_are_as_the_environment_says_when_the_call_is_made(monkeypatch):
     with pytest.raises(ValueError, match=r"\[EJKERNEL_OPS_STAMP\] got 'loud'; expected"):
         labels(jnp.ones(5))
     assert (executor(kernel, X, stamp=False) == X * 2).all()
+
+
+# ---- invocations and policies -------------------------------------------------------------------
+
+
+def test_an_invocation_is_a_dataclass():
+    inv = Invocation(kernel=Scale(), args=(X,), kwargs={"scale": 2.0})
+    other = dataclasses.replace(inv, kwargs={"scale": 3.0}, method="shard_map")
+    assert (other.op_id, other.args, other.kwargs) == ("compat.scale", inv.args, {"scale": 3.0})
+    assert other.kernel is inv.kernel and other.call_key != inv.call_key
+    assert inv == inv and inv == dataclasses.replace(inv) and inv != other
+    assert len({inv, dataclasses.replace(inv)}) == 1
+    assert [f.name for f in dataclasses.fields(inv)][:3] == ["op_id", "args", "kwargs"]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        inv.args = ()

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from conftest import run_program
-from ejk.ops import AutotunePolicy, ConfigSelectorChain, Executor, Kernel, Tuner
+from ejk.ops import (
+    AutotunePolicy,
+    ConfigSelectorChain,
+    Executor,
+    Invocation,
+    Kernel,
+    Tuner,
+    autotune_recorded,
+)
 
 P = jax.P
 
@@ -224,6 +232,15 @@ def test_backward_is_measured_over_the_mesh_where_the_kernel_says_so(over, suppo
     policy = AutotunePolicy(validate_backward=True)
     assert Executor(ConfigSelectorChain(policy=policy)).choose_config(kernel, X, **over) in (Config(2), Config(3))
     assert bool(kernel.differentiated) is supported
+
+
+def test_an_invocation_is_tuned_over_its_mesh_or_not_at_all(over):
+    noting = shapes_seen(Meshed())
+    inv = Invocation(kernel=noting, args=(X,), **over)
+    result = autotune_recorded([inv])
+    assert [entry.call_key for entry in result.entries] == [inv.call_key] and set(noting.shapes) == {(2, 3)}
+    skipped = autotune_recorded([dataclasses.replace(inv, mesh=None)]).skipped
+    assert len(skipped) == 1 and "got method='shard_map' without mesh" in skipped[0][1]
 
 
 def test_a_program_tunes_over_four_devices():

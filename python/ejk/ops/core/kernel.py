@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import types
@@ -139,11 +140,12 @@ class Kernel(Generic[Cfg, Out]):
         )
 
 
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
 class Invocation(Generic[Cfg, Out]):
     """One call: what heuristics look at and keys are made of.
 
     Made by the executor; by hand either with `op_id=` or with `kernel=`. `metadata` is anything the maker wants
-    to keep with it; nothing here looks at it.
+    to keep with it; nothing here looks at it. It does not change; `dataclasses.replace` makes another one.
     """
 
     __slots__ = (
@@ -163,20 +165,19 @@ class Invocation(Generic[Cfg, Out]):
         "_described",
         "_arguments",
     )
-    if typing.TYPE_CHECKING:
-        op_id: str
-        args: tuple[Any, ...]
-        kwargs: dict[str, Any]
-        batch_axes: typing.Mapping[str, int] | None
-        override_cfg: Cfg | None
-        stamp: bool
-        method: str | None
-        mesh: Any
-        in_specs: Any
-        out_specs: Any
-        check_vma: bool
-        kernel: Kernel[Cfg, Out] | None
-        metadata: Any
+    op_id: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    batch_axes: typing.Mapping[str, int] | None
+    override_cfg: Cfg | None
+    stamp: bool
+    method: str | None
+    mesh: Any
+    in_specs: Any
+    out_specs: Any
+    check_vma: bool
+    kernel: Kernel[Cfg, Out] | None
+    metadata: Any
 
     def __init__(
         self,
@@ -223,8 +224,8 @@ class Invocation(Generic[Cfg, Out]):
         first = [getattr(self, name) for name in self.__slots__[:11]]
         return functools.partial(Invocation, kernel=self.kernel, metadata=self.metadata), tuple(first)
 
-    def __setattr__(self, name, value):
-        raise AttributeError(f"[Invocation] {name} cannot be set: an invocation does not change")
+    def __hash__(self):  # what equal ones have in common; their arguments may have no hash
+        return hash((self.op_id, self.method, len(self.args)))
 
     def __repr__(self):
         return f"Invocation(op_id={self.op_id!r}, abstract_args={self.abstract_args!r}, kwargs={sorted(self.kwargs)})"

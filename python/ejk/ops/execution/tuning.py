@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Generic, Iterable
 
 from ejk import _core, _jax
@@ -15,6 +15,7 @@ from ejk.ops.core.kernel import Invocation, Kernel, describe
 from ejk.ops.core.types import Cfg
 from ejk.ops.execution.executor import _prepared, default_executor
 from ejk.ops.execution.measuring import race
+from ejk.ops.execution.options import check_mesh
 from ejk.ops.registry import get_invocations, with_data
 
 
@@ -172,12 +173,12 @@ def tune_calls(selector, calls: dict, show_progress: bool = False, repetition_co
     for number, ((op, key), inv) in enumerate(calls.items(), 1):
         if show_progress:
             print(f"ejk: tuning {op}:{key}, {number} of {len(calls)}", flush=True)
-        kernel = inv.kernel
-        real = Invocation(kernel=kernel, args=with_data(inv.args), kwargs=with_data(inv.kwargs, 1000), method=inv.method)
+        real = replace(inv, args=with_data(inv.args), kwargs=with_data(inv.kwargs, 1000))
         try:
+            check_mesh(real)
             for _ in range(max(1, repetition_count)):
-                config, entry = selector.tune(real, kernel)
-        except RuntimeError as error:
+                config, entry = selector.tune(real, inv.kernel)
+        except (RuntimeError, ValueError) as error:
             skipped.append((f"{op}:{key}", str(error)))
             continue
         entries.append(Entry(op, key, config))
