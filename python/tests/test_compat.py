@@ -8,12 +8,18 @@ import jax.numpy as jnp
 import pytest
 
 from ejk.ops import (
+    AutotunePolicy,
+    ConfigCache,
     ConfigSelectorChain,
     Executor,
     Invocation,
     Kernel,
+    PersistentCache,
+    autotune_recorded,
+    device_fingerprint,
     find_labels_in_lowered,
     policy_override,
+    record_invocation,
     vmap_with_config,
 )
 
@@ -213,3 +219,51 @@ def test_an_invocation_is_a_dataclass():
     assert [f.name for f in dataclasses.fields(inv)][:3] == ["op_id", "args", "kwargs"]
     with pytest.raises(dataclasses.FrozenInstanceError):
         inv.args = ()
+
+
+@pytest.mark.parametrize("make", [ConfigCache, PersistentCache])
+@pytest.mark.parametrize("device", ["dev", "device"])
+def test_caches_take_their_arguments_by_name(make, device):
+    cache = make()
+    cache.put(**{device: "d"}, op_id="op@v1", call_key="k", cfg=Config(4))
+    assert cache.get(**{device: "d"}, op_id="op@v1", call_key="k") == Config(4) == cache.get("d", "op@v1", call_key="k")
+    cache.put("d", "op@v1", call_key="k", config=Config(5))
+    assert cache.get("d", "op@v1", "k") == Config(5)
+    cache.put("mine", cfg=Config(6))
+    assert cache.get(key="mine") == Config(6)
+    cache.erase("d", op_id="op@v1", call_key="k")
+    assert cache.get("d", "op@v1", "k") is None
+
+
+@pytest.mark.parametrize("make", [ConfigCache, PersistentCache])
+def test_caches_refuse_arguments_that_are_none_of_theirs(make):
+    for given, named in [((), {}), (("d", "o"), {}), (("d",), {"call_key": "k"}), ((), {"dev": 1, "op": 2, "call_key": 3})]:
+        with pytest.raises(TypeError, match=rf"\[{make.__name__}.get\] got .*; expected \(key\) or \(device, op_id"):
+            make().get(*given, **named)
+    with pytest.raises(TypeError, match=rf"\[{make.__name__}.put\] got .*; expected \(key, cfg\) or"):
+        make().put("d", "o", call_key="k")
+
+
+def test_recorded_calls_are_given_and_tuned_by_name():
+    kernel = Scale()
+    inv = Invocation(kernel=kernel, args=(X,))
+    place = dict(dev=device_fingerprint(), op_id_v="compat.scale@v1", call_key=inv.call_key)
+    record_invocation(**place, kernel=kernel, args=(X,), kwargs={})
+    record_invocation(kernel=kernel, inv=inv)
+    result = autotune_recorded(hyperparameter_selector=ConfigSelectorChain())
+    assert [(entry.call_key, entry.cfg) for entry in result.entries] == [(inv.call_key, Config(2))]
+    for given, named in [((), {}), ((kernel,), {}), ((), {**place, "kernel": kernel}), ((1, 2, 3), {"inv": inv})]:
+        with pytest.raises(TypeError, match=r"\[record_invocation\] got"):
+            record_invocation(*given, **named)
+
+
+def test_policies_take_numbers_for_yes_and_no():
+    policy = AutotunePolicy(allow_autotune=1, allow_heuristics=0, validate_backward=0.0)
+    assert (policy.allow_autotune, policy.allow_heuristics, policy.validate_backward) == (1, 0, 0)
+    assert ConfigSelectorChain(policy=policy).choose(Invocation(kernel=Scale(), args=(X,)), Scale()) == Config(2)
+    with policy_override(allow_autotune=0):
+        with pytest.raises(RuntimeError, match="no configuration"):
+            ConfigSelectorChain(policy=policy).choose(Invocation(kernel=Scale(), args=(X,)), Scale())
+    for wrong in ("false", 2, None, []):
+        with pytest.raises(TypeError, match="allow_autotune"):
+            AutotunePolicy(allow_autotune=wrong)

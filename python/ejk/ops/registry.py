@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from typing import Any
 
 from ejk import _configs, _core, _jax, _log
 from ejk._known import name_of
@@ -30,20 +31,20 @@ _numbers: dict = {}  # (device, op, key) -> what the call is counted under
 _lock = threading.Lock()
 
 
-def record_invocation(first, *rest) -> None:
-    """record_invocation(kernel, inv), or (device, op_id, call_key, kernel, args, kwargs)."""
-    if isinstance(first, str):
-        if len(rest) != 5:
-            raise TypeError(
-                f"[record_invocation] {1 + len(rest)} arguments: (kernel, inv) or "
-                "(device, op_id, call_key, kernel, args, kwargs) are expected"
-            )
-        op, key, kernel, args, kwargs = rest
-        _keep(first, op, key, kernel, args, kwargs)
-        return
-    if len(rest) != 1:
-        raise TypeError(f"[record_invocation] {1 + len(rest)} arguments: (kernel, inv) are expected")
-    record_call(first, rest[0])
+_RECORD = ("dev", "op_id_v", "call_key", "kernel", "args", "kwargs")
+
+
+def record_invocation(*given: Any, **named: Any) -> None:
+    """record_invocation(kernel, inv), or (dev, op_id_v, call_key, kernel, args, kwargs)."""
+    in_full = "dev" in named or isinstance(next(iter(given), None), str)
+    form = _RECORD if in_full else ("kernel", "inv")
+    rest = form[len(given) :]
+    if len(given) > len(form) or set(named) != set(rest):
+        raise TypeError(
+            f"[record_invocation] got {len(given)} arguments and {sorted(named)}; expected (kernel, inv) or "
+            f"({', '.join(_RECORD)}); pass one of these forms"
+        )
+    (_keep if in_full else record_call)(*given, *(named[name] for name in rest))
 
 
 def record_call(kernel, inv, on_disk: bool = False) -> int:

@@ -26,22 +26,31 @@ def place_of(key) -> tuple[str, str, str]:
     return "", "", _core.short_hash(key)
 
 
-def put_arguments(given: tuple, name: str):
-    """put(device, op, key, config) or put(key, config)."""
-    if len(given) == 4:
-        return given
-    if len(given) == 2:
-        return (*place_of(given[0]), given[1])
-    raise TypeError(f"[{name}.put] {len(given)} arguments: (key, config) or (device, op, key, config) are expected")
+_OTHER_NAMES = {"dev": "device", "config": "cfg"}
 
 
-def get_arguments(given: tuple, name: str):
-    """get(device, op, key) or get(key)."""
-    if len(given) == 3:
-        return given
-    if len(given) == 1:
-        return place_of(given[0])
-    raise TypeError(f"[{name}.get] {len(given)} arguments: (key) or (device, op, key) are expected")
+def put_arguments(given: tuple, named: dict, name: str):
+    """put(device, op_id, call_key, cfg) or put(key, cfg)."""
+    place = _in_order(given, named, ("device", "op_id", "call_key", "cfg"), ("key", "cfg"), f"{name}.put")
+    return place if len(place) == 4 else (*place_of(place[0]), place[1])
+
+
+def get_arguments(given: tuple, named: dict, name: str):
+    """get(device, op_id, call_key) or get(key)."""
+    place = _in_order(given, named, ("device", "op_id", "call_key"), ("key",), f"{name}.get")
+    return place if len(place) == 3 else place_of(place[0])
+
+
+def _in_order(given: tuple, named: dict, *forms_and_name) -> tuple:
+    """The arguments of a function that takes either of two forms, by place or by name."""
+    *forms, name = forms_and_name
+    named = {_OTHER_NAMES.get(name, name): value for name, value in named.items()}
+    for form in forms:
+        if len(given) + len(named) == len(form) and all(word in named for word in form[len(given) :]):
+            return (*given, *(named[word] for word in form[len(given) :]))
+    shown = ", ".join([*map(repr, given), *(f"{word}=" for word in named)])
+    expected = " or ".join(f"({', '.join(form)})" for form in reversed(forms))
+    raise TypeError(f"[{name}] got ({shown}); expected {expected}; pass one of these forms")
 
 
 class ConfigCache(_core.ConfigCache, Generic[Cfg]):
@@ -50,14 +59,14 @@ class ConfigCache(_core.ConfigCache, Generic[Cfg]):
     `cache.put(executor.label(kernel, a, b), config)` says what such calls run with.
     """
 
-    def put(self, *where_and_config) -> None:
-        """put(device, op_id, call_key, config) or put(key, config)."""
-        super().put(*put_arguments(where_and_config, "ConfigCache"))
+    def put(self, *where_and_config: Any, **named: Any) -> None:
+        """put(device, op_id, call_key, cfg) or put(key, cfg)."""
+        super().put(*put_arguments(where_and_config, named, "ConfigCache"))
         self._changed()
 
-    def erase(self, *where) -> None:
+    def erase(self, *where: Any, **named: Any) -> None:
         """erase(device, op_id, call_key) or erase(key)."""
-        super().erase(*get_arguments(where, "ConfigCache"))
+        super().erase(*get_arguments(where, named, "ConfigCache"))
         self._changed()
 
     def clear(self) -> None:
@@ -68,9 +77,9 @@ class ConfigCache(_core.ConfigCache, Generic[Cfg]):
         if any(scope.what is self for scope in _scopes.current.get()):
             _sync_traces()
 
-    def get(self, *where) -> Cfg | None:
+    def get(self, *where: Any, **named: Any) -> Cfg | None:
         """get(device, op_id, call_key) or get(key); None if there is none."""
-        found = super().get(*get_arguments(where, "ConfigCache"))
+        found = super().get(*get_arguments(where, named, "ConfigCache"))
         return None if found is None else found[0]
 
     def __contains__(self, key) -> bool:

@@ -44,9 +44,9 @@ class PersistentCache(Generic[Cfg]):
         else:
             self._store = _core.PersistentCache(path=self.path)
 
-    def put(self, *where_and_config) -> None:
-        """put(device, op_id, call_key, config) or put(key, config)."""
-        device, op, key, config = put_arguments(where_and_config, "PersistentCache")
+    def put(self, *where_and_config: Any, **named: Any) -> None:
+        """put(device, op_id, call_key, cfg) or put(key, cfg)."""
+        device, op, key, config = put_arguments(where_and_config, named, "PersistentCache")
         kept = self._as_kept(config)
         if "$opaque" in _core.stable_json(_configs.encode(kept)):
             raise TypeError(f"[PersistentCache.put] {config!r} holds an object that cannot be written")
@@ -62,9 +62,9 @@ class PersistentCache(Generic[Cfg]):
             return dataclasses.asdict(config)
         return config.model_dump() if hasattr(config, "model_dump") else config
 
-    def get(self, *where) -> Cfg | None:
+    def get(self, *where: Any, **named: Any) -> Cfg | None:
         """get(device, op_id, call_key) or get(key); None if there is none that can be read."""
-        device, op, key = get_arguments(where, "PersistentCache")
+        device, op, key = get_arguments(where, named, "PersistentCache")
         try:
             found = self._store.get(device, op or "-", key)
             if found is None:
@@ -91,14 +91,14 @@ class PersistentCache(Generic[Cfg]):
                 return _configs.decode({name: item for name, item in written.items() if name != "$type"}, op)
             raise _configs.NotKnown(f"{error}: pass cfg_type=...") from None
 
-    def entry(self, *where) -> dict | None:
+    def entry(self, *where: Any, **named: Any) -> dict | None:
         """The same with all that is known of it: evidence, candidates, environment."""
-        device, op, key = get_arguments(where, "PersistentCache")
+        device, op, key = get_arguments(where, named, "PersistentCache")
         return self._store.entry(device, op or "-", key)
 
-    def erase(self, *where) -> bool:
+    def erase(self, *where: Any, **named: Any) -> bool:
         """Removes what `get` would find. True if there was something."""
-        device, op, key = get_arguments(where, "PersistentCache")
+        device, op, key = get_arguments(where, named, "PersistentCache")
         return self._store.erase(device, op or "-", key)
 
     def keys(self) -> list[tuple[str, str, str]]:

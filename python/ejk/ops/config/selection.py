@@ -34,8 +34,7 @@ class AutotunePolicy:
     """Tuning one call takes at most about this long."""
 
     def __setattr__(self, name, value):
-        _check({name: value})
-        object.__setattr__(self, name, value)
+        object.__setattr__(self, name, _check({name: value})[name])
         _core.new_epoch()
 
     @classmethod
@@ -57,7 +56,7 @@ def _check(updates: dict) -> dict:
         name = _ALIASES.get(name, name)
         if name not in _FIELDS:
             raise TypeError(f"[AutotunePolicy] {name!r} was given: {', '.join(_FIELDS)} are expected")
-        if name in _BOOLS and type(value).__name__ not in ("bool", "bool_"):
+        if name in _BOOLS and type(value).__name__ not in ("bool", "bool_") and value not in (0, 1):
             raise TypeError(f"[AutotunePolicy] {name}={value!r} was given: True or False is expected")
         if name == "cache_miss_fallback" and value not in ("autotune", "heuristics"):
             raise ValueError(f"[AutotunePolicy] {name}={value!r} was given: 'autotune' or 'heuristics' is expected")

@@ -134,13 +134,13 @@ def autotune(fn=None, /, *args, configs=None, num_warmup: int = 1, num_iters: in
     return tuner.decorate(fn, **tuning)
 
 
-def autotune_recorded(invocations_or_selector=None, *, show_progress: bool = False, repetition_count: int = 1):
+def autotune_recorded(hyperparameter_selector=None, *, show_progress: bool = False, repetition_count: int = 1):
     """Tunes recorded calls: all of this device's with a selector, or a list of invocations.
 
     Of a selector: its cache and store keep what is found. Of invocations, or without an argument: the default
     executor's. Gives an AutotuningResult.
     """
-    given = invocations_or_selector
+    given = hyperparameter_selector
     if given is None or hasattr(given, "choose"):
         selector = given if given is not None else default_executor().chooser
         invocations = get_invocations()
