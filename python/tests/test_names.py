@@ -35,6 +35,46 @@ def test_every_public_name_is_there():
     assert [name for name in NAMES if name not in ops.__all__ or not hasattr(ops, name)] == []
 
 
+MORE_NAMES = """
+execution.Tuner utils.datacarrier.hash_fn utils.datacarrier.get_safe_hash_int utils.meta.LABEL_PREFIXES
+core.kernel.Kernel.run_shard_map core.kernel.Kernel.fwd_with_residuals_shard_map core.kernel.Kernel.vjp_shard_map
+core.kernel.Kernel.run_shard_map_gpu core.kernel.Kernel.fwd_with_residuals_shard_map_gpu
+core.kernel.Kernel.vjp_shard_map_gpu
+""".split()
+
+
+@pytest.mark.parametrize("path", MORE_NAMES)
+def test_names_that_its_modules_have_beside_are_there(path):
+    thing = ops
+    for part in path.split("."):
+        thing = getattr(thing, part)
+    assert thing
+
+
+def test_variants_for_shard_map_raise_until_a_kernel_has_them():
+    with pytest.raises(NotImplementedError, match=r"\[add\] Add has no vjp_shard_map_gpu"):
+        Add().vjp_shard_map_gpu(None, None)
+
+
+def test_the_tuner_of_execution_gives_all_measurements():
+    assert ops.execution.Tuner is ops.Autotuner and ops.Tuner is ops.config.Tuner is not ops.Autotuner
+
+
+def test_hashes_are_those_of_ejkernel():
+    from ejk.ops.utils.datacarrier import get_safe_hash_int, hash_fn
+
+    class Holder:
+        def __init__(self):
+            self.a, self.b, self.c, self.d, self.e = 1, "x", None, [1, 2], True
+
+    assert get_safe_hash_int("test") == 12707736894140473154801792860916528374
+    assert get_safe_hash_int(3, "sha1") == 684329801336223661356952546078269889038938702779
+    assert hash_fn(Holder()) == 187838994019645589279373086069850885902
+    assert hash(ops.FwdParams(blocksize_m=64, num_warps=4)) == 1856369955452620234
+    with pytest.raises(ValueError, match=r"\[get_safe_hash_int\] got algorithm='nope'; expected"):
+        get_safe_hash_int("x", "nope")
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_is_there_and_says_what_it_is(name):
     assert importlib.import_module(f"ejk.ops.{name}").__doc__

@@ -140,6 +140,20 @@ class Kernel(Generic[Cfg, Out]):
         )
 
 
+def _variant(name: str):
+    def variant(self, *args: Any, **kwargs: Any):
+        raise NotImplementedError(f"[{op_of(self)}] {type(self).__qualname__} has no {name}")
+
+    variant.__name__, variant.__qualname__ = name, f"Kernel.{name}"
+    variant.__doc__ = f"`{name.partition('_shard_map')[0]}` inside shard_map, if a kernel has another one there."
+    return variant
+
+
+for _name in ("run", "fwd_with_residuals", "vjp"):
+    for _context in ("shard_map", "shard_map_gpu"):
+        setattr(Kernel, f"{_name}_{_context}", _variant(f"{_name}_{_context}"))
+
+
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class Invocation(Generic[Cfg, Out]):
     """One call: what heuristics look at and keys are made of.

@@ -2,14 +2,21 @@
 """Standard parameter containers of attention-like kernels. None leaves the choice to the kernel."""
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 
-def _hash_of(params) -> int:
-    """The same in every process, unlike Python's own hash of a text."""
-    values = [getattr(params, f.name) for f in fields(params)]
-    text = "".join(str(value) for value in values if value is not None)
-    return hash(int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16))
+def get_safe_hash_int(text, algorithm: str = "md5") -> int:
+    """The digest of str(text) as a number: the same in every process, unlike Python's own hash of a text."""
+    if algorithm not in hashlib.algorithms_available:
+        raise ValueError(f"[get_safe_hash_int] got algorithm={algorithm!r}; expected one of hashlib's; pass 'md5'")
+    digest = hashlib.new(algorithm, str(text).encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest, "big")
+
+
+def hash_fn(self) -> int:
+    """A `__hash__` for containers of parameters: made of the numbers, lists and dicts that are set."""
+    held = (value for value in vars(self).values() if isinstance(value, (int, float, dict, list)))
+    return get_safe_hash_int("".join(map(str, held)))
 
 
 @dataclass
@@ -27,7 +34,7 @@ class FwdParams:
     num_warps: int | None = None
     num_stages: int | None = None
 
-    __hash__ = _hash_of
+    __hash__ = hash_fn
 
 
 @dataclass
@@ -42,7 +49,7 @@ class BwdParams:
     num_warps: int | None = None
     num_stages: int | None = None
 
-    __hash__ = _hash_of
+    __hash__ = hash_fn
 
 
-__all__ = ["BwdParams", "FwdParams"]
+__all__ = ["BwdParams", "FwdParams", "get_safe_hash_int", "hash_fn"]

@@ -13,6 +13,7 @@ from ejk import _core, _jax
 
 _F = typing.TypeVar("_F", bound=typing.Callable[..., typing.Any])
 
+LABEL_PREFIXES = ("ejkernel_ops#",)
 LABEL_RE = re.compile(r"ejkernel_ops#(?P<op>.+?@v[0-9A-Za-z_.-]+):(?P<key>[0-9a-f]{16})")
 
 
@@ -107,4 +108,11 @@ def labels_to_configs(lowered, selector=None) -> list:
     return found
 
 
-__all__ = ["LABEL_RE", "extract_labels_from_hlo_text", "find_labels_in_lowered", "label", "labels_to_configs"]
+__all__ = [
+    "LABEL_PREFIXES",
+    "LABEL_RE",
+    "extract_labels_from_hlo_text",
+    "find_labels_in_lowered",
+    "label",
+    "labels_to_configs",
+]
