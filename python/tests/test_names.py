@@ -160,11 +160,57 @@ def test_autotune_takes_a_kernel_or_a_function():
         return x
 
     work(jnp.ones((64, 64)))
-    assert list(work.optimal_hyperparams.values()) == [{"steps": 1}]
+    assert work.optimal_hyperparams == {"steps": 1}
     tuned = ops.autotune(lambda x, n=1: x * n, hyperparams={"n": [3]})
     assert (tuned(X) == 3).all()
     fn, best, results = ops.FNAutotuner().tune(lambda x, n=1: x, args=(X,), kwargs={}, hyperparams={"n": [1, 2]})
     assert best["n"] in (1, 2) and len(results) == 2 and (fn(X) == X).all()
+
+
+def test_a_tuned_function_has_the_results_of_its_last_call():
+    tuned = ops.autotune(lambda x, n=1, mode="": x * n, hyperparams={"n": 2.0, "mode": "text"})
+    assert (tuned.optimal_hyperparams, tuned.timing_results) == ({}, [])
+    assert (tuned(X) == 2).all()
+    assert tuned.optimal_hyperparams == {"n": 2.0, "mode": "text"}
+    ((place, timing),) = tuned.timing_results
+    assert place == 0 and timing.hyperparams == tuned.optimal_hyperparams and timing.t_mean > 0
+
+    fn, best, results = ops.FNAutotuner().tune(lambda x, n: x, args=(X,), hyperparams={"n": (1, 2, 3)})
+    assert results[0][1].hyperparams == best and len(results) == 3
+
+
+def test_a_function_is_tuned_on_the_examples_that_are_given():
+    seen = set()
+
+    def work(x, n=1):
+        seen.add(x.shape)
+        return x * n
+
+    tune = ops.FNAutotuner().tune
+    tune(work, args=(jax.ShapeDtypeStruct((5,), "float32"),), hyperparams={"n": [1]}, example_args=(jnp.ones(7),))
+    assert seen == {(7,)}
+    tune(work, args=(X,), hyperparams={"n": [1]}, example_args=(jnp.ones(7),))
+    assert seen == {(7,), X.shape}
+
+
+def test_a_cache_key_does_not_join_calls_of_other_shapes():
+    seen = []
+
+    def work(x, n=1):
+        seen.append((x.shape, n))
+        return x
+
+    tuned = ops.autotune(work, hyperparams={"n": [1, 2]}, cache_key="mine")
+    for size in (3, 4):
+        tuned(jnp.ones(size))
+        assert {((size,), 1), ((size,), 2)} <= set(seen)
+
+
+def test_what_cannot_be_tuned_is_an_error():
+    with pytest.raises(TypeError, match=r"\[autotune\] got 'text'; expected a function"):
+        ops.autotune()("text")
+    with pytest.raises(ValueError, match=r"\[autotune\] got hyperparams={'n': \[\]}; expected values"):
+        ops.autotune(lambda x, n: x, hyperparams={"n": []})(X)
 
 
 def test_benchmark_gives_milliseconds_or_seconds():

@@ -238,10 +238,19 @@ class FNAutotuner:
         args: tuple = (),
         kwargs: dict | None = None,
         hyperparams: dict | None = None,
+        example_args: tuple | None = None,
+        example_kws: dict | None = None,
         sample_num: int = 2**63 - 1,
         **ignored,
     ):
-        """(fn with the best hyperparameters, those, [(place, TimingResult)]). Raises RuntimeError if all fail."""
+        """(fn with the best hyperparameters, those, [(place, TimingResult)], the best first).
+
+        Arguments without data (traced, or jax.ShapeDtypeStruct) are measured on `example_args` and `example_kws`, else
+        on seeded numbers. Raises RuntimeError if all fail.
+        """
+        _check_callable(fn)
+        args = args if example_args is None or _has_data(args) else example_args
+        kwargs = kwargs if example_kws is None or _has_data(kwargs) else example_kws
         choices = _product(hyperparams or {})[:sample_num]
         tuner = Tuner(self.timing_warmup_iterations, self.timing_rounds)
 
@@ -250,6 +259,7 @@ class FNAutotuner:
 
         best, measured = race(tuner, make_fn, args, kwargs or {}, tuple(range(len(choices))))
         results = [(place, TimingResult(choices[place], seconds)) for place, seconds in measured]
+        results.sort(key=lambda result: (result[0] != best, result[1].t_mean))
         return functools.partial(fn, **choices[best]), dict(choices[best]), results
 
     def decorate(
@@ -263,28 +273,60 @@ class FNAutotuner:
         sample_num: int = 2**63 - 1,
         **ignored,
     ):
-        """fn with the hyperparameters that are fastest for the types and shapes of each call."""
-        best: dict = {}
+        """fn with the hyperparameters that are fastest for the types and shapes of each call.
+
+        It has `optimal_hyperparams` and `timing_results`: those of the last call.
+        """
+        _check_callable(fn)
+        known: dict = {}
 
         @functools.wraps(fn)
         def tuned(*args, **kwargs):
             if any(name in kwargs for name in hyperparams or {}):
                 return fn(*args, **kwargs)
-            key = cache_key or _core.short_hash([args, kwargs])
-            if key not in best:
-                a, k = (args, kwargs) if example_args is None else (example_args, example_kws or {})
-                if len(best) >= self.cache_size_limit:
-                    best.clear()
-                best[key] = self.tune(fn, args=a, kwargs=k, hyperparams=hyperparams, sample_num=sample_num)[1]
-            return fn(*args, **kwargs, **best[key])
+            key = _core.short_hash([cache_key, args, kwargs])
+            if key not in known:
+                if len(known) >= self.cache_size_limit:
+                    known.clear()
+                known[key] = self.tune(
+                    fn,
+                    args=args,
+                    kwargs=kwargs,
+                    hyperparams=hyperparams,
+                    example_args=example_args,
+                    example_kws=example_kws,
+                    sample_num=sample_num,
+                )[1:]
+            best, results = known[key]
+            tuned.optimal_hyperparams, tuned.timing_results = dict(best), results
+            return fn(*args, **kwargs, **best)
 
-        tuned.optimal_hyperparams = best
+        tuned.optimal_hyperparams, tuned.timing_results = {}, []
         return tuned
 
 
+def _check_callable(fn) -> None:
+    if not callable(fn):
+        raise TypeError(f"[autotune] got {fn!r}; expected a function; pass one")
+
+
+def _has_data(tree) -> bool:
+    jax = _jax.loaded()
+    leaves = [] if jax is None else jax.tree_util.tree_leaves(tree)
+    return not any(_jax.is_tracer(leaf) or isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+
+
 def _product(hyperparams: dict) -> list[dict]:
-    names = list(hyperparams)
-    return [dict(zip(names, values)) for values in itertools.product(*(list(hyperparams[n]) for n in names))]
+    values = {name: _values_of(name, given) for name, given in hyperparams.items()}
+    return [dict(zip(values, chosen)) for chosen in itertools.product(*values.values())]
+
+
+def _values_of(name, given) -> list:
+    """One value is a list of one."""
+    values = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if not values:
+        raise ValueError(f"[autotune] got hyperparams={{{name!r}: {given!r}}}; expected values; give one at least")
+    return values
 
 
 __all__ = [
