@@ -312,6 +312,9 @@ void tell(const Event& event) {
   }
 }
 
+// Whether the tunings of the selection that this thread is in are shown.
+thread_local bool shows_progress = false;
+
 void warn(const std::string& message) {
   if (!nb::is_alive() || !Py_IsInitialized()) return;
   if (Gil::closing() && PyGILState_GetThisThreadState() != nullptr) return;  // of a call that ends
@@ -333,11 +336,13 @@ struct Selector {
   void ask(nb::handle kernel_side, nb::handle scopes, bool listens, F&& f) {
     const std::vector<ScopeSpec> specs = scopes_of(scopes);
     PythonKernel kernel(kernel_side, &stop);
+    const bool shows = nb::cast<bool>(kernel_side.attr("shows_progress"));
     std::exception_ptr thrown;
     {
       const WithoutGil released;
       const nb::handle outer = std::exchange(listener, listens ? kernel_side : nb::handle());
       const nb::handle outer_selection = std::exchange(selection, kernel_side);
+      const bool outer_shows = std::exchange(shows_progress, shows);
       const ConfigReader* const outer_reader = std::exchange(config_reader, &kernel);
       try {
         ScopeSnapshot().run([&] { inside(specs, 0, [&] { f(kernel); }); });
@@ -345,6 +350,7 @@ struct Selector {
         thrown = std::current_exception();
       }
       listener = outer, selection = outer_selection, config_reader = outer_reader;
+      shows_progress = outer_shows;
     }
     if (kernel.interrupted()) {
       stop.store(false);
@@ -376,6 +382,9 @@ void make_selector(Selector* made, std::shared_ptr<ConfigCache> cache, nb::dict 
   options.forbid_reautotune = forbid_reautotune;
   options.strict_environment = strict_environment;
   options.on_event = tell;
+  options.on_progress = [display = progress_display()](const TuneProgress& progress) {
+    if (shows_progress) display(progress);
+  };
   options.on_warning = warn;
   options.stop = &made->stop;
   made->chain = std::make_unique<ConfigSelectorChain>(std::move(options));

@@ -22,6 +22,7 @@ from ejk.ops import (
     record_invocation,
     vmap_with_config,
 )
+from ejk.ops.config import log_autotune_progress, set_autotune_progress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,3 +268,29 @@ def test_policies_take_numbers_for_yes_and_no():
     for wrong in ("false", 2, None, []):
         with pytest.raises(TypeError, match="allow_autotune"):
             AutotunePolicy(allow_autotune=wrong)
+
+
+# ---- progress -----------------------------------------------------------------------------------
+
+
+def test_tunings_are_shown_while_that_is_wanted(capfd, monkeypatch):
+    sizes = iter(range(1, 9))
+    selector = ConfigSelectorChain()
+
+    def shown():
+        selector.choose(Invocation(kernel=Scale(), args=(jnp.ones(next(sizes)),)), Scale())
+        return "compat.scale@v1" in capfd.readouterr().err
+
+    assert not shown()
+    with log_autotune_progress():
+        assert shown()
+        with log_autotune_progress():
+            pass
+        assert shown()
+    assert not shown()
+    set_autotune_progress()
+    assert shown()
+    set_autotune_progress(False)
+    assert not shown()
+    monkeypatch.setenv("EJKERNEL_AUTOTUNE_PROGRESS", "1")
+    assert shown()

@@ -36,7 +36,7 @@ def test_every_public_name_is_there():
 
 
 MORE_NAMES = """
-execution.Tuner utils.datacarrier.hash_fn utils.datacarrier.get_safe_hash_int utils.meta.LABEL_PREFIXES
+execution.Tuner config.log_autotune_progress config.set_autotune_progress utils.datacarrier.hash_fn utils.datacarrier.get_safe_hash_int utils.meta.LABEL_PREFIXES
 core.kernel.Kernel.run_shard_map core.kernel.Kernel.fwd_with_residuals_shard_map core.kernel.Kernel.vjp_shard_map
 core.kernel.Kernel.run_shard_map_gpu core.kernel.Kernel.fwd_with_residuals_shard_map_gpu
 core.kernel.Kernel.vjp_shard_map_gpu

@@ -8,7 +8,9 @@ from ejk.ops.config.selection import (
     ConfigSelectorChain,
     Tuner,
     forward_autotune_only,
+    log_autotune_progress,
     policy_override,
+    set_autotune_progress,
 )
 
 __all__ = [
@@ -18,6 +20,8 @@ __all__ = [
     "PersistentCache",
     "Tuner",
     "forward_autotune_only",
+    "log_autotune_progress",
     "overlay_cache",
     "policy_override",
+    "set_autotune_progress",
 ]

@@ -28,7 +28,7 @@ class KernelCall:
         self.method = getattr(inv, "method", None)
         self.config_class = (declared_config(kernel) if isinstance(kernel, Kernel) else None) or cfg_type
         self.own_cache = self.own_persistent = None
-        self.given_candidates = None
+        self.given_candidates, self.shows_progress = None, False
         self._candidates = self._lessons = None
 
     def tell_own_caches(self) -> None:
