@@ -25,7 +25,7 @@ sharding_fingerprint short_hash stable_json to_json vmap_with_config
 
 MODULES = """
 core core.kernel core.types config config.cache config.persistent config.selection execution execution.executor
-execution.batch execution.tuning execution.offline registry utils utils.fingerprint utils.meta utils.serialize
+execution.batch execution.tuning execution.offline execution.profiler registry utils utils.fingerprint utils.meta utils.serialize
 utils.datacarrier
 """.split()
 
