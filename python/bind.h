@@ -23,6 +23,23 @@ namespace ejk::python {
 Value value_of(nb::handle object);
 nb::object object_of(const Value& value);
 
+// The bytes of a text. Half characters, which UTF-8 cannot say, are written as if it could.
+std::string text_of(nb::handle text);
+
+// The canonical texts of what becomes a value while this lives, as Python writes them: the core
+// takes half characters for bytes that are no text.
+class CanonicalTexts {
+ public:
+  CanonicalTexts();
+  ~CanonicalTexts();
+  CanonicalTexts(const CanonicalTexts&) = delete;
+  bool differ() const;  // from those of the core
+  std::string of(std::string core_text) const;
+
+ private:
+  bool outer_;  // what is known of one further out, whose objects may ask for texts themselves
+};
+
 // A Python object as a configuration of `op`, written by ejk._configs; "": of nobody.
 AnyConfig config_of(nb::handle object, const std::string& op);
 nb::object object_of(const AnyConfig& config);

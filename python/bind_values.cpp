@@ -3,6 +3,9 @@
 #include "bind.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <regex>
 #include <unordered_set>
 #include <utility>
 
@@ -10,9 +13,15 @@ namespace ejk::python {
 
 namespace {
 
-constexpr int max_depth = 100;
+thread_local bool met_half_characters = false;
 
-Value value_at(nb::handle object, int depth);
+std::string escaped(int unit) {
+  std::array<char, 8> text;
+  std::snprintf(text.data(), text.size(), "\\u%04x", static_cast<unsigned>(unit));
+  return text.data();
+}
+
+}  // namespace
 
 std::string text_of(nb::handle text) {
   Py_ssize_t size = 0;
@@ -24,9 +33,37 @@ std::string text_of(nb::handle text) {
     if (bytes.is_valid())
       return {PyBytes_AS_STRING(bytes.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
     PyErr_Clear();
+    met_half_characters = true;
   }
   throw Error(ErrorKind::invalid_argument, "a text that cannot be encoded");
 }
+
+CanonicalTexts::CanonicalTexts() : outer_(std::exchange(met_half_characters, false)) {}
+
+CanonicalTexts::~CanonicalTexts() { met_half_characters = outer_; }
+
+bool CanonicalTexts::differ() const { return met_half_characters; }
+
+// Three bytes of half a character, each \udcXX in the core's text, are that half.
+std::string CanonicalTexts::of(std::string text) const {
+  if (!differ()) return text;
+  static const std::regex bytes(R"(\\udced\\udc([ab][0-9a-f])\\udc([89ab][0-9a-f]))");
+  std::string out;
+  auto at = text.cbegin();
+  for (std::sregex_iterator match(text.cbegin(), text.cend(), bytes), end; match != end; ++match) {
+    const int high = std::stoi((*match)[1], nullptr, 16), low = std::stoi((*match)[2], nullptr, 16);
+    out.append(at, (*match)[0].first);
+    out += escaped(0xd000 | ((high & 0x3f) << 6) | (low & 0x3f));
+    at = (*match)[0].second;
+  }
+  return out.append(at, text.cend());
+}
+
+namespace {
+
+constexpr int max_depth = 100;
+
+Value value_at(nb::handle object, int depth);
 
 Value integer(nb::handle object) {
   int overflow = 0;
@@ -272,11 +309,19 @@ EntryId entry_id(const std::string& device, const std::string& op, const std::st
 
 void bind_values(nb::module_& m) {
   m.def(
-      "stable_json", [](nb::handle object) { return stable_json(value_of(object)); },
+      "stable_json",
+      [](nb::handle object) {
+        const CanonicalTexts texts;
+        return texts.of(stable_json(value_of(object)));
+      },
       nb::arg("object").none(), in_core(),
       "The canonical text of plain data, arrays and what describes itself.");
   m.def(
-      "short_hash", [](nb::handle object) { return short_hash(value_of(object)); },
+      "short_hash",
+      [](nb::handle object) {
+        const CanonicalTexts texts;
+        return short_hash(std::string_view(texts.of(stable_json(value_of(object)))));
+      },
       nb::arg("object").none(), in_core(), "The first 16 hex digits of SHA-256 over stable_json.");
   m.def(
       "plain", [](nb::handle object) { return object_of(value_of(object)); },

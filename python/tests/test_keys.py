@@ -5,6 +5,7 @@ import collections
 import copy
 import dataclasses
 import functools
+import hashlib
 import json
 import pathlib
 import pickle
@@ -17,12 +18,14 @@ import pytest
 
 from ejk.ops import (
     BwdParams,
+    Executor,
     FwdParams,
     Invocation,
     Kernel,
     default_key_builder_with_sharding,
     extract_labels_from_hlo_text,
     label,
+    policy_override,
     short_hash,
     stable_json,
     to_json,
@@ -278,3 +281,73 @@ def test_invocations_can_be_copied():
     inv = Invocation(kernel=Kernel("op"), args=(np.ones(3), 2), kwargs={"scale": 2.0}, metadata={"why": "so"})
     for other in (copy.copy(inv), pickle.loads(pickle.dumps(inv))):
         assert other.call_key == inv.call_key and other.metadata == inv.metadata and other.op_id == "op"
+
+
+@pytest.mark.parametrize(
+    "text, written, key",
+    [
+        ("\ud83d", r'"\ud83d"', "690ddc315345577e"),
+        ("a\ud83db", r'"a\ud83db"', "d14c8a0d48b1d5a9"),
+        ("\udcff\ud83d", r'"\udcff\ud83d"', "794130be372818e9"),
+        ("\ud83d\ude00", r'"\ud83d\ude00"', "2e71c27475b8745d"),
+        ("\U0001f600", r'"\ud83d\ude00"', "2e71c27475b8745d"),
+        ("\udcff", r'"\udcff"', "0b675834ce92a29e"),
+        ("\udced\udca0\udcbd", r'"\udced\udca0\udcbd"', None),
+    ],
+    ids=ascii,
+)
+def test_half_characters_have_the_keys_of_ejkernel(text, written, key):
+    assert stable_json(text) == written
+    assert short_hash(text) == hashlib.sha256(written.encode()).hexdigest()[:16]
+    inv = Invocation(op_id="x", args=(np.ones(3, "float32"), text))
+    assert key is None or inv.call_key == key
+
+
+def test_half_characters_run_and_are_told_apart():
+    class Repeat(Kernel):
+        def run(self, x, text, *, cfg, **kwargs):
+            return x * len(text) + len(kwargs)
+
+        def heuristic_cfg(self, inv):
+            return 1
+
+    executor, kernel, x = Executor(), Repeat(), np.ones(2)
+    assert executor(kernel, x, "\ud83d")[0] == 1 and executor(kernel, x, "\udced\udca0\udcbd")[0] == 3
+    assert executor.label(kernel, x, "\ud83d") != executor.label(kernel, x, "\udced\udca0\udcbd")
+    assert executor(kernel, x, "", **{"\ud83d": 1})[0] == 1
+
+
+def test_an_object_that_asks_for_a_text_does_not_change_that_of_its_argument():
+    class Asks:
+        def __repr__(self):
+            return stable_json("plain")
+
+    assert stable_json(["\ud83d", Asks()]) == r'["\ud83d","\"plain\""]'
+
+
+@pytest.mark.parametrize(
+    "method, key",
+    [
+        (None, "4b89b628aeafeb12"),
+        ("shard_map", "e93975c0dd340f86"),
+        ("pmap", "b6c0444d1130e30f"),
+        ("vmap", "8a7940a4b13e25d7"),
+        ("batch", "011c88649212f789"),
+        ("", "508e99190432bfe2"),
+    ],
+)
+def test_methods_have_the_keys_of_ejkernel(method, key):
+    assert Invocation(op_id="x", args=(np.ones(3, "float32"),), method=method).call_key == key
+
+
+def test_a_method_that_selects_no_hooks_is_a_plain_call():
+    class Plain(Kernel):
+        def run(self, x, *, cfg):
+            return x * cfg
+
+        def heuristic_cfg(self, inv):
+            return 2 if inv.method == "pmap" else 3
+
+    executor, x = Executor(), np.ones(2)
+    with policy_override(allow_autotune=False):
+        assert executor(Plain(), x, method="pmap")[0] == 2 and executor(Plain(), x)[0] == 3
