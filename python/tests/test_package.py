@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package itself: what importing it costs and needs, and how it ends."""
 
+import pathlib
+import subprocess
+import sys
+import tomllib
+
 import pytest
 from conftest import run_program
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_importing_needs_no_jax_and_no_numpy_and_touches_nothing(tmp_path):
@@ -228,3 +235,12 @@ def test_kernels_of_the_core_are_reported_by_version():
     import ejk
 
     assert ejk.__version__.count(".") == 2
+
+
+def test_the_package_is_built_without_the_parser_of_the_tools_command_line(tmp_path):
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        defines = tomllib.load(file)["tool"]["scikit-build"]["cmake"]["define"]
+    command = ["cmake", "-S", str(ROOT), "-B", str(tmp_path), f"-DPython_EXECUTABLE={sys.executable}"]
+    command += [f"-D{name}={value}" for name, value in defines.items()]
+    done = subprocess.run([*command, "-DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
