@@ -324,8 +324,16 @@ void tell(const Event& event) {
   }
 }
 
-// Whether the tunings of the selection that this thread is in are shown.
-thread_local bool shows_progress = false;
+// Whether the tuning of the selection that this thread is in is shown, once it was asked.
+thread_local std::optional<bool> is_shown;
+
+bool shows_progress() {
+  if (!is_shown) {
+    const Gil held;
+    is_shown = nb::cast<bool>(selection.attr("shows_progress")());
+  }
+  return *is_shown;
+}
 
 void warn(const std::string& message) {
   if (!nb::is_alive() || !Py_IsInitialized()) return;
@@ -348,13 +356,12 @@ struct Selector {
   void ask(nb::handle kernel_side, nb::handle scopes, bool listens, F&& f) {
     const std::vector<ScopeSpec> specs = scopes_of(scopes);
     PythonKernel kernel(kernel_side, &stop);
-    const bool shows = nb::cast<bool>(kernel_side.attr("shows_progress"));
     std::exception_ptr thrown;
     {
       const WithoutGil released;
       const nb::handle outer = std::exchange(listener, listens ? kernel_side : nb::handle());
       const nb::handle outer_selection = std::exchange(selection, kernel_side);
-      const bool outer_shows = std::exchange(shows_progress, shows);
+      const std::optional<bool> outer_is_shown = std::exchange(is_shown, std::nullopt);
       const ConfigReader* const outer_reader = std::exchange(config_reader, &kernel);
       try {
         ScopeSnapshot().run([&] { inside(specs, 0, [&] { f(kernel); }); });
@@ -362,7 +369,7 @@ struct Selector {
         thrown = std::current_exception();
       }
       listener = outer, selection = outer_selection, config_reader = outer_reader;
-      shows_progress = outer_shows;
+      is_shown = outer_is_shown;
     }
     if (kernel.interrupted()) {
       stop.store(false);
@@ -395,7 +402,7 @@ void make_selector(Selector* made, std::shared_ptr<ConfigCache> cache, nb::dict 
   options.strict_environment = strict_environment;
   options.on_event = tell;
   options.on_progress = [display = progress_display()](const TuneProgress& progress) {
-    if (shows_progress) display(progress);
+    if (shows_progress()) display(progress);
   };
   options.on_warning = warn;
   options.stop = &made->stop;

@@ -12,7 +12,10 @@ def methods_of(ours: type, *names: str) -> dict:
 def overrides(given, ours: dict) -> bool:
     """Whether one of these methods is another in `given`: of its class, its own, or set on our class."""
     own, cls = getattr(given, "__dict__", ()), type(given)
-    return any(name in own or getattr(cls, name, None) is not method for name, method in ours.items())
+    for name, method in ours.items():
+        if name in own or getattr(cls, name, None) is not method:
+            return True
+    return False
 
 
 def check_cache(name: str, given) -> None:

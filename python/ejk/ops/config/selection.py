@@ -11,7 +11,7 @@ from ejk import _core, _jax, _log, _scopes
 from ejk.ops.config.cache import OUR_CACHE, ConfigCache
 from ejk.ops.config.own import OwnCache, check_cache, methods_of, overrides
 from ejk.ops.config.persistent import PersistentCache, is_own_store
-from ejk.ops.config.progress import is_shown, log_autotune_progress, set_autotune_progress
+from ejk.ops.config.progress import log_autotune_progress, set_autotune_progress
 from ejk.ops.core.call import KernelCall
 from ejk.ops.core.function import arguments_of
 from ejk.ops.core.kernel import describe
@@ -276,7 +276,6 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
     def _kernel_call(self, inv, kernel):
         cfg_type = getattr(self.persistent, "cfg_type", None)
         found = KernelCall(kernel, inv, get_device_platform(), self.on_event, self.tuner, cfg_type)
-        found.shows_progress = is_shown()
         own_cache, own_store, _ = self._own
         if own_cache:
             found.own_cache = OwnCache(self.cache)

@@ -28,7 +28,7 @@ class KernelCall:
         self.method = getattr(inv, "method", None)
         self.config_class = (declared_config(kernel) if isinstance(kernel, Kernel) else None) or cfg_type
         self.own_cache = self.own_persistent = None
-        self.given_candidates, self.shows_progress = None, False
+        self.given_candidates = None
         self._candidates = self._lessons = None
 
     def tell_own_caches(self) -> None:
@@ -107,6 +107,11 @@ class KernelCall:
         if not _overrides(self.kernel, "is_valid"):
             return True
         return bool(self.kernel.is_valid(config, self.inv))
+
+    def shows_progress(self) -> bool:
+        from ejk.ops.config.progress import is_shown
+
+        return is_shown()
 
     def trial(self, backward: bool):
         return Trial(self, backward)

@@ -22,6 +22,8 @@ class Options(NamedTuple):
     @classmethod
     def taken_from(cls, kernel, named: dict) -> tuple[Options, dict]:
         """The options among a call's named arguments, and the others, which are the kernel's."""
+        if _NAMES.isdisjoint(named):
+            return _NONE, named
         options = cls(**{name: named[name] for name in cls._fields if name in named})
         kwargs = {name: value for name, value in named.items() if name not in cls._fields and name != "_cfg"}
         return options._with_other_name_of_cfg(kernel, named.get("_cfg")), kwargs
@@ -36,10 +38,15 @@ class Options(NamedTuple):
         return self._replace(cfg=cfg)
 
 
+_NAMES, _NONE = frozenset((*Options._fields, "_cfg")), Options()
+
+
 def check_mesh(inv) -> None:
     """Raises ValueError if a call shall run over a mesh and does not say over which, or how."""
+    if inv.method != "shard_map":
+        return
     missing = [name for name in ("mesh", "in_specs", "out_specs") if getattr(inv, name) is None]
-    if inv.method == "shard_map" and missing:
+    if missing:
         raise ValueError(
             f"[{inv.op_id}] got method='shard_map' without {', '.join(missing)}; expected mesh, in_specs and "
             "out_specs; pass them, or leave out method"
