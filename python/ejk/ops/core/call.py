@@ -7,7 +7,7 @@ import copy
 
 from ejk import _configs, _jax
 from ejk._known import known_of
-from ejk.ops.core.function import Arguments, accepted, arguments_of, function_of
+from ejk.ops.core.function import Given, accepted, arguments_of, function_of
 from ejk.ops.core.kernel import (
     Kernel,
     _get_platform_method,
@@ -222,8 +222,9 @@ class Trial:
 
         def make_fn(config):
             def fn(*a, **k):
-                given = Arguments(a, k)
-                return function_of(call.kernel, given, config, call.platform, call.method, mesh=mesh)(*given.arrays)
+                given = Given(a, k)
+                run = function_of(call.kernel, given, config, call.platform, call.method, None, mesh, self.with_jax)
+                return run(*given.arrays)
 
             fn._ejk_method = "regular" if mesh is None else "shard_map"
             fn._ejk_validate_backward = self.backward
@@ -242,13 +243,16 @@ class Trial:
     def _compiled(self, config):
         jax, call = _jax.loaded(), self.call
         fitted = call.fit(config)
-        plain = function_of(call.kernel, self._arguments, fitted, call.platform, call.method, mesh=self._mesh)
+        form = self._arguments.form or self._arguments.given
+        plain = function_of(call.kernel, form, fitted, call.platform, call.method, mesh=self._mesh)
+        if self._arguments.form is None:
+            return _on_copies(jax, plain)
         function = _with_backward(jax, plain, self._arrays) if self.backward else plain
         compiled = jax.jit(function)
         try:
             lowered = compiled.lower(*self._arrays)
-        except untraceable(jax):
-            return plain
+        except Exception:  # what it is then, running it will say
+            return _on_copies(jax, plain)
         return compiled if self._mesh is None else self._over_shards(jax, lowered.compile())
 
     def _over_shards(self, jax, compiled):
@@ -257,6 +261,11 @@ class Trial:
         if shardings not in self._placed:
             self._placed[shardings] = list(map(jax.device_put, self._arrays, shardings))
         return lambda *_: compiled(*self._placed[shardings])
+
+
+def _on_copies(jax, function):
+    """What runs as it is may donate what it is given: the caller's arrays stay."""
+    return lambda *arrays: function(*(jax.numpy.copy(a) if _jax.is_array(a) else a for a in arrays))
 
 
 def untraceable(jax):

@@ -3,54 +3,125 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import operator
 
 from ejk import _jax
+from ejk._captured import Maker, Opaque, Seen, has_data, is_plain
 from ejk.ops.core.kernel import Invocation, _get_platform_method, _has_custom_vjp, _overrides, op_of
 from ejk.ops.utils.meta import stamped
 
 _static_type = None
 
 
-class Arguments:
-    """Arguments taken apart: arrays, and everything else, which is part of the function."""
+class Given:
+    """A call as a function of the arrays among its arguments, with the caller's own objects."""
 
     def __init__(self, args: tuple, kwargs: dict):
+        self._args, self._kwargs, self.arrays = args, kwargs, []
         jax = _jax.loaded()
-        self.with_jax = jax is not None
-        if not self.with_jax:
-            self.arrays, self._whole = [], (args, kwargs)
-            return
-        self.leaves, self.tree = jax.tree_util.tree_flatten((args, kwargs))
-        self.places = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, jax.Array) or _jax.is_numpy(leaf)]
-        self.arrays = [self.leaves[i] for i in self.places]
-        self.rest = list(self.leaves)
-        for i in self.places:
-            self.rest[i] = None
-        self.with_jax = any(isinstance(array, jax.Array) for array in self.arrays)
+        if jax is not None:
+            self.leaves, self.tree = jax.tree_util.tree_flatten((args, kwargs))
+            self._places = [i for i, leaf in enumerate(self.leaves) if _jax.is_array(leaf) or _jax.is_numpy(leaf)]
+            self.arrays = [self.leaves[i] for i in self._places]
 
     def whole(self, arrays):
         """(args, kwargs) with these arrays."""
-        if _jax.loaded() is None or not hasattr(self, "tree"):
-            return self._whole
-        leaves = list(self.rest)
-        for place, array in zip(self.places, arrays):
+        if not self.arrays:
+            return self._args, self._kwargs
+        leaves = list(self.leaves)
+        for place, array in zip(self._places, arrays):
             leaves[place] = array
         return _jax.loaded().tree_util.tree_unflatten(self.tree, leaves)
 
-    def key(self):
-        """What tells such functions apart; None if something in it cannot be compared."""
-        if not hasattr(self, "tree"):
-            return None
-        found = (self.tree, tuple(self.places), tuple(map(_exact, self.rest)))
+    def others(self):
+        """The arguments that are no arrays."""
+        return [leaf for i, leaf in enumerate(self.leaves) if i not in self._places]
+
+    def without_arrays(self) -> Given:
+        bare = copy.copy(self)
+        bare._args = bare._kwargs = None
+        bare.arrays = bare.leaves = [None if i in self._places else leaf for i, leaf in enumerate(self.leaves)]
+        return bare
+
+    def unchanged(self, result, args, kwargs, arrays):
+        """`result` of a run: whatever it has changed, it has changed for the caller."""
+        return result
+
+
+class Form:
+    """A call as a function of the arrays among its arguments, then of those inside of them, then of the floats at the
+    places `inputs`. Holds none of the caller's objects."""
+
+    def __init__(self, words: tuple, direct: int, floats, inputs=()):
+        self.words, self._direct, self._floats, self._inputs = words, direct, tuple(floats), inputs
+
+    def with_inputs(self, inputs) -> Form:
+        return Form(self.words, self._direct, self._floats, inputs)
+
+    def whole(self, arrays):
+        maker = Maker(self.words, *self._parts(arrays))
+        tree = maker.make()
+        return _jax.loaded().tree_util.tree_unflatten(tree, maker.make_all(tree.num_leaves))
+
+    def unchanged(self, result, args, kwargs, arrays):
+        """`result` of a run that has not changed its arguments. Else Opaque: the caller would not see the change."""
+        again = Arguments(args, kwargs, arrays[len(arrays) - len(self._inputs) :])
+        direct, captured, floats = self._parts(arrays)
+        now, before = [*again.arrays, *again.floats], [*direct, *captured, *floats]
+        if again.form is None or again.form.words != self.words or not all(map(operator.is_, now, before)):
+            raise Opaque
+        return result
+
+    def _parts(self, arrays):
+        end, floats = len(arrays) - len(self._inputs), list(self._floats)
+        for place, array in zip(self._inputs, arrays[end:]):
+            floats[place] = array
+        return arrays[: self._direct], arrays[self._direct : end], floats
+
+
+class Arguments:
+    """Arguments taken apart.
+
+    `given` is the call as it was made, `form` the same without the caller's objects: None if they cannot be seen into.
+    `arrays` and `floats` are the form's, `arrays` without one the given ones. `promoted`: arrays in place of floats.
+    """
+
+    def __init__(self, args: tuple, kwargs: dict, promoted=()):
+        self.given, self.form, self.floats = Given(args, kwargs), None, []
+        self.arrays = self._all = self.given.arrays
+        jax = _jax.loaded()
+        if jax is not None:
+            self._see(Seen(promoted))
+        self.with_jax = any(map(_jax.is_array, self._all))
+
+    def _see(self, seen):
+        direct = []
         try:
-            hash(found)
-        except TypeError:
-            return None
-        return found
+            seen.add_tree(self.given.tree)
+            for leaf in self.given.leaves:
+                if (_jax.is_array(leaf) or _jax.is_numpy(leaf)) and not seen.is_promoted(leaf):
+                    direct.append(leaf)
+                    seen.add_argument()
+                else:
+                    seen.add(leaf)
+        except (Opaque, RecursionError):
+            self._all = [*self.given.arrays, *seen.arrays]
+            return
+        self.arrays = self._all = [*direct, *seen.arrays]
+        self.floats, self.form = seen.floats, Form(seen.all_words(), len(direct), seen.floats)
+
+    def whole(self, arrays):
+        """(args, kwargs) with these arrays."""
+        return (self.given if self.form is None else self.form).whole(arrays)
+
+    def holds_objects(self) -> bool:
+        """Whether there are others than arrays and plain values."""
+        return not all(map(is_plain, self.given.others())) or has_data(self.given.tree)
 
     def has_tracers(self) -> bool:
-        return any(map(_jax.is_tracer, self.arrays))
+        return any(map(_jax.is_tracer, self._all))
 
 
 def arguments_of(inv) -> Arguments:
@@ -61,11 +132,6 @@ def arguments_of(inv) -> Arguments:
         if isinstance(inv, Invocation):
             object.__setattr__(inv, "_arguments", found)
     return found
-
-
-def _exact(value):
-    """1, 1.0 and True are three; so are 0.0 and -0.0."""
-    return (type(value), value.hex()) if type(value) is float else (type(value), value)
 
 
 def accepted(function, kwargs: dict) -> dict:
@@ -90,25 +156,25 @@ def forward(kernel, platform, method):
     return run
 
 
-def function_of(kernel, arguments: Arguments, cfg, platform, method=None, label=None, mesh=None):
-    """A function of `arguments.arrays`, not jitted; over an OverMesh if there is one."""
+def function_of(kernel, form: Given | Form, cfg, platform, method=None, label=None, mesh=None, with_jax=True):
+    """A function of the form's arrays, not jitted; over an OverMesh if there is one."""
     run = forward(kernel, platform, method)
 
     def plain(*arrays):
-        args, kwargs = arguments.whole(arrays)
-        return run(*args, cfg=cfg, **kwargs)
+        args, kwargs = form.whole(arrays)
+        return form.unchanged(run(*args, cfg=cfg, **kwargs), args, kwargs, arrays)
 
     def on_a_shard(*shards, **kwargs):
-        local = Arguments(shards, kwargs)
+        local = Given(shards, kwargs)
         return function_of(kernel, local, cfg, platform, method)(*local.arrays)
 
     def over_mesh(*arrays):
-        args, kwargs = arguments.whole(arrays)
-        return mesh.run(kernel, on_a_shard, args, cfg, kwargs)
+        args, kwargs = form.whole(arrays)
+        return form.unchanged(mesh.run(kernel, on_a_shard, args, cfg, kwargs), args, kwargs, arrays)
 
     function = plain if mesh is None else over_mesh
-    if mesh is None and arguments.with_jax and _has_custom_vjp(kernel, platform, method):
-        function = _with_gradient(kernel, arguments, cfg, platform, method, plain)
+    if mesh is None and with_jax and _has_custom_vjp(kernel, platform, method):
+        function = _with_gradient(kernel, form, cfg, platform, method, plain)
     if label is None:
         return function
 
@@ -122,7 +188,7 @@ def function_of(kernel, arguments: Arguments, cfg, platform, method=None, label=
 # ---- gradients ----------------------------------------------------------------------------------
 
 
-def _with_gradient(kernel, arguments, cfg, platform, method, plain):
+def _with_gradient(kernel, form, cfg, platform, method, plain):
     jax = _jax.loaded()
     one_function = _overrides(kernel, "custom_vjp")
     fwd = None if one_function else _get_platform_method(kernel, "fwd_with_residuals", platform, method)
@@ -134,19 +200,19 @@ def _with_gradient(kernel, arguments, cfg, platform, method, plain):
         if one_function:
             y = plain(*arrays)
             return y, (arrays, y, None)
-        args, kwargs = arguments.whole(arrays)
-        y, residuals = fwd(*args, cfg=cfg, **kwargs)
+        args, kwargs = form.whole(arrays)
+        y, residuals = form.unchanged(fwd(*args, cfg=cfg, **kwargs), args, kwargs, arrays)
         return y, (arrays, y, _keep_static(residuals))
 
     def backward_pass(kept, dy):
         arrays, y, residuals = kept
-        args, kwargs = arguments.whole(arrays)
+        args, kwargs = form.whole(arrays)
         if one_function:
             cotangents = dy if isinstance(dy, (tuple, list)) else (dy,)
             given = kernel.custom_vjp(args, cfg, kwargs, cotangents)
         else:
-            given = _call_vjp(kernel, bwd, _give_static(residuals), y, dy, args, {"cfg": cfg, **kwargs})
-        return _gradients(kernel, given, args, kwargs, arguments)
+            given = _call_vjp(kernel, bwd, give_static(residuals), y, dy, args, {"cfg": cfg, **kwargs})
+        return _gradients(kernel, given, args, kwargs, arrays)
 
     operation.defvjp(forward_pass, backward_pass)
     return operation
@@ -188,8 +254,8 @@ def _call_vjp(kernel, vjp, residuals, y, dy, args, kwargs):
     return vjp(*first, *(args if room else ()), **accepted(vjp, kwargs))
 
 
-def _gradients(kernel, given, args, kwargs, arguments):
-    """One cotangent for each array, None where there is none."""
+def _gradients(kernel, given, args, kwargs, arrays):
+    """One cotangent for each array, None where there is none and for those that arguments hold."""
     jax = _jax.loaded()
     if not isinstance(given, (tuple, list)):
         given = (given,)
@@ -210,7 +276,8 @@ def _gradients(kernel, given, args, kwargs, arguments):
     found = []
     for value, gradient in [*zip(args, given), *((v, named.get(k)) for k, v in sorted(kwargs.items()))]:
         found += _gradients_of_one(kernel, value, gradient)
-    return tuple(_fitting(jax, array, gradient) for array, gradient in zip(arguments.arrays, found))
+    found += [None] * (len(arrays) - len(found))
+    return tuple(_fitting(jax, array, gradient) for array, gradient in zip(arrays, found))
 
 
 def _arrays_in(value):
@@ -271,10 +338,19 @@ def _keep_static(residuals):
     return jax.tree_util.tree_map(keep, residuals)
 
 
-def _give_static(residuals):
+def keep_numbers(out):
+    """A result with its Python numbers and texts kept from becoming arrays, and whether it has any."""
+    jax, static = _jax.loaded(), _static()
+    leaves, tree = jax.tree_util.tree_flatten(out)
+    kept = [static(leaf) if isinstance(leaf, (bool, int, float, complex, str, bytes)) else leaf for leaf in leaves]
+    return tree.unflatten(kept), any(a is not b for a, b in zip(kept, leaves))
+
+
+def give_static(tree):
+    """What was kept, as it was."""
     static = _static()
     return _jax.loaded().tree_util.tree_map(
-        lambda x: x.value if isinstance(x, static) else x, residuals, is_leaf=lambda x: isinstance(x, static)
+        lambda x: x.value if isinstance(x, static) else x, tree, is_leaf=lambda x: isinstance(x, static)
     )
 
 
@@ -283,4 +359,4 @@ def name_for_profilers(kernel) -> str:
     return "".join(c if c.isalnum() else "_" for c in op_of(kernel)) or "kernel"
 
 
-__all__ = ["Arguments", "accepted", "arguments_of", "forward", "function_of", "name_for_profilers"]
+__all__ = ["Arguments", "Form", "Given", "accepted", "arguments_of", "forward", "function_of", "give_static", "keep_numbers", "name_for_profilers"]

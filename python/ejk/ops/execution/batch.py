@@ -7,6 +7,7 @@ import functools
 from typing import Any, Callable
 
 from ejk import _jax
+from ejk.ops.core.function import Arguments
 from ejk.ops.core.kernel import Kernel
 from ejk.ops.execution.executor import default_executor
 
@@ -59,10 +60,11 @@ def pmap_with_config(
 
 
 def _pmapped(jax, mapped, function, axes, axis_name, cfg, kwargs):
-    """One jax.pmap for each config: it compiles a new function object anew."""
+    """One jax.pmap for each config: it compiles a new function object anew. What objects hold may change, so with
+    such it does."""
     from ejk import _configs, _core
 
-    if any(_jax.is_array(value) for value in jax.tree_util.tree_leaves(kwargs)):
+    if Arguments((), kwargs).holds_objects() or any(map(_has_arrays, kwargs.values())):
         return jax.pmap(function, in_axes=axes, axis_name=axis_name)
     key = _core.stable_json([_configs.encode(cfg), _configs.encode(kwargs), repr(axes)])
     if key not in mapped:

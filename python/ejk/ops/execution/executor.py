@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from ejk import _configs, _core, _jax, _scopes
 from ejk.ops.config.selection import ConfigSelectorChain
-from ejk.ops.core.call import untraceable
 from ejk.ops.core.function import Arguments, arguments_of, function_of, name_for_profilers
 from ejk.ops.core.kernel import Invocation, Kernel, describe, op_of
 from ejk.ops.core.mesh import over_mesh_of
 from ejk.ops.core.types import AnyCfg, AnyOut, Cfg, Out
+from ejk.ops.execution.jitted import Jitted, Targets
 from ejk.ops.execution.options import Options, check_mesh
 from ejk.ops.utils.fingerprint import get_device_platform
 
@@ -91,17 +91,17 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         config = inv.override_cfg if inv.override_cfg is not None else self.chooser.choose(inv, kernel)
         example_kwargs = Options.taken_from(kernel, example_kwargs)[1]
 
-        def target_and_arrays(args, kwargs):
-            arguments = Arguments(*_prepared(kernel, args, example_kwargs | kwargs))
-            return self._target(kernel, arguments, config, inv), arguments.arrays
+        def arguments_of_call(args, kwargs):
+            return Arguments(*_prepared(kernel, args, example_kwargs | kwargs))
 
         def compiled(*args, **kwargs):
-            target, arrays = target_and_arrays(args, kwargs)
-            return target(*arrays)
+            return self._run(kernel, arguments_of_call(args, kwargs), config, inv)[0]
 
         def lower(*args, **kwargs):
-            target, arrays = target_and_arrays(args, kwargs)
-            return _jax.required().jit(_Targets.final(target)).lower(*arrays)
+            arguments = arguments_of_call(args, kwargs)
+            label = self._label(kernel, inv, config)
+            function = self._function(kernel, arguments.form or arguments.given, config, inv, label)
+            return _jax.required().jit(function).lower(*arguments.arrays)
 
         compiled.config, compiled.lower = config, lower
         return compiled
@@ -128,15 +128,16 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         generation = cache.generation if cache is not None else 0
         config = self.chooser.choose(inv, kernel)
         arguments = arguments_of(inv)
-        target = self._target(kernel, arguments, config, inv)
         with _recorded(kernel, inv, arguments) as counted:
-            result = counted(target(*arguments.arrays))
+            result, warm = self._run(kernel, arguments, config, inv)
+            counted(result)
         plain = inv.override_cfg is None and inv.stamp and inv.method is None and inv.mesh is None
-        if plain and is_known and cache is not None and self._may_stay_warm(kernel, arguments):
+        stays = warm is not None and plain and is_known and cache is not None
+        if stays and self._may_stay_warm(kernel, arguments):
             self._watch(cache)
             for array in arguments.arrays:
                 self._know(type(array))
-            self._publish(given, named, kernel_targets(kernel).final(target), generation, epoch)
+            self._publish(given, named, warm(), generation, epoch)
         return result
 
     def _invocation(self, kernel, args, named):
@@ -156,28 +157,50 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         )
 
     def _know(self, array_type) -> None:
-        # Forward mode may fail with an error of JAX that names no kernel: _Jitted says which.
-        if array_type not in self._array_types and array_type.__name__ != "JVPTracer":
+        if array_type not in self._array_types:
             self._array_types.add(array_type)
             self._add_array_type(array_type)
 
-    def _target(self, kernel, arguments, config, inv):
-        """The function of this call's arrays: made once for each config and whatever else is no array."""
-        jax = _jax.loaded()
-        platform = get_device_platform()
-        label = self._label(kernel, inv, config)
-        mesh = over_mesh_of(inv)
-        if jax is None or not arguments.with_jax:
-            return function_of(kernel, arguments, config, platform, inv.method, None, mesh)
-        key = arguments.key()
-        if key is not None:
-            key = (key, _core.stable_json(_configs.encode(config)), platform, inv.method, label, _hashable(mesh))
-        targets = kernel_targets(kernel)
-        found = targets.get(key)
-        if found is None:
-            function = function_of(kernel, arguments, config, platform, inv.method, label, mesh)
-            found = targets.add(key, _Jitted(jax, function, kernel))
-        return found
+    def _run(self, kernel, arguments, config, inv):
+        """The result, and what makes a function of the arrays alone that gives it too, None if there is none.
+
+        Arguments that cannot be seen into, and those of somebody else's trace, run as they are: what was traced once
+        may not be what they are now.
+        """
+        label = self._label(kernel, inv, config) if arguments.with_jax else None
+        if arguments.has_tracers():
+            traced = self._function(kernel, arguments.given, config, inv, label)
+            return _named_in_forward_mode(kernel, traced, arguments.given.arrays), None
+
+        def as_it_is():  # a label would make JAX compile every step of it anew
+            return self._function(kernel, arguments.given, config, inv, None, arguments.with_jax)(*arguments.given.arrays)
+
+        if not arguments.with_jax or arguments.form is None:
+            return as_it_is(), None
+
+        holds_objects = arguments.holds_objects()
+
+        def make(inputs):
+            function = self._function(kernel, arguments.form.with_inputs(inputs), config, inv, label)
+            return Jitted(_jax.loaded(), function, name_for_profilers(kernel), holds_objects)
+
+        variants = kernel_targets(kernel).variants(self._key(arguments, config, inv))
+        result, function = variants.run(arguments, label, make, as_it_is)
+        if function is None or not function.runs_as_it_is:
+            return result, function and function.warm
+        if holds_objects:
+            return result, None
+        return result, lambda: self._function(kernel, arguments.given.without_arrays(), config, inv, None)
+
+    def _function(self, kernel, form, config, inv, label, with_jax=True):
+        platform, mesh = get_device_platform(), over_mesh_of(inv)
+        return function_of(kernel, form, config, platform, inv.method, label, mesh, with_jax)
+
+    def _key(self, arguments, config, inv):
+        """What tells the functions of a kernel apart, but for floats and labels."""
+        shapes = tuple(a.aval if _jax.is_array(a) else (a.shape, a.dtype) for a in arguments.arrays)
+        config = _core.stable_json(_configs.encode(config))
+        return arguments.form.words, shapes, config, get_device_platform(), inv.method, _hashable(over_mesh_of(inv))
 
     def _label(self, kernel, inv, config):
         stamp = _stamp_from_environment() if inv.stamp else "none"
@@ -190,64 +213,23 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         return f"{self.stamp_prefix}:{_core.stable_json(payload)}"
 
 
-class _Jitted:
-    """A function jitted, or as it is once it turned out that it wants to see values."""
-
-    def __init__(self, jax, function, kernel):
-        function.__name__ = function.__qualname__ = name_for_profilers(kernel)
-        self.op = op_of(kernel)
-        self.function, self.target = function, jax.jit(function)
-        self._untraceable = untraceable(jax)
-
-    def __call__(self, *arrays):
-        try:
-            return self.target(*arrays)
-        except self._untraceable:
-            if self.target is self.function or any(map(_jax.is_tracer, arrays)):
-                raise
-            self.target = self.function
-            return self.function(*arrays)
-        except TypeError as error:
-            if "forward-mode" in str(error) and any(map(_jax.is_tracer, arrays)):
-                raise TypeError(
-                    f"[{self.op}] has a gradient of its own, which is for reverse mode only (jax.grad, jax.vjp, "
-                    "jax.jacrev): forward mode (jax.jvp, jax.jacfwd, jax.hessian) cannot be applied to it"
-                ) from error
-            # A result that is no array: a text, an object.
-            if self.target is self.function or "not a valid JAX type" not in str(error):
-                raise
-            self.target = self.function
-            return self.function(*arrays)
-
-
-class _Targets:
-    """The functions made of one kernel. Kernels with the same attributes share them."""
-
-    _most = 4096
-
-    def __init__(self):
-        self._made = {}
-
-    def get(self, key):
-        return self._made.get(key) if key is not None else None
-
-    def add(self, key, target):
-        if key is not None:
-            if len(self._made) >= self._most:
-                self._made.clear()
-            self._made[key] = target
-        return target
-
-    @staticmethod
-    def final(target):
-        return target.target if isinstance(target, _Jitted) else target
+def _named_in_forward_mode(kernel, function, arrays):
+    try:
+        return function(*arrays)
+    except TypeError as error:
+        if "forward-mode" not in str(error):
+            raise
+        raise TypeError(
+            f"[{op_of(kernel)}] has a gradient of its own, which is for reverse mode only (jax.grad, jax.vjp, "
+            "jax.jacrev): forward mode (jax.jvp, jax.jacfwd, jax.hessian) cannot be applied to it"
+        ) from error
 
 
 _shared = {}
 _shared_lock = threading.Lock()
 
 
-def kernel_targets(kernel) -> _Targets:
+def kernel_targets(kernel) -> Targets:
     found = getattr(kernel, "__dict__", {}).get("_ejk_compiled")
     if found is not None:
         return found
@@ -258,9 +240,9 @@ def kernel_targets(kernel) -> _Targets:
         with _shared_lock:
             if len(_shared) > 1024:
                 _shared.clear()
-            found = _shared.setdefault(key, _Targets())
+            found = _shared.setdefault(key, Targets())
     except TypeError:  # it has no attributes, or some that cannot be compared
-        found = _Targets()
+        found = Targets()
     if isinstance(kernel, Kernel):
         object.__setattr__(kernel, "_ejk_compiled", found)
     return found

@@ -1,0 +1,808 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects taken apart: their arrays and floats, and everything else as words that can be compared.
+
+`Seen` follows what a callable or an object can reach: closure cells, defaults, the globals and modules that its code
+reads, bound methods, partials, attributes, containers. Two objects with equal words do the same with equal arrays and
+floats. `make` makes an object of the words and other arrays, and leaves the one that they came from as it is. What
+cannot be followed is `Opaque`: what it does may be different every time.
+
+The words hold no function, closure or object of a user's, so that whoever keeps them keeps none of those alive.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import dataclasses
+import enum
+import functools
+import logging
+import sys
+import types
+import weakref
+
+from ejk import _jax
+from ejk._code import reads_of
+
+_MOST_WORDS = 4000  # to look at more than that costs more than it saves
+
+# What these packages hold does not change, but for a few modules: what is read of those may be new in every call.
+_LIBRARIES = frozenset(sys.stdlib_module_names) | frozenset(
+    "ejk jax jaxlib ml_dtypes numpy opt_einsum pydantic pydantic_core scipy typing_extensions".split()
+)
+_CHANGING = frozenset(
+    "contextvars ctypes datetime gc importlib inspect os random secrets socket subprocess sys threading time uuid".split()
+)
+
+
+class Opaque(Exception):
+    """Something that cannot be seen into."""
+
+
+class _Word(enum.Enum):
+    """What comes next. A word is compared by identity."""
+
+    AGAIN = enum.auto()  # what was met before
+    ARGUMENT = enum.auto()  # an array that is an argument itself
+    ARRAY = enum.auto()
+    BOUND = enum.auto()  # a builtin method of an object
+    CONTAINER = enum.auto()
+    DICT = enum.auto()
+    EMPTY = enum.auto()  # a cell or a name without a value
+    FLOAT = enum.auto()
+    FUNCTION = enum.auto()
+    METHOD = enum.auto()
+    MODULE = enum.auto()
+    OBJECT = enum.auto()
+    PARTIAL = enum.auto()
+    PYTREE = enum.auto()
+    REFERENCE = enum.auto()  # to something of a user's that counts by its identity
+    SAME = enum.auto()  # something of a library's that does
+    SET = enum.auto()
+    SLICE = enum.auto()
+    TREE = enum.auto()
+    VALUE = enum.auto()
+
+    __hash__ = object.__hash__
+
+
+class _Same:
+    __slots__ = ("thing",)
+
+    def __init__(self, thing):
+        self.thing = thing
+
+    def __hash__(self):
+        return id(self.thing)
+
+    def __eq__(self, other):
+        return type(other) is _Same and self.thing is other.thing
+
+
+class _Exact:
+    """A number that is equal to no other: -0.0 is not 0.0, NaN is NaN."""
+
+    __slots__ = ("text", "value")
+
+    def __init__(self, value, text):
+        self.value, self.text = value, text
+
+    def __hash__(self):
+        return hash(self.text)
+
+    def __eq__(self, other):
+        return type(other) is _Exact and type(self.value) is type(other.value) and self.text == other.text
+
+
+class _Copy(types.ModuleType):
+    """A module with other arrays in it."""
+
+
+def _is_library(module_name) -> bool:
+    return isinstance(module_name, str) and module_name.partition(".")[0] in _LIBRARIES
+
+
+def _is_changing(module_name: str) -> bool:
+    return module_name.partition(".")[0] in _CHANGING or module_name.startswith("numpy.random")
+
+
+def _is_public(thing) -> bool:
+    """Whether it is what a library has under its name."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__name__", None)
+    if not (_is_library(module) and isinstance(name, str)) or _is_changing(module):
+        return False
+    return getattr(sys.modules.get(module), name, None) is thing
+
+
+def _is_its_own(value) -> bool:
+    """Whether a library's attribute is a thing of a library's, and no array."""
+    if _jax.is_array(value) or _jax.is_numpy(value) or not _is_library(type(value).__module__):
+        return False
+    while not isinstance(value, types.FunctionType) and callable(getattr(value, "__wrapped__", None)):
+        value = value.__wrapped__
+    return not isinstance(value, types.FunctionType) or _is_library(value.__globals__.get("__name__"))
+
+
+_met = weakref.WeakSet()
+
+
+def _was_met(thing) -> bool:
+    """Whether it was there in an earlier call. What is made anew for every call is never worth compiling for."""
+    if thing in _met:
+        return True
+    _met.add(thing)
+    return False
+
+
+# ---- taking apart -------------------------------------------------------------------------------
+
+
+class Seen:
+    """`words`, `arrays` and `floats` of what was added. `promoted`: arrays that stand for floats."""
+
+    def __init__(self, promoted=(), is_fixed=False):
+        self.words, self.arrays, self.floats = [], [], []
+        self._places, self._spaces, self._promoted = {}, {}, {id(array) for array in promoted}
+        self._kept = []  # while it lives, nothing else has its id
+        # What classes reach is not made anew with other arrays: it may hold none.
+        self._is_fixed = is_fixed
+        self._fixed = self if is_fixed else None
+
+    def all_words(self) -> tuple:
+        return tuple(self.words) if self._fixed is None else (*self.words, *self._fixed.words)
+
+    def add(self, thing) -> None:
+        (_WAYS.get(type(thing)) or _way_of(type(thing)))(self, thing)
+        if len(self.words) > _MOST_WORDS:
+            raise Opaque
+
+    def add_all(self, things) -> None:
+        for thing in things:
+            self.add(thing)
+
+    def is_promoted(self, array) -> bool:
+        return id(array) in self._promoted
+
+    def add_argument(self) -> None:
+        self.words.append(_Word.ARGUMENT)
+
+    def add_array(self, array) -> None:
+        if self._is_fixed or not (_jax.is_array(array) or _jax.is_numpy(array) and array.dtype.kind in "biufcV"):
+            raise Opaque
+        if self.is_promoted(array):
+            self.add_float(array)
+            return
+        self.words.append(_Word.ARRAY)
+        self.arrays.append(array)
+
+    def add_float(self, value) -> None:
+        if self._is_fixed:
+            self.words += (_Word.VALUE, float, _Exact(value, value.hex()))
+            return
+        self.words.append(_Word.FLOAT)
+        self.floats.append(value)
+
+    def add_value(self, value) -> None:
+        self.words += (_Word.VALUE, type(value), value)
+
+    def add_number(self, value) -> None:
+        text = value.tobytes() if hasattr(value, "tobytes") else repr(value)
+        self.words += (_Word.VALUE, type(value), _Exact(value, text))
+
+    def add_slice(self, value) -> None:
+        self.words.append(_Word.SLICE)
+        self.add_all((value.start, value.stop, value.step))
+
+    def add_same(self, thing) -> None:
+        self.words += (_Word.SAME, _Same(thing))
+
+    def refuse(self, thing) -> None:
+        raise Opaque
+
+    def _is_again(self, thing) -> bool:
+        place = self._places.setdefault(id(thing), len(self._kept))
+        if place < len(self._kept):
+            self.words += (_Word.AGAIN, place)
+            return True
+        self._kept.append(thing)
+        return False
+
+    # -- containers --
+
+    def add_container(self, things) -> None:
+        if isinstance(things, tuple):
+            self.words += (_Word.CONTAINER, type(things), len(things))
+        elif self._is_again(things):
+            return
+        else:
+            self.words += (_Word.CONTAINER, type(things), len(things), getattr(things, "maxlen", None))
+        self.add_all(things)
+
+    def add_named_tuple(self, things) -> None:
+        self.words += (_Word.CONTAINER, weakref.ref(type(things)), len(things))
+        self.add_all(things)
+        self._see_class(type(things))
+
+    def add_dict(self, things) -> None:
+        if self._is_again(things):
+            return
+        keys = tuple(things)
+        if not all(map(is_plain, keys)):
+            raise Opaque
+        self.words += (_Word.DICT, type(things), keys, tuple(map(_told_apart, keys)))
+        self.add(getattr(things, "default_factory", None))
+        self.add_all(things.values())
+
+    def add_set(self, things) -> None:
+        if not all(map(is_plain, things)):
+            raise Opaque
+        self.words += (_Word.SET, type(things), frozenset((_told_apart(thing), thing) for thing in things))
+
+    # -- callables --
+
+    def add_partial(self, partial) -> None:
+        if partial.__dict__:
+            raise Opaque
+        self.words += (_Word.PARTIAL, type(partial), len(partial.args), tuple(partial.keywords))
+        self.add(partial.func)
+        self.add_all(partial.args)
+        self.add_all(partial.keywords.values())
+
+    def add_method(self, method) -> None:
+        self.words.append(_Word.METHOD)
+        self.add(method.__func__)
+        self.add(method.__self__)
+
+    def add_builtin(self, function) -> None:
+        whose = function.__self__
+        if whose is None or isinstance(whose, types.ModuleType):
+            name = function.__module__ if whose is None else whose.__name__
+            if not _is_library(name) or _is_changing(name):
+                raise Opaque
+            self.add_same(function)
+            return
+        self.words += (_Word.BOUND, function.__name__)
+        self.add(whose)
+
+    def add_jitted(self, function) -> None:
+        if _is_public(function):
+            self.add_same(function)
+            return
+        # JAX may have traced it when what it reads was something else: it gives what it gave then.
+        inside = Seen(is_fixed=True)
+        inside.add(function.__wrapped__)
+        words = [word for word in inside.words if isinstance(word, _Word)]
+        reads_libraries_alone = words[0] is _Word.FUNCTION and {*words[1:]} <= {_Word.SAME, _Word.MODULE}
+        if not reads_libraries_alone or not _was_met(function):
+            raise Opaque
+        self.words += (_Word.REFERENCE, weakref.ref(function))
+
+    def add_function(self, function) -> None:
+        space = function.__globals__
+        module = space.get("__name__")
+        if _is_library(module) and function.__closure__ is None:
+            if _is_changing(module):
+                raise Opaque
+            self.add_same(function)
+            return
+        reads = reads_of(function.__code__)
+        if reads.hidden or any(not _is_library(name) or _is_changing(name) for name in reads.imports):
+            raise Opaque
+        if self._is_again(function):
+            return
+        cells, defaults = function.__closure__ or (), function.__defaults__ or ()
+        named, attributes = function.__kwdefaults__ or {}, function.__dict__
+        self.words += (_Word.FUNCTION, function.__code__, function.__name__, function.__qualname__)
+        self.words += (len(defaults), tuple(named), tuple(attributes))
+        self._begin_globals(space, reads)
+        for cell in cells:
+            try:
+                self.add(cell.cell_contents)
+            except ValueError:
+                self.words.append(_Word.EMPTY)
+        self.add_all(defaults)
+        self.add_all(named.values())
+        self.add_all(attributes.values())
+        self._add_globals(space, reads)
+
+    def _begin_globals(self, space, reads) -> None:
+        module = space.get("__name__")
+        if _is_library(module):  # a wrapper that it has made: it runs among its own
+            self.words += (_Same(space), None, None, ())
+            return
+        used = space.get("__builtins__")
+        if used is not builtins and used is not builtins.__dict__:
+            raise Opaque
+        place = self._spaces.setdefault(id(space), len(self._spaces))
+        self.words += (place, module, space.get("__package__"), tuple(reads.names))
+
+    def _add_globals(self, space, reads) -> None:
+        if _is_library(space.get("__name__")):
+            return
+        for name, chains in reads.names.items():
+            value = space.get(name, builtins.__dict__.get(name, _Word.EMPTY))
+            if value is _Word.EMPTY:
+                self.words.append(value)
+            elif isinstance(value, types.ModuleType):
+                self._add_module(value, chains, reads)
+            else:
+                self.add(value)
+
+    # -- modules --
+
+    def add_module(self, module) -> None:  # nobody knows what is read of it
+        if not _is_library(module.__name__) or _is_changing(module.__name__):
+            raise Opaque
+        self.add_same(module)
+
+    def _add_module(self, module, chains, reads) -> None:
+        """What code reads of a module, as chains of attributes that begin there."""
+        name, held = module.__name__, module.__dict__
+        is_library = _is_library(name)
+        if _is_changing(name) or not is_library and "__getattr__" in held:
+            raise Opaque
+        members: dict = {}
+        for chain in chains:
+            if chain:
+                members.setdefault(chain[0], set()).add(chain[1:])
+            else:  # handed on as it is: any attribute that the code names may be one of its
+                for attribute in reads.attributes:
+                    members.setdefault(attribute, set()).add(())
+        found = sorted(attribute for attribute in members if attribute in held)
+        self.words += (_Word.MODULE, _Same(held.get("_ejk_original", module)), tuple(found))
+        for attribute in found:
+            value = held[attribute]
+            if isinstance(value, types.ModuleType):
+                if () in members[attribute] and _is_library(value.__name__):
+                    self.add_module(value)
+                else:
+                    self._add_module(value, sorted(members[attribute]), reads)
+            elif is_library and _is_its_own(value):
+                self.add_same(value)
+            else:
+                self.add(value)
+
+    # -- objects --
+
+    def add_object(self, thing) -> None:
+        kind = type(thing)
+        if _is_library(kind.__module__) and _is_public(thing):
+            self.add_same(thing)
+            return
+        if self._is_again(thing):
+            return
+        slots = [slot for slot in _slots_of(kind) if _is_filled(slot, thing)]
+        held = _attributes(thing)
+        names = tuple(name for name in held if name != "_ejk_compiled")
+        self.words += (_Word.OBJECT, weakref.ref(kind), names, tuple(map(_Same, slots)))
+        self.add_all([held[name] for name in names])
+        self.add_all([slot.__get__(thing) for slot in slots])
+        self._see_class(kind)
+
+    def add_of_library(self, thing) -> None:
+        if _is_public(thing):
+            self.add_same(thing)
+            return
+        jax = _jax.loaded()
+        parts = jax.tree_util.default_registry.flatten_one_level(thing) if jax is not None else None
+        if parts is None:
+            raise Opaque
+        children, data = tuple(parts[0]), parts[1]
+        self.words += (_Word.PYTREE, type(thing), len(children))
+        self.add(data)
+        self.add_all(children)
+
+    def add_tree(self, tree) -> None:
+        """The structure of a pytree, which may hold anything as data of its nodes."""
+        if not has_data(tree):
+            self.add_value(tree)
+            return
+        kind, data = tree.node_data()
+        self.words += (_Word.TREE, weakref.ref(kind), len(tree.children()))
+        self.add(data)
+        for child in tree.children():
+            self.add_tree(child)
+
+    def add_member_of_enum(self, thing) -> None:
+        self.add_same(thing)
+        self._see_class(type(thing))
+
+    def add_class(self, kind) -> None:
+        if _is_library(kind.__module__):
+            self.add_same(kind)
+            return
+        self.words += (_Word.REFERENCE, weakref.ref(kind))
+        self._see_class(kind)
+
+    def _beside(self):
+        if self._fixed is None:
+            self._fixed = Seen(is_fixed=True)
+        return self._fixed
+
+    def _see_class(self, kind) -> None:
+        if "<locals>" in kind.__qualname__ and not _is_library(kind.__module__) and not _was_met(kind):
+            raise Opaque
+        beside = self._beside()
+        for base in (*kind.__mro__, *type(kind).__mro__):
+            if not _is_library(base.__module__) and not beside._is_again(base):
+                beside._add_members(base)
+
+    def _add_members(self, kind) -> None:
+        only_functions = issubclass(kind, enum.Enum)
+        for name, value in vars(kind).items():
+            if isinstance(value, (staticmethod, classmethod)):
+                value = value.__func__
+            if isinstance(value, property):
+                self.words.append(name)
+                self.add_all((value.fget, value.fset, value.fdel))
+            elif isinstance(value, functools.cached_property):
+                self.words.append(name)
+                self.add(value.func)
+            elif isinstance(value, types.FunctionType):
+                self.words.append(name)
+                self.add_function(value)
+            elif isinstance(value, _jitted_type()):
+                raise Opaque  # JAX keeps the object whose method it is
+            elif not (only_functions or name.startswith("__") or name == "_abc_impl" or isinstance(value, _SLOTS)):
+                self.words.append(name)
+                self.add(value)
+
+
+_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_PLAIN = (type(None), bool, int, str, bytes, type(...), type(NotImplemented), range, types.CodeType)
+
+
+def is_plain(value) -> bool:
+    """Whether it is a number, a text, a type of elements or the like, or a tuple or a set of such."""
+    kind = type(value)
+    if kind in (tuple, frozenset):
+        return all(map(is_plain, value))
+    if kind in _PLAIN or kind in (float, complex):
+        return True
+    if isinstance(value, type):
+        return _is_library(value.__module__)
+    if isinstance(value, enum.Enum):
+        return not _has_functions(kind)
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.dtype, numpy.generic))
+
+
+def _told_apart(value):
+    """What tells plain values apart: 1, 1.0 and True are three, also inside of tuples and sets."""
+    if type(value) in (tuple, frozenset):
+        return type(value), type(value)(map(_told_apart, value))
+    return type(value), value.hex() if type(value) is float else repr(value) if type(value) is complex else value
+
+
+def _has_functions(kind) -> bool:
+    """Whether a class of enums has some of its own, which may read anything."""
+    own = [base for base in kind.__mro__ if not _is_library(base.__module__)]
+    # The one function that every enum has is a library's.
+    values = [value for base in own for value in vars(base).values() if not _is_library(getattr(value, "__module__", ""))]
+    return any(isinstance(value, (types.FunctionType, staticmethod, classmethod, property)) for value in values)
+
+
+def has_data(tree) -> bool:
+    """Whether nodes of a pytree hold more than their leaves."""
+    node = tree.node_data()
+    if node is None:
+        return False
+    is_usual = node[0] in (tuple, list, dict, type(None)) or node[1] is None or is_plain(node[1])
+    return not is_usual or any(map(has_data, tree.children()))
+
+
+@functools.cache
+def _type_of_jitted(jax):
+    return type(jax.jit(is_plain))
+
+
+def _jitted_type():
+    jax = _jax.loaded()
+    return _type_of_jitted(jax) if jax is not None else ()
+
+
+def _attributes(thing) -> dict:
+    try:
+        held = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    if type(held) is not dict:
+        raise Opaque
+    return held
+
+
+def _is_filled(slot, thing) -> bool:
+    try:
+        slot.__get__(thing)
+    except AttributeError:
+        return False
+    return True
+
+
+_slots: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def _slots_of(kind):
+    """The slots of objects that consist of attributes and slots; others are opaque."""
+    found = _slots.get(kind)
+    if found is not None:
+        return found
+    if kind.__itemsize__ or hasattr(kind, "__del__"):
+        raise Opaque
+    members = [slot for base in kind.__mro__ for slot in vars(base).values()]
+    found = tuple(slot for slot in members if isinstance(slot, types.MemberDescriptorType))
+    words_of_object = object.__basicsize__ // 8 + len(found) + 2  # 2: its dict, its weak references
+    if kind is not types.SimpleNamespace and kind.__basicsize__ > 8 * words_of_object:
+        raise Opaque
+    try:
+        _empty(kind)
+    except TypeError as error:
+        raise Opaque from error
+    _slots[kind] = found
+    return found
+
+
+def _empty(kind):
+    return types.SimpleNamespace() if kind is types.SimpleNamespace else object.__new__(kind)
+
+
+_WAYS = {
+    **dict.fromkeys(_PLAIN, Seen.add_value),
+    float: Seen.add_float,
+    complex: Seen.add_number,
+    slice: Seen.add_slice,
+    tuple: Seen.add_container,
+    list: Seen.add_container,
+    collections.deque: Seen.add_container,
+    dict: Seen.add_dict,
+    collections.OrderedDict: Seen.add_dict,
+    collections.defaultdict: Seen.add_dict,
+    set: Seen.add_set,
+    frozenset: Seen.add_set,
+    functools.partial: Seen.add_partial,
+    types.MethodType: Seen.add_method,
+    types.BuiltinFunctionType: Seen.add_builtin,
+    types.MethodWrapperType: Seen.add_builtin,
+    types.FunctionType: Seen.add_function,
+    types.ModuleType: Seen.add_module,
+    types.SimpleNamespace: Seen.add_object,
+    types.MethodDescriptorType: Seen.add_same,
+    types.WrapperDescriptorType: Seen.add_same,
+    types.ClassMethodDescriptorType: Seen.add_same,
+    _Copy: Seen.refuse,
+}
+
+_ways: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # of other types
+
+
+def _way_of(kind):
+    found = _ways.get(kind)
+    if found is None:
+        found = _ways[kind] = _find_way(kind)
+    return found
+
+
+def _find_way(kind):
+    if issubclass(kind, type):
+        return Seen.add_class
+    if issubclass(kind, enum.Enum):
+        return Seen.add_member_of_enum
+    if issubclass(kind, logging.Logger):
+        return Seen.add_same
+    return _way_of_jax(kind) or _way_of_numpy(kind) or _way_of_object(kind)
+
+
+def _way_of_jax(kind):
+    jax = _jax.loaded()
+    if jax is None:
+        return None
+    sharding = jax.sharding
+    if issubclass(kind, jax.Array) or issubclass(kind, jax.core.Tracer):
+        return Seen.add_array
+    if kind is _jitted_type():
+        return Seen.add_jitted
+    values = (sharding.Sharding, sharding.Mesh, sharding.AbstractMesh, sharding.PartitionSpec, jax.ShapeDtypeStruct)
+    if issubclass(kind, (*values, jax.Device)):
+        return Seen.add_value
+    if issubclass(kind, (jax.custom_vjp, jax.custom_jvp)):
+        return Seen.add_object
+    if issubclass(kind, jax.tree_util.Partial):
+        return Seen.add_partial
+    return None
+
+
+def _way_of_numpy(kind):
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if kind is numpy.ndarray:
+        return Seen.add_array
+    if issubclass(kind, numpy.generic):
+        return Seen.add_number
+    if issubclass(kind, numpy.dtype):
+        return Seen.add_value
+    return None
+
+
+def _way_of_object(kind):
+    if issubclass(kind, tuple):
+        return Seen.add_named_tuple if hasattr(kind, "_fields") else Seen.refuse
+    if _is_library(kind.__module__) and not dataclasses.is_dataclass(kind):
+        return Seen.add_of_library
+    return Seen.add_object
+
+
+# ---- making anew --------------------------------------------------------------------------------
+
+
+class Maker:
+    """Makes what the words say, one thing after the other."""
+
+    def __init__(self, words, arguments, arrays, floats):
+        self._words = iter(words)
+        self._next = self._words.__next__
+        self._arguments, self._arrays, self._floats = iter(arguments), iter(arrays), iter(floats)
+        self._made, self._spaces, self._modules = [], {}, {}
+
+    def make(self):
+        return _MAKERS[self._next()](self)
+
+    def make_all(self, count) -> list:
+        return [self.make() for _ in range(count)]
+
+    def _again(self):
+        return self._made[self._next()]
+
+    def _argument(self):
+        return next(self._arguments)
+
+    def _array(self):
+        return next(self._arrays)
+
+    def _float(self):
+        return next(self._floats)
+
+    def _value(self):
+        self._next()
+        value = self._next()
+        return value.value if type(value) is _Exact else value
+
+    def _same(self):
+        return self._next().thing
+
+    def _reference(self):
+        return self._next()()
+
+    def _slice(self):
+        return slice(*self.make_all(3))
+
+    def _container(self):
+        kind, count = self._next(), self._next()
+        if kind is tuple:
+            return tuple(self.make_all(count))
+        if isinstance(kind, weakref.ref):
+            return tuple.__new__(kind(), self.make_all(count))
+        longest = self._next()
+        found = kind() if kind is list else kind(maxlen=longest)
+        self._made.append(found)
+        found.extend(self.make_all(count))
+        return found
+
+    def _dict(self):
+        kind, keys, _ = self._next(), self._next(), self._next()
+        found = kind()
+        self._made.append(found)
+        factory = self.make()
+        if kind is collections.defaultdict:
+            found.default_factory = factory
+        for key in keys:
+            found[key] = self.make()
+        return found
+
+    def _set(self):
+        kind, pairs = self._next(), self._next()
+        return kind(value for _, value in pairs)
+
+    def _partial(self):
+        kind, count, names = self._next(), self._next(), self._next()
+        function, given = self.make(), self.make_all(count)
+        return kind(function, *given, **{name: self.make() for name in names})
+
+    def _method(self):
+        return types.MethodType(self.make(), self.make())
+
+    def _bound(self):
+        name = self._next()
+        return getattr(self.make(), name)
+
+    def _function(self):
+        code, name, qualified = self._next(), self._next(), self._next()
+        count, named, attributes = self._next(), self._next(), self._next()
+        space, names = self._space()
+        cells = tuple(types.CellType() for _ in code.co_freevars)
+        found = types.FunctionType(code, space, name, None, cells)
+        found.__qualname__ = qualified
+        self._made.append(found)
+        for cell in cells:
+            value = self.make()
+            if value is not _Word.EMPTY:
+                cell.cell_contents = value
+        found.__defaults__ = tuple(self.make_all(count)) or None
+        found.__kwdefaults__ = {name: self.make() for name in named} or None
+        for name in attributes:
+            found.__dict__[name] = self.make()
+        for name in names:
+            value = self.make()
+            if value is not _Word.EMPTY:
+                space[name] = value
+        return found
+
+    def _space(self):
+        place, module, package, names = self._next(), self._next(), self._next(), self._next()
+        if type(place) is _Same:
+            return place.thing, ()
+        fresh = {"__builtins__": builtins, "__name__": module, "__package__": package}
+        return self._spaces.setdefault(place, fresh), names
+
+    def _module(self):
+        module, names = self._next().thing, self._next()
+        values = {name: self.make() for name in names}
+        if all(module.__dict__[name] is value for name, value in values.items()) and module not in self._modules:
+            return module
+        if module not in self._modules:
+            copy = self._modules[module] = _Copy(module.__name__)
+            copy.__dict__.update(module.__dict__, _ejk_original=module)
+        self._modules[module].__dict__.update(values)
+        return self._modules[module]
+
+    def _object(self):
+        kind, names, slots = self._next()(), self._next(), self._next()
+        found = _empty(kind)
+        self._made.append(found)
+        if names:
+            object.__getattribute__(found, "__dict__").update((name, self.make()) for name in names)
+        for slot in slots:
+            slot.thing.__set__(found, self.make())
+        return found
+
+    def _pytree(self):
+        kind, count = self._next(), self._next()
+        data, children = self.make(), self.make_all(count)
+        return _node(kind, data, [_jax.loaded().tree_util.tree_structure(0)] * count).unflatten(children)
+
+    def _tree(self):
+        kind, count = self._next()(), self._next()
+        return _node(kind, self.make(), self.make_all(count))
+
+
+def _node(kind, data, children):
+    tree_util = _jax.loaded().tree_util
+    return tree_util.PyTreeDef.from_node_data_and_children(tree_util.default_registry, (kind, data), children)
+
+
+def _empty_word(maker):
+    return _Word.EMPTY
+
+
+_MAKERS = {
+    _Word.AGAIN: Maker._again,
+    _Word.ARGUMENT: Maker._argument,
+    _Word.ARRAY: Maker._array,
+    _Word.BOUND: Maker._bound,
+    _Word.CONTAINER: Maker._container,
+    _Word.DICT: Maker._dict,
+    _Word.EMPTY: _empty_word,
+    _Word.FLOAT: Maker._float,
+    _Word.FUNCTION: Maker._function,
+    _Word.METHOD: Maker._method,
+    _Word.MODULE: Maker._module,
+    _Word.OBJECT: Maker._object,
+    _Word.PARTIAL: Maker._partial,
+    _Word.PYTREE: Maker._pytree,
+    _Word.REFERENCE: Maker._reference,
+    _Word.SAME: Maker._same,
+    _Word.SET: Maker._set,
+    _Word.SLICE: Maker._slice,
+    _Word.TREE: Maker._tree,
+    _Word.VALUE: Maker._value,
+}

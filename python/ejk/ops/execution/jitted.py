@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled functions of one kernel: which there are, and when a call runs as it is in place of one."""
+
+from __future__ import annotations
+
+from ejk import _jax
+from ejk._captured import Opaque
+
+_MOST_VALUES = 256
+_MOST_FORMS = 4096
+
+
+class Jitted:
+    """A function of arrays, jitted for as long as that gives what the call gives as it is."""
+
+    def __init__(self, jax, function, name, holds_objects):
+        def traced(*arrays):
+            return function(*arrays)
+
+        traced.__name__ = traced.__qualname__ = name
+        self._jax, self._target, self._holds_objects = jax, jax.jit(traced), holds_objects
+        self._is_checked = self.runs_as_it_is = False
+
+    def __call__(self, arrays, as_it_is):
+        """Runs, or calls `as_it_is`, from then on if that works where the jitted function does not."""
+        if self.runs_as_it_is:
+            return as_it_is()
+        try:
+            return self.run(arrays)
+        except Exception as error:  # of any kind, because it is raised while tracing anything
+            is_of_the_trace = not isinstance(error, self._jax.errors.JaxRuntimeError)
+        out = as_it_is()
+        self.runs_as_it_is = is_of_the_trace
+        return out
+
+    def check(self, arrays) -> None:
+        """Traces; what was traced must be all that a run does."""
+        program = self._target.trace(*arrays).jaxpr
+        if self._holds_objects and not _is_closed(program):
+            raise Opaque
+        self._is_checked = True
+
+    def run(self, arrays):
+        if not self._is_checked:
+            self.check(arrays)
+        return self._target(*arrays)
+
+    def warm(self):
+        """A function that runs it without a question."""
+        return self._target
+
+
+def _is_closed(program) -> bool:
+    """Whether a program depends on its arguments alone: on no array that something held unseen, on no callback."""
+    inside = getattr(program, "jaxpr", program)
+    if any(map(_jax.is_array, getattr(program, "consts", ()))):
+        return False
+    return all(
+        "callback" not in step.primitive.name and all(map(_is_closed, _programs_in(step.params.values())))
+        for step in inside.eqns
+    )
+
+
+def _programs_in(values):
+    for value in values:
+        if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _programs_in(value)
+
+
+class Variants:
+    """The functions of calls that differ in the values of floats alone."""
+
+    def __init__(self):
+        self._by_value = {}
+
+    def run(self, arguments, label, make, as_it_is):
+        """The result, and the function if it was of these values alone."""
+        values = tuple(value.hex() for value in arguments.floats)
+        found = self._by_value.get((values, label))
+        if found is None:
+            if len(self._by_value) >= _MOST_VALUES:
+                self._by_value.clear()
+            found = self._by_value[values, label] = make(())
+        return found(arguments.arrays, as_it_is), found
+
+
+class Targets:
+    """The functions made of one kernel. Kernels with the same attributes share them."""
+
+    def __init__(self):
+        self._by_form = {}
+
+    def variants(self, key) -> Variants:
+        found = self._by_form.get(key)
+        if found is None:
+            if len(self._by_form) >= _MOST_FORMS:
+                self._by_form.clear()
+            found = self._by_form[key] = Variants()
+        return found

@@ -1,0 +1,683 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call computes what its arguments are now, whatever callables and objects among them have captured."""
+
+import collections
+import dataclasses
+import functools
+import gc
+import types
+import typing
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ejk.ops import ConfigCache, ConfigSelectorChain, Executor, Kernel, pmap_with_config, vmap_with_config
+
+
+class Apply(Kernel):
+    """What its argument does; `traced` counts how often its Python code runs."""
+
+    op_id = "apply"
+    traced = 0
+
+    def run(self, x, f, *, cfg, g=None):
+        type(self).traced += 1
+        y = f(x) if callable(f) else f.of(x)
+        return y if g is None else g(y)
+
+    def heuristic_cfg(self, inv):
+        return 1
+
+
+class WithGradient(Apply):
+    """With a gradient of its own, which leaves alone what the argument holds."""
+
+    op_id = "apply_with_gradient"
+
+    def fwd_with_residuals(self, x, f, *, cfg, g=None):
+        return jax.vjp(lambda x: self.run(x, f, cfg=cfg, g=g), x)
+
+    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
+        return *residuals(dy), None
+
+
+class Second(Apply):
+    op_id = "second"
+
+    def run(self, x, *, cfg, g=None, w=None):
+        return x * w if g is None else g(x)
+
+
+@pytest.fixture(autouse=True)
+def heuristics(no_tuning):
+    yield
+
+
+@pytest.fixture
+def executor():
+    return Executor(ConfigSelectorChain(ConfigCache()))
+
+
+X = jnp.arange(1.0, 4.0)
+
+
+def array(value):
+    return jnp.full(3, float(value))
+
+
+# ---- every kind of capture ----------------------------------------------------------------------
+#
+# A kind gives (callable, set): what the callable computes with is what `set` was called with last.
+
+GLOBAL = None
+TABLE = {"w": None, "nested": [None, {"w": None}]}
+MODULE = types.ModuleType("a_module_of_weights")
+exec("w = None\ndef times(v):\n    return v * w", MODULE.__dict__)
+
+
+def set_global(value):
+    global GLOBAL
+    GLOBAL = value
+
+
+def reads_global(v):
+    return v * GLOBAL
+
+
+def through_another_function(v):
+    return reads_global(v) + 0
+
+
+def cell(w):
+    def head(v):
+        return v * w
+
+    def put(value):
+        nonlocal w
+        w = value
+
+    return head, put
+
+
+def default(w):
+    def head(v, w=w):
+        return v * w
+
+    def put(value):
+        head.__defaults__ = (value,)
+
+    return head, put
+
+
+def named_default(w):
+    def head(v, *, w=w):
+        return v * w
+
+    def put(value):
+        head.__kwdefaults__["w"] = value
+
+    return head, put
+
+
+def of_globals(w):
+    set_global(w)
+    return reads_global, set_global
+
+
+def of_globals_far_away(w):
+    set_global(w)
+    return through_another_function, set_global
+
+
+def of_a_nested_lambda(w):
+    set_global(w)
+    return lambda v: (lambda u: u * GLOBAL)(v), set_global
+
+
+def of_a_dict(w):
+    TABLE["w"] = w
+    return lambda v: v * TABLE["w"], functools.partial(TABLE.__setitem__, "w")
+
+
+def of_nested_containers(w):
+    TABLE["nested"][1]["w"] = w
+    return lambda v: v * TABLE["nested"][1]["w"], functools.partial(TABLE["nested"][1].__setitem__, "w")
+
+
+def of_a_module(w):
+    MODULE.w = w
+    return lambda v: v * MODULE.w, functools.partial(setattr, MODULE, "w")
+
+
+def of_a_function_in_a_module(w):
+    MODULE.w = w
+    return lambda v: MODULE.times(v), functools.partial(setattr, MODULE, "w")
+
+
+class Head:
+    def __init__(self, w):
+        self.w = w
+
+    def __call__(self, v):
+        return v * self.w
+
+    def method(self, v):
+        return self(v)
+
+    @property
+    def weight(self):
+        return self.w
+
+
+class Slots:
+    __slots__ = ("w",)
+
+    def __init__(self, w):
+        self.w = w
+
+    def __call__(self, v):
+        return v * self.w
+
+
+@dataclasses.dataclass
+class Data:
+    w: typing.Any
+    name: str = "data"
+
+    def of(self, v):
+        return v * self.w
+
+
+class Named(typing.NamedTuple):
+    w: typing.Any
+    n: int
+
+
+class OfTheClass:
+    w = None
+
+    def __call__(self, v):
+        return v * self.w
+
+
+class ReadsGlobal:
+    def __call__(self, v):
+        return v * GLOBAL
+
+
+class Anything:
+    """What it has is found by its own function."""
+
+    def __init__(self, w):
+        self.held = {"w": w}
+
+    def __getattr__(self, name):
+        if name != "w":
+            raise AttributeError(name)
+        return self.held[name]
+
+    def __call__(self, v):
+        return v * self.w
+
+
+def an_object(kind):
+    def made(w):
+        head = kind(w)
+        return head, functools.partial(setattr, head, "w")
+
+    made.__name__ = kind.__name__.lower()
+    return made
+
+
+def bound_method(w):
+    head = Head(w)
+    return head.method, functools.partial(setattr, head, "w")
+
+
+def read_property(w):
+    head = Head(w)
+    return lambda v: v * head.weight, functools.partial(setattr, head, "w")
+
+
+def own_attribute_lookup(w):
+    head = Anything(w)
+    return head, functools.partial(head.held.__setitem__, "w")
+
+
+def class_attribute(w):
+    OfTheClass.w = w
+    return OfTheClass(), functools.partial(setattr, OfTheClass, "w")
+
+
+def globals_of_a_method(w):
+    set_global(w)
+    return ReadsGlobal(), set_global
+
+
+def attribute_of_a_function(w):
+    def head(v):
+        return v * head.w
+
+    head.w = w
+    return head, functools.partial(setattr, head, "w")
+
+
+def partial(w):
+    held = [w]
+    return functools.partial(lambda held, v: v * held[0], held), functools.partial(held.__setitem__, 0)
+
+
+def partial_of_jax(w):
+    held = [w]
+    head = jax.tree_util.Partial(lambda v: v * held[0])
+    return head, functools.partial(held.__setitem__, 0)
+
+
+def nested_callables(w):
+    inner, put = cell(w)
+    return functools.partial(lambda f, v: f(v), lambda v: Head(inner).w(v)), put
+
+
+def recursive(w):
+    held = {"w": w}
+
+    def head(v, n=2):
+        return head(v, n - 1) if n else v * held["w"]
+
+    return head, functools.partial(held.__setitem__, "w")
+
+
+def named_tuple(w):
+    held = [Named(w, 1)]
+    return lambda v: v * held[0].w * held[0].n, lambda value: held.__setitem__(0, Named(value, 1))
+
+
+def wrapped_by_jax(w):
+    head, put = cell(w)
+    return lambda v: jax.vmap(head)(jnp.stack([v, v]))[0], put
+
+
+def with_its_own_gradient(w):
+    held = [w]
+    head = jax.custom_vjp(lambda v, w: v * w)
+    head.defvjp(lambda v, w: (v * w, (v, w)), lambda kept, g: (g * kept[1], g * kept[0]))
+    return lambda v: head(v, held[0]), functools.partial(held.__setitem__, 0)
+
+
+def ordered_and_default_dicts(w):
+    held = collections.defaultdict(list, {"a": collections.OrderedDict(w=w)})
+    return lambda v: v * held["a"]["w"], functools.partial(held["a"].__setitem__, "w")
+
+
+def namespace(w):
+    held = types.SimpleNamespace(w=w)
+    return lambda v: v * held.w, functools.partial(setattr, held, "w")
+
+
+KINDS = [
+    cell, default, named_default, of_globals, of_globals_far_away, of_a_nested_lambda, of_a_dict, of_nested_containers,
+    of_a_module, of_a_function_in_a_module, an_object(Head), an_object(Slots), an_object(Data), bound_method,
+    read_property, own_attribute_lookup, class_attribute, globals_of_a_method, attribute_of_a_function, partial,
+    partial_of_jax, nested_callables, recursive, named_tuple, wrapped_by_jax, with_its_own_gradient,
+    ordered_and_default_dicts, namespace,
+]  # fmt: skip
+
+
+def plain(x, f):
+    return f(x) if callable(f) else f.of(x)
+
+
+def scanned(call, x):
+    return jax.lax.scan(lambda carry, _: (call(carry), carry), x, None, length=2)[0]
+
+
+WAYS = {
+    "eager": lambda call, x: call(x),
+    "jit": lambda call, x: jax.jit(call)(x),
+    "grad": lambda call, x: jax.grad(lambda x: call(x).sum())(x),
+    "jit of grad": lambda call, x: jax.jit(jax.grad(lambda x: call(x).sum()))(x),
+    "vmap": lambda call, x: jax.vmap(call)(jnp.stack([x, x + 1])),
+    "scan": scanned,
+    "remat": lambda call, x: jax.grad(lambda x: jax.checkpoint(call)(x).sum())(x),
+}
+
+
+def is_same(a, b):
+    return a.shape == b.shape and a.dtype == b.dtype and np.allclose(a, b, rtol=1e-6)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_call_computes_what_its_arguments_are_now(data):
+    executor = Executor(ConfigSelectorChain(ConfigCache()))
+    kind = data.draw(st.sampled_from(KINDS), "kind")
+    kernel = data.draw(st.sampled_from([Apply, WithGradient]), "kernel")()
+    make = data.draw(st.sampled_from([array, lambda value: np.full(3, value, np.float32), float]), "values")
+    head, put = kind(make(1))
+    for _ in range(data.draw(st.integers(2, 6), "calls")):
+        if data.draw(st.booleans(), "changes"):
+            put(make(data.draw(st.integers(-3, 3), "value")))
+        if data.draw(st.booleans(), "made anew"):
+            w = make(data.draw(st.integers(-3, 3), "first value"))
+            head, put = kind(w)
+        way = data.draw(st.sampled_from(sorted(WAYS)), "way")
+        got = WAYS[way](lambda x: executor(kernel, x, head), X)
+        assert is_same(got, WAYS[way](lambda x: plain(x, head), X)), (kind.__name__, way)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_kind_of_capture_is_followed(executor, kind, way):
+    kernel = Apply()
+    head, put = kind(array(1))
+    for value in (2, 3, 3, 5):
+        put(array(value))
+        for run in (way, "eager"):
+            got = WAYS[run](lambda x: executor(kernel, x, head), X)
+            assert is_same(got, WAYS[run](lambda x: plain(x, head), X)), run
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_captured_tracers_work_in_any_number_of_traces(executor, kind):
+    kernel = Apply()
+    head, put = kind(array(1))
+
+    def loss(call):
+        def of(w):
+            put(w)
+            return call(X, head).sum()
+
+        return of
+
+    ours, theirs = loss(lambda x, f: executor(kernel, x, f)), loss(plain)
+    for value in (2, 3):
+        for way in (jax.jit, jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: jax.vmap(f)):
+            w = jnp.stack([array(value)] * 2) if way(abs).__name__ == "vmap" else array(value)
+            assert is_same(way(ours)(w), way(theirs)(w))
+        put(array(value))
+        assert is_same(executor(kernel, X, head), plain(X, head))
+
+
+# ---- what cannot be seen into runs as it is -----------------------------------------------------
+
+
+def test_a_callable_that_changes_what_it_holds_does_so_in_every_call(executor):
+    kernel, calls, state = Apply(), [], {"n": 0}
+
+    def counts(v):
+        calls.append(1)
+        state["n"] += 1
+        return v * state["n"]
+
+    number = 0
+
+    def counts_in_a_cell(v):
+        nonlocal number
+        number += 1
+        return v * number
+
+    head = Head(2.0)
+    head.seen = 0
+
+    def counts_in_an_object(v):
+        head.seen = head.seen + 1
+        return v * head.seen
+
+    for n in (1, 2, 3):
+        for f in (counts, counts_in_a_cell, counts_in_an_object):
+            assert is_same(executor(kernel, X, f), X * n), f.__name__
+    assert len(calls) == state["n"] == number == head.seen == 3
+
+
+def test_objects_of_the_caller_stay_as_they_are(executor):
+    kernel, head = Apply(), Head([array(2), {"w": array(3)}])
+    held, w = head.w, list(head.w)
+
+    def f(v):
+        return v * head.w[0] + head.w[1]["w"]
+
+    before = dict(f.__globals__)
+    for _ in range(3):
+        executor(kernel, X, f)
+    assert head.w is held and head.w[0] is w[0] and head.w[1] is w[1] and vars(head) == {"w": held}
+    assert f.__globals__ == before
+
+
+def test_values_that_decide_run_as_they_are(executor):
+    kernel, w = Apply(), None
+
+    def f(v):
+        return v * 2 if float(w.sum()) > 0 else v * 3
+
+    for value in (1, -1, 1):
+        w = array(value)
+        assert is_same(executor(kernel, X, f), X * (2 if value > 0 else 3))
+
+
+def test_what_libraries_change_is_never_a_constant(executor):
+    import random
+
+    kernel = Apply()
+    drawn = [float(executor(kernel, X, lambda v: v * random.random())[0]) for _ in range(3)]
+    assert len(set(drawn)) == 3
+    generator = np.random.default_rng(0)
+    drawn = [float(executor(kernel, X, lambda v: v * generator.random())[0]) for _ in range(3)]
+    assert len(set(drawn)) == 3
+    steps = iter(range(9))
+    assert [float(executor(kernel, X, lambda v: v * next(steps))[0]) for _ in range(3)] == [0, 1, 2]
+
+
+def test_functions_that_are_looked_up_by_their_name_are_never_constants(executor):
+    kernel = Apply()
+    for value in (1, 2, 3):
+        set_global(array(value))
+        assert is_same(executor(kernel, X, lambda v: v * globals()["GLOBAL"]), X * value)
+        assert is_same(executor(kernel, X, lambda v: eval("v * GLOBAL", globals(), {"v": v})), X * value)
+
+
+@pytest.mark.parametrize("static", [2, 2.0, "two", True, None, 1 + 2j, jnp.float32, np.float32(2), slice(1, 2)], ids=repr)
+def test_values_that_are_no_arrays_count_too(executor, static):
+    kernel = Apply()
+    held = [static]
+
+    def f(v):
+        return v * (7 if repr(held[0]) == repr(static) else 8)
+
+    for _ in range(2):
+        held[0] = static
+        assert is_same(executor(kernel, X, f), X * 7)
+        held[0] = "other"
+        assert is_same(executor(kernel, X, f), X * 8)
+
+
+def test_equal_values_of_other_types_are_others(executor):
+    kernel, held = Apply(), [0]
+
+    def f(v):
+        return v * {int: 1, bool: 2, float: 3, complex: 4}[type(held[0])] * (-1 if str(held[0])[0] == "-" else 1)
+
+    for value, times in ((0, 1), (False, 2), (0.0, 3), (-0.0, -3), (0j, 4)):
+        held[0] = value
+        assert is_same(executor(kernel, X, f), X * times)
+
+
+def test_equal_sets_and_keys_of_other_types_are_others(executor):
+    kernel, held = Apply(), [None]
+
+    def f(v):
+        return v * (2 if all(type(part) is int for key in held[0] for part in key) else 3)
+
+    for value, times in (({(1,)}, 2), ({(1.0,)}, 3), ({(1,): 0}, 2), ({(True,): 0}, 3), (frozenset([(1,)]), 2)):
+        held[0] = value
+        assert is_same(executor(kernel, X, f), X * times)
+
+
+def test_methods_that_are_put_in_place_of_others_are_seen(executor):
+    kernel = Apply()
+
+    class Local:
+        def __call__(self, v):
+            return v * 2
+
+    head = Local()
+    for _ in range(3):
+        assert is_same(executor(kernel, X, head), X * 2)
+    Local.__call__ = lambda self, v: v * 3
+    assert is_same(executor(kernel, X, head), X * 3)
+
+
+def test_callbacks_reach_what_the_caller_holds(executor):
+    kernel, log, w = Apply(), [], np.ones(3, np.float32)
+
+    def notes(v):
+        jax.debug.callback(lambda v: log.append(float(v[0])), v)
+        return v * jax.pure_callback(lambda: w, jax.ShapeDtypeStruct((3,), jnp.float32))
+
+    for n in (1, 2, 3):
+        w[:] = n
+        assert is_same(executor(kernel, X, notes), X * n)
+        jax.effects_barrier()
+        assert log == [1.0] * n
+
+
+def test_what_is_written_into_arrays_of_numpy_is_seen(executor):
+    kernel, w = Apply(), np.ones(3, np.float32)
+    for n in (1, 2, 3):
+        w[:] = n
+        assert is_same(executor(kernel, X, lambda v: v * w), X * n)
+
+
+def test_functions_that_take_the_place_of_a_library_s_are_followed(executor, monkeypatch):
+    kernel, w = Apply(), None
+    monkeypatch.setattr(jnp, "tanh", lambda v: v * w)
+    for n in (1, 2, 3):
+        w = array(n)
+        assert is_same(executor(kernel, X, lambda v: jnp.tanh(v)), X * n)
+    import builtins
+
+    for n in (1, 2, 3):
+        monkeypatch.setattr(builtins, "WEIGHT", array(n), raising=False)
+        assert is_same(executor(kernel, X, lambda v: v * WEIGHT), X * n)  # noqa: F821
+
+
+def test_arrays_in_static_fields_of_pytrees_are_followed(executor):
+    @functools.partial(jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=["f"])
+    @dataclasses.dataclass
+    class Tree:
+        x: jax.Array
+        f: object
+
+        def of(self, v):
+            return v * self.x + self.f(v)
+
+    kernel, w = Apply(), None
+    tree = Tree(array(2), lambda v: v * w)
+    for n in (1, 2, 3):
+        w = array(n)
+        assert is_same(executor(kernel, X, tree), X * (2 + n))
+
+
+def test_jitted_functions_give_what_jax_gives(executor):
+    kernel = Apply()
+    w, n = array(2), 2
+    with_array, with_number = jax.jit(lambda v: v * w), jax.jit(lambda v: v * n)
+    with_nothing = jax.jit(lambda v: jnp.tanh(v))
+    for i in range(4):
+        w, n = array(i), i
+        for f in (with_array, with_number, with_nothing):
+            assert is_same(executor(kernel, X, f), f(X))
+            assert is_same(executor(kernel, X, lambda v: f(v)), f(X))
+
+
+@pytest.mark.parametrize("mapped", [pmap_with_config, vmap_with_config])
+def test_mapped_functions_see_what_is_there_now(executor, mapped):
+    w = None
+    run, x = mapped(executor, Second("second")), jnp.stack([X, X + 1])
+    head, numbers = Head(None), np.ones(3, np.float32)
+    for n in (1, 2, 3):
+        w = head.w = array(n)
+        numbers[:] = n
+        assert is_same(run(x, g=lambda v: v * w), x * n)
+        assert is_same(run(x, g=head), x * n)
+        assert is_same(run(x, w=numbers), x * n)
+
+
+# ---- functions made anew ------------------------------------------------------------------------
+
+
+def fresh(w, way="lambda"):
+    if way == "lambda":
+        return lambda v: jnp.tanh(v) * w
+    if way == "object":
+        return Head(w)
+    if way == "dataclass":
+        return Data(w)
+    return functools.partial(Head.method, Head(w))
+
+
+@pytest.mark.parametrize("way", ["lambda", "object", "dataclass", "partial"])
+def test_equal_functions_made_anew_are_compiled_once(executor, way):
+    kernel = Apply()
+    executor(kernel, X, fresh(array(1), way))
+    before = Apply.traced
+    for value in range(20):
+        got = executor(kernel, X, fresh(array(value), way))
+        assert is_same(got, plain(X, fresh(array(value), way)))
+    assert Apply.traced - before == 0
+
+
+def test_jitted_functions_without_captures_are_compiled_with_the_call(executor):
+    kernel, act = Apply(), jax.jit(lambda v: jnp.tanh(v) * 2)
+    for _ in range(3):  # the first of them as it is: it may be made for that call alone
+        before = Apply.traced
+        executor(kernel, X, act)
+    assert Apply.traced == before
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.grad, lambda f: jax.jit(jax.grad(f))])
+def test_nothing_keeps_functions_or_what_they_hold_alive(executor, transform):
+    kernel = Apply()
+    alive = []
+
+    def step(x, w):
+        f = fresh(w)
+        alive.append(weakref.ref(f))
+        return executor(kernel, x, f).sum()
+
+    with jax.checking_leaks():
+        for value in range(3):
+            transform(lambda w: step(X, w))(array(value))
+            executor(kernel, X, fresh(array(value)))
+    gc.collect()
+    assert [f() for f in alive] == [None] * len(alive)
+
+
+def test_nothing_keeps_arrays_alive(executor):
+    kernel = Apply()
+    x, w = X + 1, array(2)
+    head = Head(w)
+    executor(kernel, x, head)
+    alive = [weakref.ref(thing) for thing in (x, w, head)]
+    del x, w, head
+    gc.collect()
+    assert [thing() for thing in alive] == [None] * 3
+
+
+def test_calls_with_functions_made_anew_leave_nothing_behind(executor):
+    kernel, w = Apply(), array(2)
+
+    def call(count):
+        for i in range(count):
+            executor(kernel, X, lambda v, n=i % 3: v * w + n)
+
+    call(30)
+    gc.collect()
+    before = len(gc.get_objects())
+    call(600)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An eager call gives and does what its kernel's `run` gives and does as it is."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ejk.ops import ConfigCache, ConfigSelectorChain, Executor, Kernel
+
+
+class Base(Kernel):
+    def heuristic_cfg(self, inv):
+        return 1
+
+
+@pytest.fixture(autouse=True)
+def heuristics(no_tuning):
+    yield
+
+
+@pytest.fixture
+def executor():
+    return Executor(ConfigSelectorChain(ConfigCache()))
+
+
+X = jnp.arange(1.0, 5.0)
+
+
+# ---- what cannot be traced as a whole -----------------------------------------------------------
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def cut(x, lengths):
+    return x * lengths
+
+
+cut.defvjp(lambda x, lengths: (x * lengths, None), lambda lengths, kept, g: (g * lengths * 2,))
+
+
+class NotWhole(Base):
+    """It works on arrays, and not on traced ones: an array is an argument that is not differentiated."""
+
+    op_id = "not_whole"
+
+    def run(self, x, lengths, *, cfg):
+        return cut(x, lengths)
+
+
+def test_what_cannot_be_traced_runs_as_it_is(executor):
+    kernel, lengths = NotWhole(), jnp.array([1.0, 2.0, 3.0, 4.0])
+    for _ in range(3):
+        np.testing.assert_array_equal(executor(kernel, X, lengths), X * lengths)
+    grad = jax.grad(lambda x: executor(kernel, x, lengths).sum())
+    for _ in range(3):
+        np.testing.assert_array_equal(grad(X), 2 * lengths)
+
+
+class Odd(Base):
+    """Raises an error of its own where it is traced."""
+
+    op_id = "odd"
+    error = KeyError
+
+    def run(self, x, *, cfg):
+        if isinstance(x, jax.core.Tracer):
+            raise self.error("traced")
+        return x + 1
+
+
+@pytest.mark.parametrize("error", [KeyError, ValueError, TypeError, NotImplementedError, RuntimeError, AssertionError])
+def test_errors_that_plain_execution_does_not_raise_are_not_raised(executor, error):
+    kernel = Odd()
+    kernel.error = error
+    for _ in range(3):
+        np.testing.assert_array_equal(executor(kernel, X), X + 1)
+    np.testing.assert_array_equal(executor.compile(kernel, X)(X), X + 1)
+
+
+def test_errors_that_plain_execution_raises_are_raised_as_they_are(executor):
+    class Refuses(Base):
+        op_id = "refuses"
+
+        def run(self, x, n, *, cfg):
+            if n > 2:
+                raise ValueError(f"{n} is too much")
+            return x * n
+
+    kernel = Refuses()
+    for n in (1, 3, 1, 3):
+        if n == 3:
+            with pytest.raises(ValueError, match="3 is too much") as raised:
+                executor(kernel, X, n)
+            assert raised.value.__context__ is None
+        else:
+            np.testing.assert_array_equal(executor(kernel, X, n), X)
+
+
+def test_a_trace_of_somebody_else_gets_no_second_jit(executor):
+    class Plain(Base):
+        op_id = "plain"
+
+        def run(self, x, *, cfg):
+            return jax.lax.sin(x)
+
+    kernel = Plain()
+    for _ in range(2):
+        executor(kernel, X)
+        for wrapped in (lambda x: executor(kernel, x), jax.vmap(lambda x: executor(kernel, x))):
+            assert [step.primitive.name for step in jax.make_jaxpr(wrapped)(X).eqns] == ["sin"]
