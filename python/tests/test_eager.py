@@ -2,6 +2,7 @@
 """An eager call gives and does what its kernel's `run` gives and does as it is."""
 
 import functools
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -110,3 +111,31 @@ def test_a_trace_of_somebody_else_gets_no_second_jit(executor):
         executor(kernel, X)
         for wrapped in (lambda x: executor(kernel, x), jax.vmap(lambda x: executor(kernel, x))):
             assert [step.primitive.name for step in jax.make_jaxpr(wrapped)(X).eqns] == ["sin"]
+
+
+# ---- results ------------------------------------------------------------------------------------
+
+
+class Out(typing.NamedTuple):
+    y: jax.Array
+    n: int
+
+
+class Numbers(Base):
+    op_id = "numbers"
+    traced = 0
+
+    def run(self, x, *, cfg):
+        type(self).traced += 1
+        return Out(x * 2, x.shape[0]), {"half": 0.5, "flag": True, "name": "x", "none": None, "size": x.size}
+
+
+def test_numbers_and_texts_in_a_result_stay_what_they_are(executor):
+    kernel = Numbers()
+    for x in (X, X, X[:2], X, X[:2]):
+        out, rest = executor(kernel, x)
+        assert type(out) is Out and type(out.n) is int and out.n == len(x)
+        np.testing.assert_array_equal(out.y, x * 2)
+        assert rest == {"half": 0.5, "flag": True, "name": "x", "none": None, "size": x.size}
+        assert [type(rest[name]) for name in ("half", "flag", "size")] == [float, bool, int]
+    assert Numbers.traced == 2

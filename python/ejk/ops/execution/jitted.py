@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ejk import _jax
 from ejk._captured import Opaque
+from ejk.ops.core.function import give_static, keep_numbers
 
 _MOST_VALUES = 256
 _MOST_FORMS = 4096
@@ -14,12 +15,18 @@ class Jitted:
     """A function of arrays, jitted for as long as that gives what the call gives as it is."""
 
     def __init__(self, jax, function, name, holds_objects):
-        def traced(*arrays):
-            return function(*arrays)
+        self._jax, self._function, self._name, self._holds_objects = jax, function, name, holds_objects
+        self._is_checked = self._gives_static = self.runs_as_it_is = False
+        self._target = self._jit()
 
-        traced.__name__ = traced.__qualname__ = name
-        self._jax, self._target, self._holds_objects = jax, jax.jit(traced), holds_objects
-        self._is_checked = self.runs_as_it_is = False
+    def _jit(self):
+        def traced(*arrays):
+            out, has_static = keep_numbers(self._function(*arrays))
+            self._gives_static |= has_static
+            return out
+
+        traced.__name__ = traced.__qualname__ = self._name
+        return self._jax.jit(traced)
 
     def __call__(self, arrays, as_it_is):
         """Runs, or calls `as_it_is`, from then on if that works where the jitted function does not."""
@@ -43,11 +50,15 @@ class Jitted:
     def run(self, arrays):
         if not self._is_checked:
             self.check(arrays)
-        return self._target(*arrays)
+        out = self._target(*arrays)
+        return give_static(out) if self._gives_static else out
 
     def warm(self):
         """A function that runs it without a question."""
-        return self._target
+        if not self._gives_static:
+            return self._target
+        target = self._target
+        return lambda *arrays: give_static(target(*arrays))
 
 
 def _is_closed(program) -> bool:
