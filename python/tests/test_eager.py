@@ -139,3 +139,46 @@ def test_numbers_and_texts_in_a_result_stay_what_they_are(executor):
         assert rest == {"half": 0.5, "flag": True, "name": "x", "none": None, "size": x.size}
         assert [type(rest[name]) for name in ("half", "flag", "size")] == [float, bool, int]
     assert Numbers.traced == 2
+
+
+# ---- donated buffers ----------------------------------------------------------------------------
+
+
+@functools.partial(jax.jit, donate_argnums=(1,))
+def update(x, kept):
+    return kept.at[: x.shape[0]].set(x)
+
+
+class Donates(Base):
+    op_id = "donates"
+
+    def run(self, x, kept, *, cfg, f=None):
+        return update(x, kept)
+
+
+class DonatesWithGradient(Donates):
+    op_id = "donates_with_gradient"
+
+    def fwd_with_residuals(self, x, kept, *, cfg, f=None):
+        return update(x, kept), None
+
+    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
+        return dy[:4], None
+
+
+class DonatesACopy(Donates):
+    op_id = "donates_a_copy"
+
+    def run(self, x, kept, *, cfg, f=None):
+        return update(x, kept + 0)
+
+
+@pytest.mark.parametrize("kind", [Donates, DonatesWithGradient, DonatesACopy])
+def test_a_buffer_that_run_donates_is_donated_and_no_other(executor, kind):
+    kernel, x = kind(), X + 0
+    for _ in range(4):  # the last ones are warm
+        kept = jnp.zeros(8)
+        jax.block_until_ready(kept)
+        out = executor(kernel, x, kept)
+        np.testing.assert_array_equal(out, [1, 2, 3, 4, 0, 0, 0, 0])
+        assert kept.is_deleted() == (kind is not DonatesACopy) and not x.is_deleted()

@@ -16,17 +16,17 @@ class Jitted:
 
     def __init__(self, jax, function, name, holds_objects):
         self._jax, self._function, self._name, self._holds_objects = jax, function, name, holds_objects
-        self._is_checked = self._gives_static = self.runs_as_it_is = False
+        self._is_checked = self._gives_static = self._donates = self.runs_as_it_is = False
         self._target = self._jit()
 
-    def _jit(self):
+    def _jit(self, donated=()):
         def traced(*arrays):
             out, has_static = keep_numbers(self._function(*arrays))
             self._gives_static |= has_static
             return out
 
         traced.__name__ = traced.__qualname__ = self._name
-        return self._jax.jit(traced)
+        return self._jax.jit(traced, donate_argnums=donated)
 
     def __call__(self, arrays, as_it_is):
         """Runs, or calls `as_it_is`, from then on if that works where the jitted function does not."""
@@ -41,11 +41,14 @@ class Jitted:
         return out
 
     def check(self, arrays) -> None:
-        """Traces; what was traced must be all that a run does."""
+        """Traces; what was traced must be all that a run does. What it donates by itself, the whole of it donates."""
         program = self._target.trace(*arrays).jaxpr
         if self._holds_objects and not _is_closed(program):
             raise Opaque
         self._is_checked = True
+        donated = _donated(program)
+        if donated:
+            self._donates, self._target = True, self._jit(donated)
 
     def run(self, arrays):
         if not self._is_checked:
@@ -78,6 +81,20 @@ def _programs_in(values):
             yield value
         elif isinstance(value, (tuple, list)):
             yield from _programs_in(value)
+
+
+def _donated(jaxpr) -> tuple:
+    """The places of arguments that functions which it calls itself donate. Inside of those nothing is donated."""
+    places = {id(var): place for place, var in enumerate(jaxpr.jaxpr.invars)}
+    found = set()
+    for step in jaxpr.jaxpr.eqns:
+        flags = step.params.get("donated_invars")
+        inner = step.params.get("call_jaxpr")
+        if flags is None and hasattr(inner, "jaxpr") and len(inner.jaxpr.invars) == len(step.invars):
+            inside = _donated(inner)  # of a function with its own gradient
+            flags = [place in inside for place in range(len(step.invars))]
+        found |= {places[id(var)] for var, flag in zip(step.invars, flags or ()) if flag and id(var) in places}
+    return tuple(sorted(found))
 
 
 class Variants:
