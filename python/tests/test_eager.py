@@ -182,3 +182,100 @@ def test_a_buffer_that_run_donates_is_donated_and_no_other(executor, kind):
         out = executor(kernel, x, kept)
         np.testing.assert_array_equal(out, [1, 2, 3, 4, 0, 0, 0, 0])
         assert kept.is_deleted() == (kind is not DonatesACopy) and not x.is_deleted()
+
+
+# ---- floats -------------------------------------------------------------------------------------
+
+
+class Scale(Base):
+    op_id = "scale"
+    traced = 0
+
+    def run(self, x, scale, shift=1.0, *, cfg, f=None):
+        type(self).traced += 1
+        return x * scale + shift if f is None else f(x) * scale
+
+
+class Decides(Scale):
+    op_id = "decides"
+
+    def run(self, x, scale, *, cfg):
+        type(self).traced += 1
+        return x * scale if scale > 1 else x * scale - 1
+
+
+class Asks(Scale):
+    """It does something else with what is no float."""
+
+    op_id = "asks"
+
+    def run(self, x, scale, *, cfg):
+        return x * scale if isinstance(scale, float) else x * scale + 1
+
+
+def test_a_float_that_changes_becomes_an_input(executor):
+    kernel = Scale()
+    for i in range(8):
+        np.testing.assert_allclose(executor(kernel, X, 0.1 * i), X * (0.1 * i) + 1, rtol=1e-6)
+    before = Scale.traced
+    for i in range(50):
+        np.testing.assert_allclose(executor(kernel, X, 0.3 * i), X * (0.3 * i) + 1, rtol=1e-6)
+    assert Scale.traced == before
+    for i in range(8):
+        got = executor(kernel, X, 0.7, 0.2 * i)
+        np.testing.assert_allclose(got, X * 0.7 + 0.2 * i, rtol=1e-6)
+    executor(kernel, X, 0.8, 0.3)  # both differ from now on
+    before = Scale.traced
+    for i in range(20):
+        np.testing.assert_allclose(executor(kernel, X, 0.7 * i, 0.1 * i), X * (0.7 * i) + 0.1 * i, rtol=1e-6)
+    assert Scale.traced == before
+
+
+def test_a_float_that_a_function_holds_becomes_an_input(executor):
+    kernel = Scale()
+    for i in range(8):
+        executor(kernel, X, 1.0, f=lambda v: v * (0.1 * i))
+    before = Scale.traced
+    rates = [0.01 * i for i in range(20)]
+    for rate in rates:
+        got = executor(kernel, X, 1.0, f=lambda v: v * rate)
+        np.testing.assert_allclose(got, X * rate, rtol=1e-6)
+    assert Scale.traced - before <= 6  # one function more: it reads another variable
+
+
+@pytest.mark.parametrize("kind", [Decides, Asks])
+def test_a_float_that_decides_stays_a_value(executor, kind):
+    kernel = kind()
+    for i in range(12):
+        scale = 0.25 * i
+        expected = X * scale - (1 if kind is Decides and scale <= 1 else 0)
+        np.testing.assert_allclose(executor(kernel, X, scale), expected, rtol=1e-6)
+
+
+def test_the_config_follows_the_value_of_a_float(executor):
+    class Follows(Kernel):
+        op_id = "follows"
+
+        def run(self, x, scale, *, cfg):
+            return x * scale * cfg
+
+        def heuristic_cfg(self, inv):
+            return 2 if inv.args[1] > 1 else 3
+
+    kernel = Follows()
+    for i in range(20):
+        scale = 0.2 * i
+        np.testing.assert_allclose(executor(kernel, X, scale), X * scale * (2 if scale > 1 else 3), rtol=1e-6)
+
+
+def test_results_keep_the_type_that_a_float_gives_them(executor):
+    class Half(Base):
+        op_id = "half"
+
+        def run(self, x, scale, *, cfg):
+            return x * scale
+
+    kernel, x = Half(), X.astype(jnp.bfloat16)
+    for i in range(10):
+        assert executor(kernel, x, 0.5 * i).dtype == jnp.bfloat16
+        assert executor(kernel, jnp.arange(3), 0.5 * i).dtype == jnp.float32

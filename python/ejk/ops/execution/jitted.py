@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import functools
+
 from ejk import _jax
 from ejk._captured import Opaque
 from ejk.ops.core.function import give_static, keep_numbers
 
+_FEW = 4  # values of a float that are compiled for; from then on it is an input
 _MOST_VALUES = 256
 _MOST_FORMS = 4096
 
@@ -39,6 +42,14 @@ class Jitted:
         out = as_it_is()
         self.runs_as_it_is = is_of_the_trace
         return out
+
+    def gives_the_same(self, arrays, as_it_is) -> bool:
+        """Whether it can be jitted, donates nothing, and gives what the call gives as it is."""
+        try:
+            self.check(arrays)
+            return not self._donates and _is_close(self._jax, self.run(arrays), as_it_is())
+        except Exception:  # whoever runs the call will see it again
+            return False
 
     def check(self, arrays) -> None:
         """Traces; what was traced must be all that a run does. What it donates by itself, the whole of it donates."""
@@ -98,20 +109,66 @@ def _donated(jaxpr) -> tuple:
 
 
 class Variants:
-    """The functions of calls that differ in the values of floats alone."""
+    """The functions of calls that differ in the values of floats alone.
+
+    The first few values are constants of a function each. Then those that differ are inputs of one function, if the
+    kernel can be traced so and gives the same with them; if not, each value stays a constant.
+    """
 
     def __init__(self):
-        self._by_value = {}
+        self._by_value, self._general, self._may_be_inputs = {}, {}, True
 
     def run(self, arguments, label, make, as_it_is):
         """The result, and the function if it was of these values alone."""
         values = tuple(value.hex() for value in arguments.floats)
         found = self._by_value.get((values, label))
+        if found is None and self._may_be_inputs and len(self._by_value) >= _FEW:
+            done = self._run_general(arguments, values, make, as_it_is)
+            if done is not None:
+                return done[0], None
         if found is None:
             if len(self._by_value) >= _MOST_VALUES:
                 self._by_value.clear()
             found = self._by_value[values, label] = make(())
         return found(arguments.arrays, as_it_is), found
+
+    def _run_general(self, arguments, values, make, as_it_is):
+        """The result in a tuple; None if the floats that differ cannot be inputs."""
+        known = [values, *(values for values, _ in self._by_value)]
+        varying = tuple(place for place, each in enumerate(zip(*known)) if len(set(each)) > 1)
+        if not varying:
+            return None
+        fixed = tuple(value for place, value in enumerate(values) if place not in varying)
+        arrays = [*arguments.arrays, *(arguments.floats[place] for place in varying)]
+        function = self._general.get((varying, fixed))
+        if function is not None:
+            return (function(arrays, as_it_is),)
+        function = make(varying)
+        self._may_be_inputs = function.gives_the_same(arrays, as_it_is)
+        if self._may_be_inputs:
+            self._general[varying, fixed] = function
+            return (function(arrays, as_it_is),)
+        return None
+
+
+def _is_close(jax, a, b) -> bool:
+    """Whether two results are the same but for the order of roundings."""
+    leaves, tree = jax.tree_util.tree_flatten(a)
+    others, other_tree = jax.tree_util.tree_flatten(b)
+    return tree == other_tree and all(map(functools.partial(_is_close_leaf, jax), leaves, others))
+
+
+def _is_close_leaf(jax, a, b) -> bool:
+    if not (_jax.is_array(a) and _jax.is_array(b)):
+        return type(a) is type(b) and a == b
+    if a.aval != b.aval:
+        return False
+    jnp = jax.numpy
+    if not jnp.issubdtype(a.dtype, jnp.inexact):
+        return bool((a == b).all())
+    rounding = 1000 * float(jnp.finfo(a.dtype).eps)
+    largest = jnp.nanmax(jnp.abs(b), initial=0.0, where=jnp.isfinite(b))
+    return bool(jnp.isclose(a, b, rtol=rounding, atol=rounding * largest, equal_nan=True).all())
 
 
 class Targets:
