@@ -129,9 +129,10 @@ Entry entry_to_put(const EntryId& id, const AnyConfig& config) {
   return entry;
 }
 
+// `behind`: behind these there are the layers that a program gets which names none.
 std::shared_ptr<PersistentCache> open_store(const std::string& path, bool read_only,
                                             const std::string& file, nb::dict imported,
-                                            std::vector<std::string> devices) {
+                                            std::vector<std::string> devices, bool behind) {
   std::map<std::string, Value> configs;
   for (auto [name, config] : imported)
     configs.emplace(nb::cast<std::string>(name), value_of(config));
@@ -139,9 +140,13 @@ std::shared_ptr<PersistentCache> open_store(const std::string& path, bool read_o
   std::vector<std::shared_ptr<Store>> layers;
   DirectoryStore::Options options;
   options.read_only = read_only;
-  layers.push_back(std::make_shared<DirectoryStore>(path, std::move(options)));
+  if (!path.empty()) layers.push_back(std::make_shared<DirectoryStore>(path, std::move(options)));
   if (!file.empty())
     layers.push_back(std::make_shared<ImportedFile>(file, std::move(configs), std::move(devices)));
+  if (behind) {
+    const PersistentCache usual;
+    layers.insert(layers.end(), usual.layers().begin(), usual.layers().end());
+  }
   return std::make_shared<PersistentCache>(std::move(layers));
 }
 
@@ -149,7 +154,7 @@ void bind_store(nb::module_& m) {
   nb::class_<PersistentCache>(m, "PersistentCache")
       .def(nb::new_(&open_store), nb::arg("path") = "", nb::arg("read_only") = false,
            nb::arg("file") = "", nb::arg("imported") = nb::dict(),
-           nb::arg("devices") = std::vector<std::string>{}, in_core())
+           nb::arg("devices") = std::vector<std::string>{}, nb::arg("behind") = false, in_core())
       .def(
           "put",
           [](PersistentCache& store, const std::string& device, const std::string& op,

@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import enum
 import json
+import os
 import pathlib
 import types
 from typing import Optional
@@ -29,6 +30,7 @@ from ejk.ops import (
     stable_json,
     to_json,
 )
+from ejk.ops.config.persistent import CFG_CLASS_KEY, PROVENANCE_AUTOTUNE, PROVENANCE_KEY
 
 VECTORS = json.loads((pathlib.Path(__file__).resolve().parents[2] / "tests/data/keys.json").read_text())
 
@@ -225,6 +227,76 @@ def test_an_imported_config_is_used_by_the_kernel_with_its_type(tmp_path):
     file.write_text(json.dumps({f"cpu|cpu|imported@v0|{key}": {"block": 7, "fwd": {"num_warps": 2}}}))
     executor = Executor(ConfigSelectorChain(persistent=PersistentCache(path=str(file))))
     assert executor(kernel, x) == Params(7, FwdParams(num_warps=2))
+
+
+@pytest.mark.parametrize("place", ["$EJKERNEL_PERSISTENT_CACHE_DIR", "$HOME/ejkernel-presistent-cache"])
+def test_a_cache_with_a_name_finds_the_file_of_the_original(place, monkeypatch):
+    folder = pathlib.Path(os.path.expandvars(place))
+    if "HOME" in place:
+        monkeypatch.delenv("EJKERNEL_PERSISTENT_CACHE_DIR")
+    folder.mkdir(parents=True)
+    file = folder / "flash-attn.json"
+    file.write_text(text := json.dumps({"cpu|cpu|o@v0|k": {"block": 7}}))
+    store = PersistentCache("flash-attn")
+    assert store.path == str(file) and PersistentCache("other").get("cpu|cpu", "o@v0", "k") is None
+    assert store.get("cpu|cpu", "o@v0", "k") == {"block": 7}
+    store.put("cpu|cpu", "o@v0", "k", {"block": 8})
+    assert PersistentCache("flash-attn").get("cpu|cpu", "o@v0", "k") == {"block": 8}
+    assert file.read_text() == text
+
+
+def test_caches_of_two_names_do_not_share_entries():
+    PersistentCache("a").put("d", "o@v0", "k", 1)
+    assert PersistentCache("a").get("d", "o@v0", "k") == 1
+    assert PersistentCache("b").get("d", "o@v0", "k") is None and PersistentCache().get("d", "o@v0", "k") is None
+    PersistentCache("b").put("d", "o@v0", "k", 2)
+    assert [PersistentCache(name).get("d", "o@v0", "k") for name in "ab"] == [1, 2]
+    assert PersistentCache("b").erase("d", "o@v0", "k") and PersistentCache("b").get("d", "o@v0", "k") is None
+    assert PersistentCache("a").get("d", "o@v0", "k") == 1
+
+
+def test_what_is_tuned_offline_is_found_by_a_cache_with_a_name():
+    PersistentCache().put("d", "o@v0", "k", 3)  # where `python -m ejk tune` keeps it
+    assert PersistentCache("a").get("d", "o@v0", "k") == 3
+    PersistentCache("a").put("d", "o@v0", "k", 4)
+    assert [PersistentCache(name).get("d", "o@v0", "k") for name in ("a", None)] == [4, 3]
+
+
+def test_a_cache_with_a_name_needs_no_home(monkeypatch, capfd):
+    for name in ("HOME", "XDG_CACHE_HOME", "EJKERNEL_PERSISTENT_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    before = os.listdir()
+    store = PersistentCache("a")
+    store.put("d", "o@v0", "k", 1)
+    assert store.get("d", "o@v0", "k") is None and os.listdir() == before
+
+
+@pytest.mark.parametrize(
+    "entry, found",
+    [
+        ({PROVENANCE_KEY: PROVENANCE_AUTOTUNE, "cfg": {"block": 7}}, {"block": 7}),
+        ({PROVENANCE_KEY: PROVENANCE_AUTOTUNE, CFG_CLASS_KEY: "os:system", "cfg": {"block": 7}}, {"block": 7}),
+        ({PROVENANCE_KEY: PROVENANCE_AUTOTUNE, "cfg": 5}, 5),
+        ({PROVENANCE_KEY: PROVENANCE_AUTOTUNE}, None),
+        ({PROVENANCE_KEY: "override", "cfg": {"block": 7}}, None),
+        ({PROVENANCE_KEY: ["autotune"], "cfg": {"block": 7}}, None),
+        ({PROVENANCE_KEY: None, "cfg": {"block": 7}}, None),
+        ({"block": 7}, {"block": 7}),
+        (None, None),
+    ],
+)
+def test_of_entries_that_say_who_made_them_those_of_tunings_are_read(entry, found, tmp_path):
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps({"d|o@v0|k": entry}))
+    assert PersistentCache(path=file).get("d", "o@v0", "k") == found
+
+
+def test_a_put_may_say_who_made_the_config(tmp_path):
+    store = PersistentCache("a")
+    store.put("d", "o@v0", "k", 1, provenance=PROVENANCE_AUTOTUNE)
+    assert PersistentCache("a").get("d", "o@v0", "k") == 1
+    store.put("d", "o@v0", "k", 2, provenance="override")
+    assert store.get("d", "o@v0", "k") is None and PersistentCache("a").get("d", "o@v0", "k") is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "\0\0", '"x"'])

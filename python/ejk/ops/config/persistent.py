@@ -15,14 +15,21 @@ from ejk.ops.core.kernel import declare_types_of_op
 from ejk.ops.core.types import Cfg
 
 
+PROVENANCE_KEY = "__ejk_provenance__"  # in files of newer versions of ejkernel: who made a config, ...
+CFG_CLASS_KEY = "__ejk_cfg_class__"  # ... and of what class it was, which is not looked at: the kernel knows
+PROVENANCE_AUTOTUNE = "autotune"
+TRUSTED_PROVENANCE = frozenset({PROVENANCE_AUTOTUNE})
+
+
 class PersistentCache(Generic[Cfg]):
     """A folder with a small file for each config.
 
     Without a path: $EJKERNEL_PERSISTENT_CACHE_DIR, else the user's cache folder. A path that ends in
-    ".json" is a cache file of ejkernel: its configs are found, new ones go to a folder beside it. `opname`
-    is taken for compatibility and changes nothing. `loader` and `dumper` turn what is kept into a config
-    and back; with one of them a selector keeps configs alone here, without what was measured. `cfg_type` is
-    what configs that came without a type are made to be.
+    ".json" is a cache file of ejkernel: its configs are found, new ones go to a folder beside it. With an
+    `opname` and no path, the file is the one that ejkernel keeps under that name, and the folder is one of
+    that name in the user's cache folder, whose own entries are found too, behind those. `loader` and
+    `dumper` turn what is kept into a config and back; with one of them a selector keeps configs alone here,
+    without what was measured. `cfg_type` is what configs that came without a type are made to be.
     """
 
     def __init__(
@@ -34,19 +41,28 @@ class PersistentCache(Generic[Cfg]):
         cfg_type: type[Cfg] | None = None,
     ):
         self.opname, self.loader, self.dumper, self.cfg_type = opname, loader, dumper, cfg_type
-        self.path = os.path.expanduser(os.fspath(path)) if path is not None else _core.default_store_path()
-        if path is None:
+        named = opname is not None and path is None
+        self.path = _file_of_the_original(opname) if named else _core.default_store_path()
+        if path is not None:
+            self.path = os.path.expanduser(os.fspath(path))
+        if named:
+            self._store = _with_file(_folder_named(opname), self.path, behind=True)
+        elif path is None:
             self._store = _core.PersistentCache()
         elif self.path.endswith(".json"):
-            self._store = _core.PersistentCache(
-                path=self.path + ".d", file=self.path, imported=_read(self.path), devices=_original_names()
-            )
+            self._store = _with_file(self.path + ".d", self.path)
         else:
             self._store = _core.PersistentCache(path=self.path)
 
-    def put(self, *where_and_config: Any, **named: Any) -> None:
-        """put(device, op_id, call_key, cfg) or put(key, cfg)."""
+    def put(self, *where_and_config: Any, provenance: str = PROVENANCE_AUTOTUNE, **named: Any) -> None:
+        """put(device, op_id, call_key, cfg) or put(key, cfg).
+
+        What is of any other `provenance` than "autotune" is not kept, and nothing is for that key any more.
+        """
         device, op, key, config = put_arguments(where_and_config, named, "PersistentCache")
+        if provenance not in TRUSTED_PROVENANCE:
+            self._store.erase(device, op or "-", key)
+            return
         kept = self._as_kept(config)
         if "$opaque" in _core.stable_json(_configs.encode(kept)):
             raise TypeError(f"[PersistentCache.put] {config!r} holds an object that cannot be written")
@@ -121,20 +137,32 @@ def is_own_store(given) -> bool:
     return overrides(given, _OUR_STORE) or given.loader is not None or given.dumper is not None
 
 
-def _original_names() -> list[str]:
+def _file_of_the_original(opname: str) -> str:
+    folder = os.environ.get("EJKERNEL_PERSISTENT_CACHE_DIR") or "~/ejkernel-presistent-cache"
+    return os.path.join(os.path.expanduser(folder), f"{opname}.json")
+
+
+def _folder_named(opname: str) -> str:
+    """Empty if there is no place for it."""
+    place = _core.default_store_path()
+    return os.path.join(place, f"{opname}.json.d") if place else ""
+
+
+def _with_file(folder: str, file: str, behind: bool = False) -> _core.PersistentCache:
     from ejk.ops.utils.fingerprint import original_fingerprint
 
-    return [original_fingerprint()]
+    devices = [original_fingerprint()]
+    return _core.PersistentCache(path=folder, file=file, imported=_read(file), devices=devices, behind=behind)
 
 
 def _read(path: str) -> dict:
-    """A file that cannot be read, or is no such file, holds nothing; that is said."""
+    """Configs by name. A file that cannot be read, or is no such file, holds nothing; that is said."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
         if not isinstance(found, dict):
             raise ValueError("it is no JSON object")
-        return found
+        return {name: config for name, entry in found.items() if (config := _trusted(entry)) is not None}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -142,4 +170,12 @@ def _read(path: str) -> dict:
         return {}
 
 
-__all__ = ["PersistentCache"]
+def _trusted(entry):
+    """The config of an entry of a file, None if it says that it was not measured."""
+    if not isinstance(entry, dict) or PROVENANCE_KEY not in entry:
+        return entry
+    provenance = entry[PROVENANCE_KEY]
+    return entry.get("cfg") if isinstance(provenance, str) and provenance in TRUSTED_PROVENANCE else None
+
+
+__all__ = ["PROVENANCE_AUTOTUNE", "PROVENANCE_KEY", "PersistentCache"]
