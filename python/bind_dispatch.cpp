@@ -2,7 +2,10 @@
 // Warm calls: from the arguments to the compiled function, without a step in Python.
 //
 // An argument counts by its type and shape if it is an array of JAX (its `aval`, which JAX makes
-// once per type and shape), else by its value. Everything here is under the GIL.
+// once per type and shape), by identity if there is only one object of that value (enums, types of
+// elements), else by its value. A kernel counts by its class and its attributes where these are
+// such values, so that one made for each call is as good as one that is kept, else by identity.
+// Everything here is under the GIL.
 #include "bind.h"
 
 #include <array>
@@ -19,9 +22,22 @@ namespace {
 // Entries of an earlier epoch are void: a kernel or a policy was changed.
 std::atomic<uint64_t> epoch{1};
 
-enum Kind : uint64_t { array = 1, integer, floating, text, singleton, name, tuple, parts };
+enum Kind : uint64_t {
+  array = 1,
+  integer,
+  floating,
+  text,
+  singleton,
+  name,
+  tuple,
+  set,
+  parts,
+  kernel,
+  kernel_of_class,
+  attribute
+};
 
-constexpr size_t most_arguments = 24;
+constexpr size_t most_arguments = 64;  // attributes of a kernel among them
 
 // The key of a call: a kind and a word for each argument, and the objects that make the words mean
 // the same for as long as they are held.
@@ -31,9 +47,7 @@ struct Key {
   std::array<PyObject*, most_arguments> arrays;        // borrowed: what the function is given
   size_t word_count = 0, held_count = 0, array_count = 0;
 
-  ~Key() {
-    for (size_t i = 0; i < held_count; ++i) Py_DECREF(held[i]);
-  }
+  ~Key() { clear(); }
   Key() = default;
   Key(const Key&) = delete;
 
@@ -48,6 +62,19 @@ struct Key {
            array_count == arrays.size();
   }
   uint64_t hash() const { return detail::hash_words(words.data(), word_count); }
+
+  bool counts_by_identity() const { return word_count > 0 && words[0] != Kind::kernel_of_class; }
+  // Takes back everything: what it counted by did not do.
+  void clear() {
+    for (size_t i = 0; i < held_count; ++i) Py_DECREF(held[i]);
+    word_count = held_count = array_count = 0;
+  }
+};
+
+// A class of kernels whose objects are what their attributes are.
+struct KernelClass {
+  nb::object type;
+  nb::tuple slots;  // names of attributes that are not in __dict__
 };
 
 struct Entry {
@@ -67,7 +94,21 @@ class Dispatcher {
   // A cache whose changes make entries void; None: nothing is kept warm.
   void watch(std::shared_ptr<ConfigCache> cache) { cache_ = std::move(cache); }
   void add_array_type(nb::type_object type) { array_types_.push_back(std::move(type)); }
-  void clear() { entries_.clear(), slots_.clear(); }
+  // Objects of this type count by identity.
+  void add_constant_type(nb::type_object type) {
+    if (contains(constant_types_, type.ptr())) return;
+    if (constant_types_.size() >= most_types) begin_again(constant_types_);
+    constant_types_.push_back(std::move(type));
+  }
+  void add_kernel_class(nb::type_object type, nb::tuple slots) {
+    if (class_of(type) != nullptr) return;
+    if (kernel_classes_.size() >= most_types) begin_again(kernel_classes_);
+    kernel_classes_.push_back({std::move(type), std::move(slots)});
+  }
+  void clear() {
+    const auto gone = std::move(entries_);  // their end may run code that comes here
+    entries_.clear(), slots_.clear();
+  }
   size_t size() const { return entries_.size(); }
 
   // nullptr without an error if the call is not warm.
@@ -87,12 +128,14 @@ class Dispatcher {
   }
 
   // From now on these arguments go to target(arrays...), which was chosen when cache and epoch were
-  // these. False if they cannot be kept warm.
+  // these. False if they cannot be kept warm. `by_identity`: it is known of the kernel when it
+  // changes, and that it was not made for this call alone.
   bool publish(nb::tuple args, nb::dict kwargs, nb::object target, uint64_t generation,
-               uint64_t chosen_in) {
+               uint64_t chosen_in, bool by_identity) {
     if (!cache_) return false;
     Key key;
     if (!make_key(&PyTuple_GET_ITEM(args.ptr(), 0), args.size(), kwargs.ptr(), key)) return false;
+    if (key.counts_by_identity() && !by_identity) return false;
     keep(key, std::move(target), generation, chosen_in);
     return true;
   }
@@ -112,6 +155,11 @@ class Dispatcher {
   int traverse(visitproc visit, void* arg) const {
     Py_VISIT(scopes_.ptr());
     for (const auto& type : array_types_) Py_VISIT(type.ptr());
+    for (const auto& type : constant_types_) Py_VISIT(type.ptr());
+    for (const auto& known : kernel_classes_) {
+      Py_VISIT(known.type.ptr());
+      Py_VISIT(known.slots.ptr());
+    }
     for (const auto& entry : entries_) {
       Py_VISIT(entry->target.ptr());
       for (const auto& object : entry->held) Py_VISIT(object.ptr());
@@ -120,13 +168,21 @@ class Dispatcher {
   }
   void drop() {
     const auto entries = std::move(entries_);
-    const auto types = std::move(array_types_);
-    entries_.clear(), slots_.clear(), array_types_.clear();
+    const auto types = std::move(array_types_), constants = std::move(constant_types_);
+    const auto classes = std::move(kernel_classes_);
+    entries_.clear(), slots_.clear();
+    array_types_.clear(), constant_types_.clear(), kernel_classes_.clear();
     scopes_ = nb::none();
   }
 
  private:
-  static constexpr size_t most_entries = 8192;  // then it begins again
+  static constexpr size_t most_entries = 8192, most_types = 256;  // then it begins again
+
+  void begin_again(auto& types) {
+    const auto gone = std::move(types);
+    types.clear();
+    clear();
+  }
 
   PyObject* call(const Key& key) const {
     const Entry* entry = find(key);
@@ -159,16 +215,29 @@ class Dispatcher {
     return any;
   }
 
-  bool is_array(PyTypeObject* type) const {
-    for (const auto& known : array_types_)
-      if (known.ptr() == reinterpret_cast<PyObject*>(type)) return true;
+  static bool contains(const std::vector<nb::object>& types, const void* type) {
+    for (const auto& known : types)
+      if (known.ptr() == type) return true;
     return false;
+  }
+
+  const KernelClass* class_of(nb::handle type) const {
+    for (const auto& known : kernel_classes_)
+      if (known.type.is(type)) return &known;
+    return nullptr;
+  }
+
+  // Also classes that cannot change, as float and numpy.float32.
+  bool is_constant(PyObject* arg) const {
+    if (contains(constant_types_, Py_TYPE(arg))) return true;
+    return PyType_Check(arg) &&
+           PyType_HasFeature(reinterpret_cast<PyTypeObject*>(arg), Py_TPFLAGS_IMMUTABLETYPE);
   }
 
   bool add_argument(PyObject* arg, Key& key) const {
     PyTypeObject* type = Py_TYPE(arg);
     if (key.is_full()) return false;
-    if (is_array(type)) {
+    if (contains(array_types_, type)) {
       static PyObject* const aval = PyUnicode_InternFromString("aval");
       PyObject* abstract = PyObject_GetAttr(arg, aval);
       if (abstract == nullptr) return PyErr_Clear(), false;
@@ -176,7 +245,7 @@ class Dispatcher {
       key.arrays[key.array_count++] = arg;
       return true;
     }
-    if (arg == Py_None || type == &PyBool_Type) {
+    if (arg == Py_None || arg == Py_Ellipsis || type == &PyBool_Type) {
       key.add(Kind::singleton, reinterpret_cast<uintptr_t>(arg));
       return true;
     }
@@ -200,7 +269,60 @@ class Dispatcher {
       return true;
     }
     if (type == &PyTuple_Type) return add_parts(arg, key);
-    return false;
+    if (type == &PyFrozenSet_Type) return add_members(arg, key);
+    if (!is_constant(arg)) return false;
+    key.add_identity(Kind::singleton, Py_NewRef(arg));
+    return true;
+  }
+
+  // In the order in which it gives them: equal sets of another order are another key.
+  bool add_members(PyObject* set, Key& key) const {
+    key.add(Kind::set, static_cast<uint64_t>(PySet_GET_SIZE(set)));
+    const nb::object members = nb::steal(PyObject_GetIter(set));
+    if (!members.is_valid()) return PyErr_Clear(), false;
+    while (PyObject* member = PyIter_Next(members.ptr())) {
+      const nb::object held = nb::steal(member);
+      if (!add_argument(member, key)) return false;
+    }
+    return true;
+  }
+
+  void add_kernel(PyObject* kernel, Key& key) const {
+    const KernelClass* known = class_of(nb::handle(kernel).type());
+    if (known != nullptr && add_attributes(kernel, *known, key)) return;
+    key.clear();
+    key.add_identity(Kind::kernel, Py_NewRef(kernel));
+  }
+
+  // False if there is one that is more than a value: an array, a function in place of a hook.
+  // A copy of the class: another thread may make it known again.
+  bool add_attributes(PyObject* kernel, KernelClass known, Key& key) const {
+    key.add_identity(Kind::kernel_of_class, Py_NewRef(known.type.ptr()));
+    for (size_t i = 0; i < known.slots.size(); ++i) {
+      const nb::object value =
+          nb::steal(PyObject_GetAttr(kernel, PyTuple_GET_ITEM(known.slots.ptr(), i)));
+      if (!value.is_valid()) return PyErr_Clear(), false;
+      if (!add_attribute(value.ptr(), key)) return false;
+    }
+    const nb::object attributes = nb::steal(PyObject_GenericGetDict(kernel, nullptr));
+    if (!attributes.is_valid()) return PyErr_Clear(), true;  // it has slots only
+    PyObject *label, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(attributes.ptr(), &at, &label, &value)) {
+      static PyObject* const not_its_own = PyUnicode_InternFromString("_ejk_compiled");
+      if (label == not_its_own) continue;
+      if (key.is_full() || !PyUnicode_CheckExact(label)) return false;
+      key.add(Kind::name, static_cast<uint64_t>(PyObject_Hash(label)));
+      key.hold(Py_NewRef(label));
+      if (!add_attribute(value, key)) return false;
+    }
+    key.add(Kind::attribute, key.word_count);  // so many words, and then the arguments
+    return !key.is_full();
+  }
+
+  bool add_attribute(PyObject* value, Key& key) const {
+    const nb::object held = nb::borrow(value);  // the kernel may be changed by another thread
+    return add_argument(value, key) && key.array_count == 0;
   }
 
   bool add_parts(PyObject* tuple, Key& key) const {
@@ -215,7 +337,7 @@ class Dispatcher {
   bool make_key(PyObject* const* args, size_t count, PyObject* kwargs, Key& key) const {
     const size_t named = kwargs == nullptr ? 0 : static_cast<size_t>(PyDict_GET_SIZE(kwargs));
     if (count == 0) return false;
-    key.add_identity(Kind::singleton, Py_NewRef(args[0]));
+    add_kernel(args[0], key);
     for (size_t i = 1; i < count; ++i)
       if (!add_argument(args[i], key)) return false;
     if (named == 0) return true;
@@ -264,6 +386,7 @@ class Dispatcher {
   }
 
   const Entry* find(const Key& key) const {
+    if (slots_.empty()) return nullptr;  // code that made the key may have cleared it
     const uint64_t hash = key.hash();
     const uint64_t generation = cache_->generation(), now = epoch.load(std::memory_order_relaxed);
     for (uint64_t i = hash;; ++i) {
@@ -276,12 +399,16 @@ class Dispatcher {
   }
 
   void insert(std::unique_ptr<Entry> entry) {
-    for (auto& present : entries_)
+    for (uint64_t i = entry->hash; !slots_.empty(); ++i) {
+      const uint32_t slot = slots_[i & (slots_.size() - 1)];
+      if (slot == 0) break;
+      auto& present = entries_[slot - 1];
       if (present->hash == entry->hash && present->words == entry->words &&
           same_texts(*present, *entry)) {
         present.swap(entry);  // what it held is let go at the end of this function
         return;
       }
+    }
     entries_.push_back(std::move(entry));
     if (entries_.size() * 2 > slots_.size()) {
       slots_.assign(slots_.empty() ? 64 : slots_.size() * 2, 0);
@@ -308,7 +435,8 @@ class Dispatcher {
 
   nb::object scopes_;
   std::shared_ptr<ConfigCache> cache_;
-  std::vector<nb::object> array_types_;
+  std::vector<nb::object> array_types_, constant_types_;
+  std::vector<KernelClass> kernel_classes_;
   std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<uint32_t> slots_;  // open addressing; place of an entry + 1, 0: free
 };
@@ -368,8 +496,10 @@ void bind_dispatch(nb::module_& m) {
       .def(nb::init<nb::object>(), nb::arg("scopes"))
       .def("_watch", &Dispatcher::watch, nb::arg("cache").none())
       .def("_add_array_type", [](Dispatcher& d, nb::type_object t) { d.add_array_type(t); })
+      .def("_add_constant_type", [](Dispatcher& d, nb::type_object t) { d.add_constant_type(t); })
+      .def("_add_kernel_class", &Dispatcher::add_kernel_class, nb::arg("type"), nb::arg("slots"))
       .def("_publish", &Dispatcher::publish, nb::arg("args"), nb::arg("kwargs"), nb::arg("target"),
-           nb::arg("generation"), nb::arg("epoch"), in_core())
+           nb::arg("generation"), nb::arg("epoch"), nb::arg("by_identity"), in_core())
       .def("_publish_as", &Dispatcher::publish_as, nb::arg("kernel"), nb::arg("arrays"),
            nb::arg("rest"), nb::arg("args"), nb::arg("kwargs"), in_core())
       .def("_forget", &Dispatcher::clear)

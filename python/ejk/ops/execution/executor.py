@@ -17,6 +17,7 @@ from ejk.ops.core.mesh import over_mesh_of
 from ejk.ops.core.types import AnyCfg, AnyOut, Cfg, Out
 from ejk.ops.execution.jitted import Jitted, Targets
 from ejk.ops.execution.options import Options, check_mesh
+from ejk.ops.execution.warm import learn, state_of
 from ejk.ops.utils.fingerprint import get_device_platform
 
 
@@ -132,12 +133,13 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
             result, warm = self._run(kernel, arguments, config, inv)
             counted(result)
         plain = inv.override_cfg is None and inv.stamp and inv.method is None and inv.mesh is None
-        stays = warm is not None and plain and is_known and cache is not None
+        stays = warm is not None and plain and cache is not None
         if stays and self._may_stay_warm(kernel, arguments):
             self._watch(cache)
             for array in arguments.arrays:
                 self._know(type(array))
-            self._publish(given, named, warm(), generation, epoch)
+            learn(self, kernel, (*args, *named.values()))
+            self._publish(given, named, warm(), generation, epoch, is_known)
         return result
 
     def _invocation(self, kernel, args, named):
@@ -150,9 +152,8 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
             self.chooser.on_event is None
             and not _scopes.current.get()
             and arguments.with_jax
-            and isinstance(kernel, Kernel)
             and getattr(kernel, "key_builder", None) is None
-            and type(kernel).prepare is Kernel.prepare
+            and getattr(type(kernel), "prepare", Kernel.prepare) is Kernel.prepare
             and not recording()
         )
 
@@ -234,14 +235,13 @@ def kernel_targets(kernel) -> Targets:
     if found is not None:
         return found
     try:
-        attributes = tuple(sorted((k, type(v), v) for k, v in vars(kernel).items()))
-        key = (type(kernel), attributes)
+        key = (type(kernel), state_of(kernel))
         hash(key)
         with _shared_lock:
             if len(_shared) > 1024:
                 _shared.clear()
             found = _shared.setdefault(key, Targets())
-    except TypeError:  # it has no attributes, or some that cannot be compared
+    except TypeError:  # it has more to it than attributes, or some that cannot be compared
         found = Targets()
     if isinstance(kernel, Kernel):
         object.__setattr__(kernel, "_ejk_compiled", found)

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warm calls of real code: kernels made anew, dtypes, enums and sets among the arguments, each told from the others."""
+
+import dataclasses
+import enum
+import zlib
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ejk.ops import AutotunePolicy, ConfigSelectorChain, Executor, Kernel
+
+
+class Mode(enum.Enum):
+    fast = 1
+    safe = 2
+
+
+class Other(enum.Enum):
+    fast = 1
+
+
+class Number(enum.IntEnum):
+    one = 1
+
+
+X = jnp.arange(4.0)
+
+
+def told(*values) -> float:
+    """A number that stands for values and their types."""
+    return float(zlib.crc32(repr([(type(v), sorted(map(repr, v)) if isinstance(v, frozenset) else v) for v in values]).encode()) % 9973)
+
+
+class Tell(Kernel[int, jax.Array]):
+    op_id = "warm.tell"
+
+    def run(self, x, *values, cfg, **named):
+        return x + told(*values, *named.values())
+
+    def heuristic_cfg(self, inv):
+        return 1
+
+
+@pytest.fixture
+def executor():
+    return Executor(ConfigSelectorChain(policy=AutotunePolicy(allow_autotune=False)))
+
+
+@pytest.fixture
+def warm_only(executor, monkeypatch):
+    """Calls from here on are warm or fail."""
+
+    def no_step_in_python(*_, **__):
+        raise AssertionError("the call is not warm")
+
+    return lambda: monkeypatch.setattr(executor, "_call", no_step_in_python, raising=False)
+
+
+VALUES = [
+    jnp.float32,
+    jnp.bfloat16,
+    np.float32,
+    np.dtype("float32"),
+    np.dtype(ml_dtypes.bfloat16),
+    jnp.dtype("int4"),
+    float,
+    Mode.fast,
+    Mode.safe,
+    Other.fast,
+    Number.one,
+    1,
+    1.0,
+    True,
+    jax.lax.Precision.HIGHEST,
+    frozenset(),
+    frozenset({1, "a", Mode.fast}),
+    frozenset({frozenset({1}), (2, jnp.float32)}),
+    frozenset({1}),
+    frozenset({True}),
+    frozenset({1.0}),
+    (1,),
+    (Mode.fast, (np.float32, None)),
+    ...,
+    None,
+    "float32",
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_second_call_with_such_a_value_is_warm(value, executor, warm_only):
+    kernel = Tell()
+    for _ in range(2):
+        executor(kernel, X, value)
+        executor(kernel, X, option=value)
+    warm_only()
+    assert (executor(kernel, X, value) == X + told(value)).all()
+    assert (executor(kernel, X, option=value) == X + told(value)).all()
+
+
+def test_no_value_is_taken_for_another(executor, warm_only):
+    for _ in range(2):
+        for value in VALUES:
+            assert (executor(Tell(), X, value) == X + told(value)).all(), value
+    warm_only()
+    for value in reversed(VALUES):
+        assert (executor(Tell(), X, value) == X + told(value)).all(), value
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.lists(st.sampled_from(VALUES), max_size=3), min_size=1, max_size=6))
+def test_whatever_order_they_come_in_results_are_those_of_run(calls):
+    executor = Executor(ConfigSelectorChain(policy=AutotunePolicy(allow_autotune=False)))
+    for values in calls * 2:
+        assert (executor(Tell(), X, *values) == X + told(*values)).all()
+
+
+def test_many_options_that_are_left_at_their_defaults_stay_warm(executor, warm_only):
+    options = {f"option_{i:02}": VALUES[i % len(VALUES)] for i in range(40)}
+    none = dict(cfg=None, _cfg=None, method=None, mesh=None, in_specs=None, out_specs=None)
+    kernel = Tell()
+    for _ in range(2):
+        executor(kernel, X, **options, **none)
+    warm_only()
+    assert (executor(kernel, X, **options, **none) == X + told(*options.values())).all()
+
+
+# ---- kernels made anew ---------------------------------------------------------------------------
+
+
+class Scale(Tell):
+    op_id = "warm.scale"
+
+    def __init__(self, *values):
+        super().__init__(op_id="warm.scale")
+        self.values = values
+
+    def run(self, x, *, cfg):
+        return x + told(self.values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Tell):
+    values: tuple
+
+    def run(self, x, *, cfg):
+        return x + told(self.values)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slots(Tell):
+    values: tuple
+
+    def run(self, x, *, cfg):
+        return x + told(self.values)
+
+
+class Duck:
+    op_id, version = "warm.duck", "1"
+
+    def __init__(self, values):
+        self.values = values
+
+    def run(self, x, *, cfg):
+        return x + told(self.values)
+
+    def heuristic_cfg(self, inv):
+        return 1
+
+
+MAKERS = [lambda values: Scale(*values), Frozen, Slots, Duck]
+KINDS = pytest.mark.parametrize("make", MAKERS, ids=["plain", "frozen", "slots", "duck"])
+
+
+@KINDS
+def test_a_kernel_made_anew_is_as_warm_as_an_equal_one(make, executor, warm_only):
+    states = [(), (1,), (1.0,), (True,), (Mode.fast,), (Other.fast,), (jnp.float32,), (np.float32, "a"), (frozenset({1}),)]
+    for state in states:
+        assert (executor(make(state), X) == X + told(state)).all(), state
+    warm_only()
+    for state in reversed(states):
+        assert (executor(make(state), X) == X + told(state)).all(), state
+    assert executor._warm_entries == len(states)
+
+
+def test_a_changed_attribute_is_noticed(executor):
+    kernel, duck = Scale(1), Duck((1,))
+    for value in (1, 2, 1.0, 2, 1):
+        kernel.values = duck.values = (value,)
+        for _ in range(2):
+            assert (executor(kernel, X) == X + told((value,))).all()
+            assert (executor(duck, X) == X + told((value,))).all()
+
+
+class Weighted(Tell):
+    op_id = "warm.weighted"
+
+    def __init__(self, weights, note=None):
+        super().__init__()
+        self.weights, self.note = weights, note
+
+    def run(self, x, *, cfg):
+        return x * jnp.asarray(self.weights)
+
+
+@pytest.mark.parametrize("of", [jnp.asarray, np.asarray, list, lambda w: (jnp.asarray(w),)], ids=["jax", "numpy", "list", "tuple"])
+def test_kernels_with_weights_are_not_taken_for_each_other(of, executor):
+    for weights in ([1.0] * 4, [2.0] * 4, [1.0] * 4, [3.0] * 4):
+        for _ in range(2):
+            assert (executor(Weighted(of(weights)), X) == X * weights[0]).all()
+
+
+def test_a_hook_of_an_objects_own_is_not_taken_for_its_classs(executor):
+    def with_run(number):
+        kernel = Scale()
+        kernel.run = lambda x, *, cfg: x + number
+        return kernel
+
+    for _ in range(2):
+        assert (executor(Scale(), X) == X + told(())).all()
+        for number in (7, 8):
+            assert (executor(with_run(number), X) == X + number).all()
+
+
+class Hidden(Tell):
+    """Its state is not in its attributes."""
+
+    __slots__ = ("__secret",)
+
+    def __init__(self, secret):
+        super().__init__()
+        self.__secret = secret
+
+    def run(self, x, *, cfg):
+        return x + self.__secret
+
+
+def test_a_kernel_with_hidden_state_is_told_apart(executor):
+    for secret in (1, 2, 1, 3):
+        assert (executor(Hidden(secret), X) == X + secret).all()
+
+
+def test_gradients_and_jit_see_the_same(executor):
+    for scale in (2, 3, 2, 3):
+        kernel = Weighted(scale)
+        assert (jax.grad(lambda x, k=kernel: executor(k, x).sum())(X) == scale).all()
+        assert (jax.jit(lambda x, k=kernel: executor(k, x))(X) == X * scale).all()
+        assert (executor(kernel, X) == X * scale).all()
+
+
+def test_classes_made_anew_do_not_pile_up(executor):
+    for i in range(600):
+        made = type("Made", (Scale,), {"op_id": "warm.made"})
+        option = enum.Enum("Option", "a b").a
+        assert (executor(made(i), X) == X + told((i,))).all()
+        if i % 100 == 0:
+            assert (executor(Tell(), X, option) == X + told(option)).all()
+    assert executor._warm_entries <= 300
