@@ -3,9 +3,9 @@
 //
 // An argument counts by its type and shape if it is an array of JAX (its `aval`, which JAX makes
 // once per type and shape), by identity if there is only one object of that value (enums, types of
-// elements), else by its value. A kernel counts by its class and its attributes where these are
-// such values, so that one made for each call is as good as one that is kept, else by identity.
-// Everything here is under the GIL.
+// elements), else by its value. A config counts by its class and its attributes, and so does a
+// kernel where these are such values, so that one made for each call is as good as one that is
+// kept; other kernels count by identity. Everything here is under the GIL.
 #include "bind.h"
 
 #include <array>
@@ -33,8 +33,8 @@ enum Kind : uint64_t {
   set,
   parts,
   kernel,
-  kernel_of_class,
-  attribute
+  object,
+  end_of_object
 };
 
 constexpr size_t most_arguments = 64;  // attributes of a kernel among them
@@ -63,7 +63,7 @@ struct Key {
   }
   uint64_t hash() const { return detail::hash_words(words.data(), word_count); }
 
-  bool counts_by_identity() const { return word_count > 0 && words[0] != Kind::kernel_of_class; }
+  bool counts_by_identity() const { return word_count > 0 && words[0] != Kind::object; }
   // Takes back everything: what it counted by did not do.
   void clear() {
     for (size_t i = 0; i < held_count; ++i) Py_DECREF(held[i]);
@@ -71,8 +71,8 @@ struct Key {
   }
 };
 
-// A class of kernels whose objects are what their attributes are.
-struct KernelClass {
+// A class whose objects are what their attributes are.
+struct PlainClass {
   nb::object type;
   nb::tuple slots;  // names of attributes that are not in __dict__
 };
@@ -100,10 +100,10 @@ class Dispatcher {
     if (constant_types_.size() >= most_types) begin_again(constant_types_);
     constant_types_.push_back(std::move(type));
   }
-  void add_kernel_class(nb::type_object type, nb::tuple slots) {
+  void add_plain_class(nb::type_object type, nb::tuple slots) {
     if (class_of(type) != nullptr) return;
-    if (kernel_classes_.size() >= most_types) begin_again(kernel_classes_);
-    kernel_classes_.push_back({std::move(type), std::move(slots)});
+    if (plain_classes_.size() >= most_types) begin_again(plain_classes_);
+    plain_classes_.push_back({std::move(type), std::move(slots)});
   }
   void clear() {
     const auto gone = std::move(entries_);  // their end may run code that comes here
@@ -156,7 +156,7 @@ class Dispatcher {
     Py_VISIT(scopes_.ptr());
     for (const auto& type : array_types_) Py_VISIT(type.ptr());
     for (const auto& type : constant_types_) Py_VISIT(type.ptr());
-    for (const auto& known : kernel_classes_) {
+    for (const auto& known : plain_classes_) {
       Py_VISIT(known.type.ptr());
       Py_VISIT(known.slots.ptr());
     }
@@ -169,9 +169,9 @@ class Dispatcher {
   void drop() {
     const auto entries = std::move(entries_);
     const auto types = std::move(array_types_), constants = std::move(constant_types_);
-    const auto classes = std::move(kernel_classes_);
+    const auto classes = std::move(plain_classes_);
     entries_.clear(), slots_.clear();
-    array_types_.clear(), constant_types_.clear(), kernel_classes_.clear();
+    array_types_.clear(), constant_types_.clear(), plain_classes_.clear();
     scopes_ = nb::none();
   }
 
@@ -221,8 +221,8 @@ class Dispatcher {
     return false;
   }
 
-  const KernelClass* class_of(nb::handle type) const {
-    for (const auto& known : kernel_classes_)
+  const PlainClass* class_of(nb::handle type) const {
+    for (const auto& known : plain_classes_)
       if (known.type.is(type)) return &known;
     return nullptr;
   }
@@ -270,9 +270,9 @@ class Dispatcher {
     }
     if (type == &PyTuple_Type) return add_parts(arg, key);
     if (type == &PyFrozenSet_Type) return add_members(arg, key);
-    if (!is_constant(arg)) return false;
-    key.add_identity(Kind::singleton, Py_NewRef(arg));
-    return true;
+    if (is_constant(arg)) return key.add_identity(Kind::singleton, Py_NewRef(arg)), true;
+    const PlainClass* known = class_of(nb::handle(arg).type());
+    return known != nullptr && add_object(arg, *known, key);
   }
 
   // In the order in which it gives them: equal sets of another order are another key.
@@ -288,24 +288,24 @@ class Dispatcher {
   }
 
   void add_kernel(PyObject* kernel, Key& key) const {
-    const KernelClass* known = class_of(nb::handle(kernel).type());
-    if (known != nullptr && add_attributes(kernel, *known, key)) return;
+    const PlainClass* known = class_of(nb::handle(kernel).type());
+    if (known != nullptr && add_object(kernel, *known, key)) return;
     key.clear();
     key.add_identity(Kind::kernel, Py_NewRef(kernel));
   }
 
-  // False if there is one that is more than a value: an array, a function in place of a hook.
+  // False if an attribute is more than a value: an array, a function in place of a hook.
   // A copy of the class: another thread may make it known again.
-  bool add_attributes(PyObject* kernel, KernelClass known, Key& key) const {
-    key.add_identity(Kind::kernel_of_class, Py_NewRef(known.type.ptr()));
+  bool add_object(PyObject* object, PlainClass known, Key& key) const {
+    key.add_identity(Kind::object, Py_NewRef(known.type.ptr()));
     for (size_t i = 0; i < known.slots.size(); ++i) {
       const nb::object value =
-          nb::steal(PyObject_GetAttr(kernel, PyTuple_GET_ITEM(known.slots.ptr(), i)));
+          nb::steal(PyObject_GetAttr(object, PyTuple_GET_ITEM(known.slots.ptr(), i)));
       if (!value.is_valid()) return PyErr_Clear(), false;
       if (!add_attribute(value.ptr(), key)) return false;
     }
-    const nb::object attributes = nb::steal(PyObject_GenericGetDict(kernel, nullptr));
-    if (!attributes.is_valid()) return PyErr_Clear(), true;  // it has slots only
+    const nb::object attributes = nb::steal(PyObject_GenericGetDict(object, nullptr));
+    if (!attributes.is_valid()) return PyErr_Clear(), false;
     PyObject *label, *value;
     Py_ssize_t at = 0;
     while (PyDict_Next(attributes.ptr(), &at, &label, &value)) {
@@ -316,13 +316,15 @@ class Dispatcher {
       key.hold(Py_NewRef(label));
       if (!add_attribute(value, key)) return false;
     }
-    key.add(Kind::attribute, key.word_count);  // so many words, and then the arguments
-    return !key.is_full();
+    if (key.is_full()) return false;
+    key.add(Kind::end_of_object, 0);
+    return true;
   }
 
   bool add_attribute(PyObject* value, Key& key) const {
-    const nb::object held = nb::borrow(value);  // the kernel may be changed by another thread
-    return add_argument(value, key) && key.array_count == 0;
+    const nb::object held = nb::borrow(value);  // another thread may set it
+    const size_t arrays = key.array_count;
+    return add_argument(value, key) && key.array_count == arrays;
   }
 
   bool add_parts(PyObject* tuple, Key& key) const {
@@ -436,7 +438,7 @@ class Dispatcher {
   nb::object scopes_;
   std::shared_ptr<ConfigCache> cache_;
   std::vector<nb::object> array_types_, constant_types_;
-  std::vector<KernelClass> kernel_classes_;
+  std::vector<PlainClass> plain_classes_;
   std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<uint32_t> slots_;  // open addressing; place of an entry + 1, 0: free
 };
@@ -497,7 +499,7 @@ void bind_dispatch(nb::module_& m) {
       .def("_watch", &Dispatcher::watch, nb::arg("cache").none())
       .def("_add_array_type", [](Dispatcher& d, nb::type_object t) { d.add_array_type(t); })
       .def("_add_constant_type", [](Dispatcher& d, nb::type_object t) { d.add_constant_type(t); })
-      .def("_add_kernel_class", &Dispatcher::add_kernel_class, nb::arg("type"), nb::arg("slots"))
+      .def("_add_plain_class", &Dispatcher::add_plain_class, nb::arg("type"), nb::arg("slots"))
       .def("_publish", &Dispatcher::publish, nb::arg("args"), nb::arg("kwargs"), nb::arg("target"),
            nb::arg("generation"), nb::arg("epoch"), nb::arg("by_identity"), in_core())
       .def("_publish_as", &Dispatcher::publish_as, nb::arg("kernel"), nb::arg("arrays"),

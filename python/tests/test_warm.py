@@ -254,10 +254,64 @@ def test_gradients_and_jit_see_the_same(executor):
 
 
 def test_classes_made_anew_do_not_pile_up(executor):
-    for i in range(600):
+    for i in range(280):
         made = type("Made", (Scale,), {"op_id": "warm.made"})
         option = enum.Enum("Option", "a b").a
         assert (executor(made(i), X) == X + told((i,))).all()
         if i % 100 == 0:
             assert (executor(Tell(), X, option) == X + told(option)).all()
-    assert executor._warm_entries <= 300
+    assert executor._warm_entries < 280
+
+
+# ---- configs of the caller's own -----------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Inner:
+    numbers: tuple = ()
+
+
+@dataclasses.dataclass
+class Config:
+    block: object = 1
+    inner: Inner | None = None
+
+
+class Configured(Kernel[Config, jax.Array]):
+    op_id = "warm.configured"
+
+    def run(self, x, *, cfg):
+        return x + told(cfg.block, *(cfg.inner.numbers if cfg.inner else ()))
+
+    def heuristic_cfg(self, inv):
+        return Config(0)
+
+
+def test_a_config_made_anew_is_as_warm_as_an_equal_one(executor, warm_only):
+    configs = [lambda b=b, n=n: Config(b, n and Inner(n)) for b in (1, 1.0, True, Mode.fast) for n in (None, (1,), (1.0, jnp.int4))]
+    for make in configs:
+        expected = X + told(make().block, *(make().inner.numbers if make().inner else ()))
+        assert (executor(Configured(), X, cfg=make()) == expected).all()
+        assert (executor(Configured(), X, _cfg=make()) == expected).all()
+    assert (executor(Configured(), X) == X + told(0)).all()
+    warm_only()
+    for make in reversed(configs):
+        expected = X + told(make().block, *(make().inner.numbers if make().inner else ()))
+        assert (executor(Configured(), X, cfg=make()) == expected).all()
+        assert (executor(Configured(), X, _cfg=make()) == expected).all()
+    assert (executor(Configured(), X) == X + told(0)).all()
+
+
+def test_a_changed_config_is_noticed(executor):
+    config = Config(1, Inner())
+    for block in (1, 2, 1, 3):
+        config.block, config.inner.numbers = block, (block,)
+        for _ in range(2):
+            assert (executor(Configured(), X, cfg=config) == X + told(block, block)).all()
+
+
+def test_a_config_of_the_callers_own_is_for_that_call_alone(executor):
+    for _ in range(3):
+        assert (executor(Configured(), X, cfg=Config(5)) == X + told(5)).all()
+        assert (executor(Configured(), X) == X + told(0)).all()
+        assert executor.choose_config(Configured(), X) == Config(0)

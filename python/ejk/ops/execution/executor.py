@@ -132,13 +132,13 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         with _recorded(kernel, inv, arguments) as counted:
             result, warm = self._run(kernel, arguments, config, inv)
             counted(result)
-        plain = inv.override_cfg is None and inv.stamp and inv.method is None and inv.mesh is None
+        plain = inv.stamp and inv.method is None and inv.mesh is None
         stays = warm is not None and plain and cache is not None
         if stays and self._may_stay_warm(kernel, arguments):
             self._watch(cache)
             for array in arguments.arrays:
                 self._know(type(array))
-            learn(self, kernel, (*args, *named.values()))
+            learn(self, kernel, inv.override_cfg, (*args, *named.values()))
             self._publish(given, named, warm(), generation, epoch, is_known)
         return result
 

@@ -12,13 +12,23 @@ from typing import Iterator
 from ejk import _jax
 
 
-def learn(dispatcher, kernel, arguments) -> None:
-    """Tells a dispatcher of what types it meets objects in a call of `kernel`."""
-    slots = _slots_of(type(kernel))
-    if slots is not None:
-        dispatcher._add_kernel_class(type(kernel), slots)
-    for found in _constant_types((*arguments, *(value for _, value in _attributes(kernel, slots or ())))):
+def learn(dispatcher, kernel, config, arguments) -> None:
+    """Tells a dispatcher of what types it meets objects in a call of `kernel`; `config` is the caller's own, or None."""
+    for plain in (kernel, *_dataclasses_in(config)):
+        slots = _slots_of(type(plain))
+        if slots is not None:
+            dispatcher._add_plain_class(type(plain), slots)
+        arguments = (*arguments, *(value for _, value in _attributes(plain, slots or ())))
+    for found in _constant_types(arguments):
         dispatcher._add_constant_type(found)
+
+
+def _dataclasses_in(value):
+    """A config and those that it is made of. Other objects may be more than data."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not callable(value):
+        yield value
+        for field in dataclasses.fields(value):
+            yield from _dataclasses_in(getattr(value, field.name, None))
 
 
 def state_of(kernel) -> frozenset:
