@@ -3,6 +3,8 @@
 
 eager      executor(kernel, a, b), warm, for two float32 arrays of (8, 8), over jax.jit of the same function
 eager_vjp  the same with a gradient of the kernel's own, over jax.jit of the jax.custom_vjp
+fresh      eager with a kernel made anew in every call, `dtype` eager with a dtype among the arguments
+modules    eager calls of ejkernel's own modules on our ops, over jax.jit of the same call: ejkernel_modules.py
 trace      tracing a function that calls the executor, over tracing one that has the kernel's body
 import     `import ejk.ops` over `import jax`, in processes of their own
 module     a warm eager call of ejk.modules, small arrays, over jax.jit of the plain implementation (jit) and over
@@ -12,7 +14,7 @@ flash      jax.nn.dot_product_attention over ejk.modules.flash_attention, both j
 
 All sides take turns within a round; each time is CPU time of the calling thread, of an import of the whole
 process; a ratio is the median of the rounds' ratios. `control` is the bare function against itself.
-`make bench-python` runs this in .venv-ejkernel, which has the original (PyPI: ejkernel).
+`make bench-python` runs this in build/ejkernel, which has the original (PyPI: ejkernel).
 """
 
 import json
@@ -29,7 +31,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import vs_ejkernel
 
 ROUNDS, IMPORT_ROUNDS, FLASH_ROUNDS = 60, 5, 9
-PACKAGES = vs_ejkernel.ROOT / ".venv/lib" / f"python3.{sys.version_info.minor}" / "site-packages"
 
 
 def kernels(ops, jax, jnp):
@@ -98,8 +99,7 @@ def ratio(taken, side, to):
 def import_ratio():
     def seconds(module):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        code = f"import sys; sys.path.append({str(PACKAGES)!r}); import {module}"
-        subprocess.run([sys.executable, "-c", code], check=True)
+        subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -175,9 +175,9 @@ def flash_ratios(jax, jnp):
     return found
 
 
-def ratios_of_modules():
-    # In .venv, whose JAX the package was built with.
-    command = [vs_ejkernel.ROOT / ".venv/bin/python", __file__, "--modules"]
+def ratios_of(*script):
+    """What another script prints last."""
+    command = [sys.executable, *map(str, script)]
     *told, last = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
     print(*told, sep="\n")
     return json.loads(last)
@@ -185,9 +185,9 @@ def ratios_of_modules():
 
 def main():
     vs_ejkernel.enter_venv(__file__)
-    sys.path.append(str(PACKAGES))
     imported = import_ratio()
-    modules = ratios_of_modules()
+    modules = ratios_of(__file__, "--modules")
+    modules |= ratios_of(pathlib.Path(__file__).with_name("ejkernel_modules.py"))
     import ejkernel.ops as original
     import jax
     import jax.numpy as jnp
@@ -204,6 +204,8 @@ def main():
             "jit": (lambda: jitted(a, b), 400),
             "control": (lambda: jitted(a, b), 400),
             "ours": (lambda: our_executor(our_kernel, a, b), 400),
+            "fresh_kernel": (lambda: our_executor(type(our_kernel)("tanh"), a, b), 400),
+            "dtype_argument": (lambda: our_executor(our_kernel, a, b, dtype=jnp.float32), 400),
             "jit_vjp": (lambda: jitted_vjp(a, b), 400),
             "ours_vjp": (lambda: our_executor(our_vjp, a, b), 400),
             "original": (lambda: original_executor(original_kernel, a, b), 20),
@@ -223,6 +225,8 @@ def main():
         json.dumps(
             {
                 "eager_over_jit": ratio(eager, "ours", "jit"),
+                "fresh_kernel_over_jit": ratio(eager, "fresh_kernel", "jit"),
+                "dtype_argument_over_jit": ratio(eager, "dtype_argument", "jit"),
                 "eager_vjp_over_jit": ratio(eager, "ours_vjp", "jit_vjp"),
                 "trace_over_bare": ratio(traces, "ours", "bare"),
                 "original_eager_over_jit": ratio(eager, "original", "jit"),

@@ -4,8 +4,8 @@
 choose  a warm choose_config for two float32 arrays of (128, 128) and a scalar
 put     one more entry in a persistent cache that holds 10 000
 
-`make bench-vs_ejkernel` builds our side and runs this. The original needs jax and gets an environment
-of its own, .venv-ejkernel, made at the first run. Ours is build/release/bench/vs_ejkernel_ours, which
+`make bench-vs_ejkernel` builds our side and runs this. The original gets an environment of its own, the one
+of the tests (python/tests/ejkernel_venv.py). Ours is build/release/bench/vs_ejkernel_ours, which
 answers each line "choose N" or "put N" on its input with the nanoseconds that N calls took.
 """
 
@@ -20,9 +20,10 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv-ejkernel"
+sys.path.append(str(ROOT / "python/tests"))
+import ejkernel_venv
+
 OURS = ROOT / "build/release/bench/vs_ejkernel_ours"
-REQUIREMENTS = ["ejkernel==0.0.80.3", "jax==0.10.2"]
 
 ENTRIES = 10_000
 # Calls per sample: enough for about ten milliseconds on either side. A put of the original is slow
@@ -32,17 +33,10 @@ CALLS = {"choose": {"original": 100, "ours": 200_000}, "put": {"original": 1, "o
 
 
 def enter_venv(script=__file__):
-    """Goes on as this script in .venv-ejkernel, which is made first if it is not there or is another."""
-    if pathlib.Path(sys.prefix) == VENV:
+    """Goes on as this script in an environment that has the original."""
+    if pathlib.Path(sys.prefix) == ejkernel_venv.VENV:
         return
-    stamp = VENV / "stamp"
-    if not stamp.exists() or stamp.read_text() != " ".join(REQUIREMENTS):
-        print(f"making {VENV.name} with {' '.join(REQUIREMENTS)}", flush=True)
-        subprocess.run(["/usr/bin/python3", "-m", "venv", "--clear", str(VENV)], check=True)
-        pip = [str(VENV / "bin/pip"), "install", "-q", "--disable-pip-version-check", *REQUIREMENTS]
-        subprocess.run(pip, check=True)
-        stamp.write_text(" ".join(REQUIREMENTS))
-    python = str(VENV / "bin/python")
+    python = ejkernel_venv.python()
     os.execve(python, [python, script], {**os.environ, "JAX_PLATFORMS": "cpu"})
 
 
