@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Eager calls of ejkernel's own modules on our ops, over jax.jit of the same call. `make bench-python` runs it too.
 
-The operations are those that ejkernel jits itself, in sizes of a small model. The sides begin in turn; each time is wall
-time until the result is there, in a process that may use one core; a ratio is the median of the rounds' ratios.
+The operations are those that ejkernel jits itself, in sizes of a small model. The sides begin in turn; each time is
+wall time until the result is there, in a process that may use one core; a ratio is the median of the rounds' ratios.
 """
 
 import json
@@ -20,7 +20,7 @@ vs_ejkernel.enter_venv(__file__)
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # before JAX makes its threads
 caches = tempfile.TemporaryDirectory()  # before ejkernel opens them
 os.environ.update(EJKERNEL_PERSISTENT_CACHE_DIR=caches.name, EJKERNEL_AUTOTUNE_POLICY="heuristics")
-import ejk.under_ejkernel  # noqa: I001  before ejkernel
+import ejk.under_ejkernel  # noqa: F401, I001  before ejkernel
 import ejkernel.modules.operations as o
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,10 @@ def attention_calls():
     latent = normal(1, 64, 4, 32), normal(1, 64, 32), normal(32, 4, 32), normal(32, 4, 32)
     return {
         "flash_attention": (lambda *a: o.flash_attention(*a, causal=True), (q, k, v)),
-        "flash_attention, mask": (lambda q, k, v, m: o.flash_attention(q, k, v, mask_info=MaskInfo(m)), (q, k, v, mask)),
+        "flash_attention, mask": (
+            lambda q, k, v, m: o.flash_attention(q, k, v, mask_info=MaskInfo(m)),
+            (q, k, v, mask),
+        ),
         "flash_attention, bias": (lambda *a: o.flash_attention(*a), (q, k, v, bias)),
         "attention": (lambda *a: o.attention(*a, causal=True, dtype=jnp.float32), (q, k, v)),
         "scaled_dot_product_attention": (lambda *a: o.scaled_dot_product_attention(*a, causal=True), (q, k, v)),

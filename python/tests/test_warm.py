@@ -34,7 +34,10 @@ X = jnp.arange(4.0)
 
 def told(*values) -> float:
     """A number that stands for values and their types."""
-    return float(zlib.crc32(repr([(type(v), sorted(map(repr, v)) if isinstance(v, frozenset) else v) for v in values]).encode()) % 9973)
+    return float(
+        zlib.crc32(repr([(type(v), sorted(map(repr, v)) if isinstance(v, frozenset) else v) for v in values]).encode())
+        % 9973
+    )
 
 
 class Tell(Kernel[int, jax.Array]):
@@ -179,7 +182,17 @@ KINDS = pytest.mark.parametrize("make", MAKERS, ids=["plain", "frozen", "slots",
 
 @KINDS
 def test_a_kernel_made_anew_is_as_warm_as_an_equal_one(make, executor, warm_only):
-    states = [(), (1,), (1.0,), (True,), (Mode.fast,), (Other.fast,), (jnp.float32,), (np.float32, "a"), (frozenset({1}),)]
+    states = [
+        (),
+        (1,),
+        (1.0,),
+        (True,),
+        (Mode.fast,),
+        (Other.fast,),
+        (jnp.float32,),
+        (np.float32, "a"),
+        (frozenset({1}),),
+    ]
     for state in states:
         assert (executor(make(state), X) == X + told(state)).all(), state
     warm_only()
@@ -208,7 +221,9 @@ class Weighted(Tell):
         return x * jnp.asarray(self.weights)
 
 
-@pytest.mark.parametrize("of", [jnp.asarray, np.asarray, list, lambda w: (jnp.asarray(w),)], ids=["jax", "numpy", "list", "tuple"])
+@pytest.mark.parametrize(
+    "of", [jnp.asarray, np.asarray, list, lambda w: (jnp.asarray(w),)], ids=["jax", "numpy", "list", "tuple"]
+)
 def test_kernels_with_weights_are_not_taken_for_each_other(of, executor):
     for weights in ([1.0] * 4, [2.0] * 4, [1.0] * 4, [3.0] * 4):
         for _ in range(2):
@@ -288,7 +303,11 @@ class Configured(Kernel[Config, jax.Array]):
 
 
 def test_a_config_made_anew_is_as_warm_as_an_equal_one(executor, warm_only):
-    configs = [lambda b=b, n=n: Config(b, n and Inner(n)) for b in (1, 1.0, True, Mode.fast) for n in (None, (1,), (1.0, jnp.int4))]
+    configs = [
+        lambda b=b, n=n: Config(b, n and Inner(n))
+        for b in (1, 1.0, True, Mode.fast)
+        for n in (None, (1,), (1.0, jnp.int4))
+    ]
     for make in configs:
         expected = X + told(make().block, *(make().inner.numbers if make().inner else ()))
         assert (executor(Configured(), X, cfg=make()) == expected).all()

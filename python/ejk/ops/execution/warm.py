@@ -13,7 +13,7 @@ from ejk import _jax
 
 
 def learn(dispatcher, kernel, config, arguments) -> None:
-    """Tells a dispatcher of what types it meets objects in a call of `kernel`; `config` is the caller's own, or None."""
+    """Tells a dispatcher of what types objects are in a call of `kernel`; `config` is the caller's own, or None."""
     for plain in (kernel, *_dataclasses_in(config)):
         slots = _slots_of(type(plain))
         if slots is not None:
