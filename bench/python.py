@@ -4,6 +4,7 @@
 eager      executor(kernel, a, b), warm, for two float32 arrays of (8, 8), over jax.jit of the same function
 eager_vjp  the same with a gradient of the kernel's own, over jax.jit of the jax.custom_vjp
 fresh      eager with a kernel made anew in every call, `dtype` eager with a dtype among the arguments
+function   eager with a function made anew in every call that holds an array, over jax.jit of all three arrays
 modules    eager calls of ejkernel's own modules on our ops, over jax.jit of the same call: ejkernel_modules.py
 trace      tracing a function that calls the executor, over tracing one that has the kernel's body
 import     `import ejk.ops` over `import jax`, in processes of their own
@@ -66,6 +67,23 @@ def bare_functions(jax, jnp):
         lambda a, b: (body(a, b), (a, b)), lambda kept, dy: (dy @ kept[1].T, kept[0].T @ dy)
     )
     return body, jax.jit(body), jax.jit(with_gradient)
+
+
+def function_ratio(ops, executor, jax, jnp, a, b):
+    class Apply(ops.Kernel):
+        def run(self, a, b, f, cfg=None):
+            return f(a @ b)
+
+        def heuristic_cfg(self, inv):
+            return 1
+
+    def scaled(w):
+        return lambda y: jnp.tanh(y) * w
+
+    kernel, w = Apply("apply"), jnp.full((8, 8), 2.0)
+    jitted = jax.jit(lambda a, b, w: scaled(w)(a @ b))
+    sides = {"jit": (lambda: jitted(a, b, w), 400), "ours": (lambda: executor(kernel, a, b, scaled(w)), 400)}
+    return ratio(rounds(sides, ROUNDS), "ours", "jit")
 
 
 def executor_of(ops):
@@ -227,6 +245,7 @@ def main():
                 "eager_over_jit": ratio(eager, "ours", "jit"),
                 "fresh_kernel_over_jit": ratio(eager, "fresh_kernel", "jit"),
                 "dtype_argument_over_jit": ratio(eager, "dtype_argument", "jit"),
+                "function_argument_over_jit": function_ratio(ours, our_executor, jax, jnp, a, b),
                 "eager_vjp_over_jit": ratio(eager, "ours_vjp", "jit_vjp"),
                 "trace_over_bare": ratio(traces, "ours", "bare"),
                 "original_eager_over_jit": ratio(eager, "original", "jit"),

@@ -7,7 +7,9 @@
 // kernel where these are such values, so that one made for each call is as good as one that is
 // kept; other kernels count by identity. Everything here is under the GIL.
 #include "bind.h"
+#include "captured.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -34,7 +36,10 @@ enum Kind : uint64_t {
   parts,
   kernel,
   object,
-  end_of_object
+  end_of_object,
+  function,
+  globals,
+  defaults
 };
 
 constexpr size_t most_arguments = 64;  // attributes of a kernel among them
@@ -45,7 +50,10 @@ struct Key {
   std::array<uint64_t, 4 * most_arguments + 2> words;
   std::array<PyObject*, 2 * most_arguments + 1> held;  // new references
   std::array<PyObject*, most_arguments> arrays;        // borrowed: what the function is given
-  size_t word_count = 0, held_count = 0, array_count = 0;
+  std::array<PyObject*, most_arguments> captured;      // new references: then these
+  std::array<PyObject*, 16> functions;                 // borrowed: those that were looked into
+  size_t word_count = 0, held_count = 0, array_count = 0, captured_count = 0, function_count = 0;
+  size_t depth = 0;  // functions inside of functions
 
   ~Key() { clear(); }
   Key() = default;
@@ -57,9 +65,21 @@ struct Key {
     add(kind, reinterpret_cast<uintptr_t>(new_reference));
     hold(new_reference);
   }
+  void add_array(PyObject* array) {
+    if (depth == 0) arrays[array_count++] = array;
+    else captured[captured_count++] = Py_NewRef(array);
+  }
+  // False if it was there before: it is followed once, and not without end.
+  bool enter(PyObject* function) {
+    for (size_t i = 0; i < function_count; ++i)
+      if (functions[i] == function) return false;
+    if (function_count == functions.size()) return false;
+    functions[function_count++] = function;
+    return ++depth, true;
+  }
   bool is_full() const {
     return word_count + 4 > words.size() || held_count + 2 > held.size() ||
-           array_count == arrays.size();
+           array_count + captured_count == arrays.size();
   }
   uint64_t hash() const { return detail::hash_words(words.data(), word_count); }
 
@@ -67,7 +87,8 @@ struct Key {
   // Takes back everything: what it counted by did not do.
   void clear() {
     for (size_t i = 0; i < held_count; ++i) Py_DECREF(held[i]);
-    word_count = held_count = array_count = 0;
+    for (size_t i = 0; i < captured_count; ++i) Py_DECREF(captured[i]);
+    word_count = held_count = array_count = captured_count = function_count = depth = 0;
   }
 };
 
@@ -105,6 +126,9 @@ class Dispatcher {
     if (plain_classes_.size() >= most_types) begin_again(plain_classes_);
     plain_classes_.push_back({std::move(type), std::move(slots)});
   }
+  // What ejk._captured has found out about functions among the arguments.
+  void add_code(nb::object code, nb::tuple names) { captured_.add_code(code, names); }
+  void add_same(nb::object thing) { captured_.add_same(thing); }
   void clear() {
     const auto gone = std::move(entries_);  // their end may run code that comes here
     entries_.clear(), slots_.clear();
@@ -130,12 +154,17 @@ class Dispatcher {
   // From now on these arguments go to target(arrays...), which was chosen when cache and epoch were
   // these. False if they cannot be kept warm. `by_identity`: it is known of the kernel when it
   // changes, and that it was not made for this call alone.
-  bool publish(nb::tuple args, nb::dict kwargs, nb::object target, uint64_t generation,
-               uint64_t chosen_in, bool by_identity) {
+  // `arrays` are what target was called with.
+  bool publish(nb::tuple args, nb::dict kwargs, nb::list arrays, nb::object target,
+               uint64_t generation, uint64_t chosen_in, bool by_identity) {
     if (!cache_) return false;
     Key key;
     if (!make_key(&PyTuple_GET_ITEM(args.ptr(), 0), args.size(), kwargs.ptr(), key)) return false;
     if (key.counts_by_identity() && !by_identity) return false;
+    if (!std::equal(arrays.begin(), arrays.end(), key.arrays.begin(),
+                    key.arrays.begin() + key.array_count + key.captured_count,
+                    [](nb::handle a, PyObject* b) { return a.ptr() == b; }))
+      return false;
     keep(key, std::move(target), generation, chosen_in);
     return true;
   }
@@ -160,6 +189,7 @@ class Dispatcher {
       Py_VISIT(known.type.ptr());
       Py_VISIT(known.slots.ptr());
     }
+    if (const int stopped = captured_.traverse(visit, arg)) return stopped;
     for (const auto& entry : entries_) {
       Py_VISIT(entry->target.ptr());
       for (const auto& object : entry->held) Py_VISIT(object.ptr());
@@ -172,6 +202,7 @@ class Dispatcher {
     const auto classes = std::move(plain_classes_);
     entries_.clear(), slots_.clear();
     array_types_.clear(), constant_types_.clear(), plain_classes_.clear();
+    captured_.clear();
     scopes_ = nb::none();
   }
 
@@ -188,7 +219,8 @@ class Dispatcher {
     const Entry* entry = find(key);
     if (entry == nullptr) return nullptr;
     const nb::object target = entry->target;  // the table may change during the call
-    return PyObject_Vectorcall(target.ptr(), key.arrays.data(), key.array_count, nullptr);
+    const size_t count = key.array_count + key.captured_count;
+    return PyObject_Vectorcall(target.ptr(), key.arrays.data(), count, nullptr);
   }
 
   void keep(const Key& key, nb::object target, uint64_t generation, uint64_t chosen_in) {
@@ -215,10 +247,13 @@ class Dispatcher {
     return any;
   }
 
+  static size_t place_in(const std::vector<nb::object>& types, const void* type) {
+    size_t place = 0;
+    while (place < types.size() && types[place].ptr() != type) ++place;
+    return place;
+  }
   static bool contains(const std::vector<nb::object>& types, const void* type) {
-    for (const auto& known : types)
-      if (known.ptr() == type) return true;
-    return false;
+    return place_in(types, type) < types.size();
   }
 
   const PlainClass* class_of(nb::handle type) const {
@@ -237,12 +272,13 @@ class Dispatcher {
   bool add_argument(PyObject* arg, Key& key) const {
     PyTypeObject* type = Py_TYPE(arg);
     if (key.is_full()) return false;
-    if (contains(array_types_, type)) {
+    if (const size_t place = place_in(array_types_, type); place < array_types_.size()) {
       static PyObject* const aval = PyUnicode_InternFromString("aval");
       PyObject* abstract = PyObject_GetAttr(arg, aval);
       if (abstract == nullptr) return PyErr_Clear(), false;
-      key.add_identity(Kind::array, abstract);
-      key.arrays[key.array_count++] = arg;
+      key.add_identity(static_cast<Kind>(Kind::array | place << 8),
+                       abstract);  // a traced one is another
+      key.add_array(arg);
       return true;
     }
     if (arg == Py_None || arg == Py_Ellipsis || type == &PyBool_Type) {
@@ -270,9 +306,41 @@ class Dispatcher {
     }
     if (type == &PyTuple_Type) return add_parts(arg, key);
     if (type == &PyFrozenSet_Type) return add_members(arg, key);
-    if (is_constant(arg)) return key.add_identity(Kind::singleton, Py_NewRef(arg)), true;
+    if (is_constant(arg) || captured_.is_same(arg))
+      return key.add_identity(Kind::singleton, Py_NewRef(arg)), true;
+    if (type == &PyFunction_Type) return add_function(arg, key);
     const PlainClass* known = class_of(nb::handle(arg).type());
-    return known != nullptr && add_object(arg, *known, key);
+    return known != nullptr && key.depth == 0 && add_object(arg, *known, key);
+  }
+
+  struct Sink {
+    const Dispatcher& dispatcher;
+    Key& key;
+    bool begin(PyObject* code, PyObject* space) {
+      if (!identity(code, Kind::function)) return false;
+      return identity(space, Kind::globals);
+    }
+    bool identity(PyObject* object, Kind kind = Kind::singleton) {
+      if (key.is_full()) return false;
+      return key.add_identity(kind, Py_NewRef(object)), true;
+    }
+    bool count(size_t number) {
+      if (key.is_full()) return false;
+      return key.add(Kind::defaults, number), true;
+    }
+    bool name(PyObject* text) {
+      if (key.is_full() || !PyUnicode_CheckExact(text)) return false;
+      key.add(Kind::name, static_cast<uint64_t>(PyObject_Hash(text)));
+      return key.hold(Py_NewRef(text)), true;
+    }
+    bool value(PyObject* object) { return dispatcher.add_argument(object, key); }
+  };
+
+  bool add_function(PyObject* function, Key& key) const {
+    if (!key.enter(function)) return false;
+    Sink sink{*this, key};
+    if (!captured_.follow(function, sink)) return false;
+    return --key.depth, true;
   }
 
   // In the order in which it gives them: equal sets of another order are another key.
@@ -323,8 +391,8 @@ class Dispatcher {
 
   bool add_attribute(PyObject* value, Key& key) const {
     const nb::object held = nb::borrow(value);  // another thread may set it
-    const size_t arrays = key.array_count;
-    return add_argument(value, key) && key.array_count == arrays;
+    const size_t arrays = key.array_count, functions = key.function_count;
+    return add_argument(value, key) && key.array_count == arrays && key.function_count == functions;
   }
 
   bool add_parts(PyObject* tuple, Key& key) const {
@@ -342,35 +410,38 @@ class Dispatcher {
     add_kernel(args[0], key);
     for (size_t i = 1; i < count; ++i)
       if (!add_argument(args[i], key)) return false;
-    if (named == 0) return true;
-    const size_t first_named = key.array_count;
-    std::array<PyObject*, most_arguments> names;
+    const size_t first_named = key.array_count, first_captured = key.captured_count;
+    Names names, names_of_captured;
     PyObject *label, *value;
     Py_ssize_t at = 0;
-    while (PyDict_Next(kwargs, &at, &label, &value)) {
+    while (named != 0 && PyDict_Next(kwargs, &at, &label, &value)) {
       if (key.is_full()) return false;
       key.add(Kind::name, static_cast<uint64_t>(PyObject_Hash(label)));
       key.hold(Py_NewRef(label));
-      const size_t before = key.array_count;
+      const size_t before = key.array_count, captured_before = key.captured_count;
       if (!add_argument(value, key)) return false;
       for (size_t i = before; i < key.array_count; ++i) names[i] = label;
+      for (size_t i = captured_before; i < key.captured_count; ++i) names_of_captured[i] = label;
     }
-    sort_by_name(key, first_named, names);
+    sort_by_name(key.arrays, first_named, key.array_count, names);
+    sort_by_name(key.captured, first_captured, key.captured_count, names_of_captured);
+    std::copy_n(key.captured.begin(), key.captured_count, key.arrays.begin() + key.array_count);
     return true;
   }
 
   // The function takes arrays in the order in which JAX flattens a dict: that of the names.
-  static void sort_by_name(Key& key, size_t first, std::array<PyObject*, most_arguments>& names) {
-    for (size_t i = first + 1; i < key.array_count; ++i)
+  using Names = std::array<PyObject*, most_arguments>;
+  static void sort_by_name(Names& arrays, size_t first, size_t end, Names& names) {
+    for (size_t i = first + 1; i < end; ++i)
       for (size_t j = i; j > first && PyUnicode_Compare(names[j], names[j - 1]) < 0; --j) {
         std::swap(names[j], names[j - 1]);
-        std::swap(key.arrays[j], key.arrays[j - 1]);
+        std::swap(arrays[j], arrays[j - 1]);
       }
   }
 
   bool make_key(nb::handle kernel, nb::tuple arrays, nb::tuple rest, Key& key) const {
     key.add_identity(Kind::parts, Py_NewRef(kernel.ptr()));
-    return add_parts(arrays.ptr(), key) && add_parts(rest.ptr(), key);
+    return add_parts(arrays.ptr(), key) && add_parts(rest.ptr(), key) && key.captured_count == 0;
   }
 
   // Texts are compared as texts, everything else is in the words.
@@ -436,6 +507,7 @@ class Dispatcher {
   }
 
   nb::object scopes_;
+  Captured captured_;
   std::shared_ptr<ConfigCache> cache_;
   std::vector<nb::object> array_types_, constant_types_;
   std::vector<PlainClass> plain_classes_;
@@ -500,8 +572,11 @@ void bind_dispatch(nb::module_& m) {
       .def("_add_array_type", [](Dispatcher& d, nb::type_object t) { d.add_array_type(t); })
       .def("_add_constant_type", [](Dispatcher& d, nb::type_object t) { d.add_constant_type(t); })
       .def("_add_plain_class", &Dispatcher::add_plain_class, nb::arg("type"), nb::arg("slots"))
-      .def("_publish", &Dispatcher::publish, nb::arg("args"), nb::arg("kwargs"), nb::arg("target"),
-           nb::arg("generation"), nb::arg("epoch"), nb::arg("by_identity"), in_core())
+      .def("_add_code", &Dispatcher::add_code, nb::arg("code"), nb::arg("names"))
+      .def("_add_same", &Dispatcher::add_same, nb::arg("thing"))
+      .def("_publish", &Dispatcher::publish, nb::arg("args"), nb::arg("kwargs"), nb::arg("arrays"),
+           nb::arg("target"), nb::arg("generation"), nb::arg("epoch"), nb::arg("by_identity"),
+           in_core())
       .def("_publish_as", &Dispatcher::publish_as, nb::arg("kernel"), nb::arg("arrays"),
            nb::arg("rest"), nb::arg("args"), nb::arg("kwargs"), in_core())
       .def("_forget", &Dispatcher::clear)

@@ -99,7 +99,12 @@ class _Copy(types.ModuleType):
 
 
 def _is_library(module_name) -> bool:
-    return isinstance(module_name, str) and module_name.partition(".")[0] in _LIBRARIES
+    return isinstance(module_name, str) and _package_of(module_name) in _LIBRARIES
+
+
+@functools.lru_cache(1024)
+def _package_of(module_name: str) -> str:
+    return module_name.partition(".")[0]
 
 
 def _is_changing(module_name: str) -> bool:
@@ -404,7 +409,7 @@ class Seen:
             self.add_tree(child)
 
     def add_member_of_enum(self, thing) -> None:
-        self.add_same(thing)
+        self.add_value(thing)
         self._see_class(type(thing))
 
     def add_class(self, kind) -> None:
@@ -428,10 +433,13 @@ class Seen:
                 beside._add_members(base)
 
     def _add_members(self, kind) -> None:
-        only_functions = issubclass(kind, enum.Enum)
+        only_functions, jitted = issubclass(kind, enum.Enum), _jitted_type()
+        is_dataclass = "__dataclass_fields__" in vars(kind)
         for name, value in vars(kind).items():
             if isinstance(value, (staticmethod, classmethod)):
                 value = value.__func__
+            if is_dataclass and name.startswith("__") and _is_of_dataclasses(value):
+                continue
             if isinstance(value, property):
                 self.words.append(name)
                 self.add_all((value.fget, value.fset, value.fdel))
@@ -441,11 +449,18 @@ class Seen:
             elif isinstance(value, types.FunctionType):
                 self.words.append(name)
                 self.add_function(value)
-            elif isinstance(value, _jitted_type()):
+            elif isinstance(value, jitted):
                 raise Opaque  # JAX keeps the object whose method it is
             elif not (only_functions or name.startswith("__") or name == "_abc_impl" or isinstance(value, _SLOTS)):
                 self.words.append(name)
                 self.add(value)
+
+
+def _is_of_dataclasses(value) -> bool:
+    """Whether a special method of a dataclass is one that was made for it: those read its fields alone."""
+    if not isinstance(value, types.FunctionType):
+        return False
+    return value.__code__.co_filename == "<string>" or value.__globals__.get("__name__") == "dataclasses"
 
 
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -462,7 +477,7 @@ def is_plain(value) -> bool:
     if isinstance(value, type):
         return _is_library(value.__module__)
     if isinstance(value, enum.Enum):
-        return not _has_functions(kind)
+        return not has_functions(kind)
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, (numpy.dtype, numpy.generic))
 
@@ -474,7 +489,7 @@ def _told_apart(value):
     return type(value), value.hex() if type(value) is float else repr(value) if type(value) is complex else value
 
 
-def _has_functions(kind) -> bool:
+def has_functions(kind) -> bool:
     """Whether a class of enums has some of its own, which may read anything."""
     own = [base for base in kind.__mro__ if not _is_library(base.__module__)]
     # The one function that every enum has is a library's.
@@ -630,6 +645,15 @@ def _way_of_object(kind):
     if _is_library(kind.__module__) and not dataclasses.is_dataclass(kind):
         return Seen.add_of_library
     return Seen.add_object
+
+
+def things_of_libraries(words) -> list:
+    """What counts by its identity among what was seen."""
+    return [word.thing for word in words if type(word) is _Same]
+
+
+def codes_of_functions(words) -> list:
+    return [word for word in words if type(word) is types.CodeType]
 
 
 # ---- making anew --------------------------------------------------------------------------------

@@ -16,7 +16,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ejk.ops import ConfigCache, ConfigSelectorChain, Executor, Kernel, pmap_with_config, vmap_with_config
+from ejk.ops import (
+    AutotunePolicy,
+    ConfigCache,
+    ConfigSelectorChain,
+    Executor,
+    Kernel,
+    pmap_with_config,
+    policy_override,
+    vmap_with_config,
+)
 
 
 class Apply(Kernel):
@@ -53,14 +62,15 @@ class Second(Apply):
         return x * w if g is None else g(x)
 
 
-@pytest.fixture(autouse=True)
-def heuristics(no_tuning):
-    yield
-
-
 @pytest.fixture
 def executor():
-    return Executor(ConfigSelectorChain(ConfigCache()))
+    return without_tuning()
+
+
+def without_tuning():
+    # No scope: inside of one no call is warm.
+    policy = AutotunePolicy(allow_autotune=False, cache_miss_fallback="heuristics")
+    return Executor(ConfigSelectorChain(ConfigCache(), policy=policy))
 
 
 X = jnp.arange(1.0, 4.0)
@@ -305,7 +315,10 @@ def wrapped_by_jax(w):
 def with_its_own_gradient(w):
     held = [w]
     head = jax.custom_vjp(lambda v, w: v * w)
-    head.defvjp(lambda v, w: (v * w, (v, w)), lambda kept, g: (g * kept[1], g * kept[0]))
+    head.defvjp(
+        lambda v, w: (v * w, (v, w)),
+        lambda kept, g: (g * kept[1], jnp.broadcast_to((g * kept[0]).sum(), jnp.shape(kept[1]))),
+    )
     return lambda v: head(v, held[0]), functools.partial(held.__setitem__, 0)
 
 
@@ -351,10 +364,10 @@ def is_same(a, b):
     return a.shape == b.shape and a.dtype == b.dtype and np.allclose(a, b, rtol=1e-6)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_a_call_computes_what_its_arguments_are_now(data):
-    executor = Executor(ConfigSelectorChain(ConfigCache()))
+    executor = without_tuning()
     kind = data.draw(st.sampled_from(KINDS), "kind")
     kernel = data.draw(st.sampled_from([Apply, WithGradient]), "kernel")()
     make = data.draw(st.sampled_from([array, lambda value: np.full(3, value, np.float32), float]), "values")
@@ -681,3 +694,133 @@ def test_calls_with_functions_made_anew_leave_nothing_behind(executor):
     call(600)
     gc.collect()
     assert len(gc.get_objects()) - before < 100
+
+
+# ---- warm calls ---------------------------------------------------------------------------------
+
+
+def test_calls_with_functions_stay_warm_and_see_what_is_there_now(executor):
+    kernel, w, n = Apply(), array(1), 1
+
+    def helper(v):
+        return v * w
+
+    def head(v, times=2, *, plus=0.5):
+        return jnp.tanh(helper(v)) * n * times + plus
+
+    def lambdas():
+        return [head, lambda v: reads_global(v) + w, lambda v: MODULE.w * v, jnp.tanh, jax.nn.relu]
+
+    set_global(array(2))
+    MODULE.w = array(3)
+    for f in lambdas() * 2:
+        executor(kernel, X, f)
+    before, entries = Apply.traced, executor._warm_entries
+    assert entries == 5
+    for value in (2, 3, 4):
+        w = array(value)
+        set_global(array(value + 1))
+        MODULE.w = array(value + 2)
+        for f in lambdas():
+            assert is_same(executor(kernel, X, f), jax.jit(lambda x: f(x))(X))
+    assert Apply.traced == before and executor._warm_entries == entries
+    for change in (
+        lambda: set_global(2.0),
+        lambda: head.__kwdefaults__.update(plus=0.25),
+        lambda: setattr(head, "__defaults__", (3,)),
+        lambda: setattr(MODULE, "w", 5),
+    ):
+        change()
+        for f in lambdas() * 2:
+            assert is_same(executor(kernel, X, f), jax.jit(lambda x: f(x))(X))
+    n = 3
+    assert is_same(executor(kernel, X, head), jax.jit(lambda x: head(x))(X))
+
+    def helper(v):  # noqa: F811
+        return v + w
+
+    for _ in range(3):
+        assert is_same(executor(kernel, X, head), jax.jit(lambda x: head(x))(X))
+
+
+def test_arrays_of_functions_come_in_the_order_of_their_names(executor):
+    class Both(Apply):
+        op_id = "both"
+
+        def run(self, x, *, cfg, zeta, alpha, y):
+            return zeta(x) - 2 * alpha(x) + 5 * y
+
+    kernel = Both()
+    for value in range(6):
+        a, z, y = array(value), array(value + 10), array(100 * value)
+        got = executor(kernel, X, zeta=lambda v: v * z, y=y, alpha=lambda v: v * a)
+        assert is_same(got, X * z - 2 * X * a + 5 * y)
+        got = executor(kernel, X, y=y, alpha=lambda v: v * a, zeta=lambda v: v * z)
+        assert is_same(got, X * z - 2 * X * a + 5 * y)
+    assert executor._warm_entries == 2
+
+
+def test_one_function_in_two_places_and_functions_without_end(executor):
+    class Two(Apply):
+        op_id = "two"
+
+        def run(self, x, f, g, *, cfg):
+            return f(x) + 3 * g(x)
+
+    kernel, w = Two(), None
+
+    def f(v):
+        return v * w
+
+    def down(v, n=2):
+        return down(v, n - 1) if n else v * w
+
+    for value in range(5):
+        w = array(value)
+        assert is_same(executor(kernel, X, f, f), X * w * 4)
+        assert is_same(executor(kernel, X, f, down), X * w * 4)
+
+
+# ---- tuning -------------------------------------------------------------------------------------
+
+
+class Tuned(Apply):
+    op_id = "tuned"
+
+    def run(self, x, f, *, cfg):
+        y = f(x)
+        for _ in range(cfg):
+            y = y + 0.0 * jnp.sin(jnp.outer(y, y) @ jnp.outer(y, y)).sum()
+        return y
+
+    def heuristic_cfg(self, inv):
+        return 30
+
+    def candidate_cfgs(self, inv):
+        return [30, 0]
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.grad], ids=["eager", "jit", "grad"])
+def test_calls_with_functions_are_tuned_with_what_they_hold(transform):
+    executor, kernel = Executor(ConfigSelectorChain(ConfigCache())), Tuned()
+
+    def times(w):
+        return lambda v: v * w
+
+    ours = transform(lambda w: executor(kernel, X, times(w)).sum())
+    theirs = transform(lambda w: times(w)(X).sum())
+    for value in (2, 3):
+        np.testing.assert_allclose(ours(array(value)), theirs(array(value)), rtol=1e-5)
+    with policy_override(allow_autotune=False):  # what is there already
+        assert executor.choose_config(kernel, X, times(array(1))) == 0
+
+
+def test_a_function_that_cannot_be_seen_into_is_tuned_as_it_is():
+    executor, kernel, steps = Executor(ConfigSelectorChain(ConfigCache())), Tuned(), iter(range(10**6))
+
+    def f(v):
+        return v * 2 + 0 * next(steps)
+
+    for _ in range(2):
+        np.testing.assert_allclose(executor(kernel, X, f), X * 2, rtol=1e-5)
+    assert executor.choose_config(kernel, X, f) == 0

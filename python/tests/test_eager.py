@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ejk.ops import ConfigCache, ConfigSelectorChain, Executor, Kernel
+from ejk.ops import AutotunePolicy, ConfigCache, ConfigSelectorChain, Executor, Kernel
 
 
 class Base(Kernel):
@@ -17,14 +17,15 @@ class Base(Kernel):
         return 1
 
 
-@pytest.fixture(autouse=True)
-def heuristics(no_tuning):
-    yield
-
-
 @pytest.fixture
 def executor():
-    return Executor(ConfigSelectorChain(ConfigCache()))
+    return without_tuning()
+
+
+def without_tuning():
+    # No scope: inside of one no call is warm.
+    policy = AutotunePolicy(allow_autotune=False, cache_miss_fallback="heuristics")
+    return Executor(ConfigSelectorChain(ConfigCache(), policy=policy))
 
 
 X = jnp.arange(1.0, 5.0)

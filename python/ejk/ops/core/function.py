@@ -6,9 +6,10 @@ from __future__ import annotations
 import copy
 import inspect
 import operator
+import types
 
 from ejk import _jax
-from ejk._captured import Maker, Opaque, Seen, has_data, is_plain
+from ejk._captured import Maker, Opaque, Seen, has_data, is_plain, things_of_libraries
 from ejk.ops.core.kernel import Invocation, _get_platform_method, _has_custom_vjp, _overrides, op_of
 from ejk.ops.utils.meta import stamped
 
@@ -119,6 +120,12 @@ class Arguments:
     def holds_objects(self) -> bool:
         """Whether there are others than arrays and plain values."""
         return not all(map(is_plain, self.given.others())) or has_data(self.given.tree)
+
+    def are_followed_when_warm(self) -> bool:
+        """Whether what is no plain value is a function, or a library's, and holds nothing else."""
+        same = {id(thing) for thing in things_of_libraries(self.form.words)}
+        others = [other for other in self.given.others() if not is_plain(other)]
+        return all(type(other) is types.FunctionType or id(other) in same for other in others)
 
     def has_tracers(self) -> bool:
         return any(map(_jax.is_tracer, self._all))

@@ -138,8 +138,8 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
             self._watch(cache)
             for array in arguments.arrays:
                 self._know(type(array))
-            learn(self, kernel, inv.override_cfg, (*args, *named.values()))
-            self._publish(given, named, warm(), generation, epoch, is_known)
+            learn(self, kernel, inv.override_cfg, (*args, *named.values()), arguments.form)
+            self._publish(given, named, arguments.arrays, warm(), generation, epoch, is_known)
         return result
 
     def _invocation(self, kernel, args, named):
@@ -171,7 +171,10 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         label = self._label(kernel, inv, config) if arguments.with_jax else None
         if arguments.has_tracers():
             traced = self._function(kernel, arguments.given, config, inv, label)
-            return _named_in_forward_mode(kernel, traced, arguments.given.arrays), None
+            result = _named_in_forward_mode(kernel, traced, arguments.given.arrays)
+            if arguments.holds_objects() or any(type(a).__name__ == "JVPTracer" for a in arguments.arrays):
+                return result, None
+            return result, lambda: self._function(kernel, arguments.given.without_arrays(), config, inv, label)
 
         def as_it_is():  # a label would make JAX compile every step of it anew
             return self._function(kernel, arguments.given, config, inv, None, arguments.with_jax)(*arguments.given.arrays)
@@ -187,10 +190,10 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
 
         variants = kernel_targets(kernel).variants(self._key(arguments, config, inv))
         result, function = variants.run(arguments, label, make, as_it_is)
-        if function is None or not function.runs_as_it_is:
-            return result, function and function.warm
-        if holds_objects:
+        if function is None or holds_objects and (function.runs_as_it_is or not arguments.are_followed_when_warm()):
             return result, None
+        if not function.runs_as_it_is:
+            return result, function.warm
         return result, lambda: self._function(kernel, arguments.given.without_arrays(), config, inv, None)
 
     def _function(self, kernel, form, config, inv, label, with_jax=True):

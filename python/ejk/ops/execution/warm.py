@@ -10,10 +10,17 @@ import weakref
 from typing import Iterator
 
 from ejk import _jax
+from ejk._captured import codes_of_functions, has_functions, things_of_libraries
+from ejk._code import reads_of
 
 
-def learn(dispatcher, kernel, config, arguments) -> None:
-    """Tells a dispatcher of what types objects are in a call of `kernel`; `config` is the caller's own, or None."""
+def learn(dispatcher, kernel, config, arguments, form) -> None:
+    """Tells a dispatcher of what types objects are in a call of `kernel`, and what functions among the arguments read;
+    `config` is the caller's own, or None."""
+    for code in codes_of_functions(form.words):
+        dispatcher._add_code(code, tuple(reads_of(code).names.items()))
+    for thing in things_of_libraries(form.words):
+        dispatcher._add_same(thing)
     for plain in (kernel, *_dataclasses_in(config)):
         slots = _slots_of(type(plain))
         if slots is not None:
@@ -75,7 +82,9 @@ def _is_constant(cls: type) -> bool:
     numpy, jax = sys.modules.get("numpy"), _jax.loaded()
     if numpy is not None and issubclass(cls, numpy.dtype):
         return True
-    return issubclass(cls, enum.Enum) or (jax is not None and cls is type(jax.numpy.float32))
+    if issubclass(cls, enum.Enum):
+        return not has_functions(cls)
+    return jax is not None and cls is type(jax.numpy.float32)
 
 
 _known_slots = weakref.WeakKeyDictionary()  # by class
