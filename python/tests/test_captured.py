@@ -644,6 +644,18 @@ def test_equal_functions_made_anew_are_compiled_once(executor, way):
     assert Apply.traced - before == 0
 
 
+def test_objects_whose_text_shows_their_numbers_are_compiled_once(executor):
+    class Shown(Head):
+        def __repr__(self):
+            return f"Shown({self.w})"
+
+    kernel = Apply()
+    for value in range(4):  # a class made for one call would not be worth it
+        before = Apply.traced
+        assert is_same(executor(kernel, X, Shown(array(value))), X * value)
+    assert Apply.traced == before
+
+
 def test_jitted_functions_without_captures_are_compiled_with_the_call(executor):
     kernel, act = Apply(), jax.jit(lambda v: jnp.tanh(v) * 2)
     for _ in range(3):  # the first of them as it is: it may be made for that call alone

@@ -188,8 +188,8 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
             function = self._function(kernel, arguments.form.with_inputs(inputs), config, inv, label)
             return Jitted(_jax.loaded(), function, name_for_profilers(kernel), holds_objects)
 
-        variants = kernel_targets(kernel).variants(self._key(arguments, config, inv))
-        result, function = variants.run(arguments, label, make, as_it_is)
+        variants = kernel_targets(kernel).variants((label is None, *self._key(arguments, config, inv)))
+        result, function = variants.run(arguments, make, as_it_is)
         if function is None or holds_objects and (function.runs_as_it_is or not arguments.are_followed_when_warm()):
             return result, None
         if not function.runs_as_it_is:
@@ -201,7 +201,8 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         return function_of(kernel, form, config, platform, inv.method, label, mesh, with_jax)
 
     def _key(self, arguments, config, inv):
-        """What tells the functions of a kernel apart, but for floats and labels."""
+        """What tells the functions of a kernel apart, but for floats. Not the label: it may say what an object's own
+        text says, the numbers in its arrays."""
         shapes = tuple(a.aval if _jax.is_array(a) else (a.shape, a.dtype) for a in arguments.arrays)
         config = _core.stable_json(_configs.encode(config))
         return arguments.form.words, shapes, config, get_device_platform(), inv.method, _hashable(over_mesh_of(inv))

@@ -118,10 +118,10 @@ class Variants:
     def __init__(self):
         self._by_value, self._general, self._may_be_inputs = {}, {}, True
 
-    def run(self, arguments, label, make, as_it_is):
+    def run(self, arguments, make, as_it_is):
         """The result, and the function if it was of these values alone."""
         values = tuple(value.hex() for value in arguments.floats)
-        found = self._by_value.get((values, label))
+        found = self._by_value.get(values)
         if found is None and self._may_be_inputs and len(self._by_value) >= _FEW:
             done = self._run_general(arguments, values, make, as_it_is)
             if done is not None:
@@ -129,12 +129,12 @@ class Variants:
         if found is None:
             if len(self._by_value) >= _MOST_VALUES:
                 self._by_value.clear()
-            found = self._by_value[values, label] = make(())
+            found = self._by_value[values] = make(())
         return found(arguments.arrays, as_it_is), found
 
     def _run_general(self, arguments, values, make, as_it_is):
         """The result in a tuple; None if the floats that differ cannot be inputs."""
-        known = [values, *(values for values, _ in self._by_value)]
+        known = [values, *self._by_value]
         varying = tuple(place for place, each in enumerate(zip(*known)) if len(set(each)) > 1)
         if not varying:
             return None
