@@ -39,6 +39,22 @@ class Opaque(Exception):
     """Something that cannot be seen into."""
 
 
+class _TooMuch(Opaque):
+    """It would take too long to look at all of it."""
+
+
+_reaching_too_much = weakref.WeakSet()  # codes of functions, classes of objects
+
+
+def _maker_of(thing):
+    """A function's code, an object's class; `object` for what says nothing of what it holds."""
+    while isinstance(thing, (functools.partial, types.MethodType)):
+        thing = thing.func if isinstance(thing, functools.partial) else thing.__func__
+    if isinstance(thing, types.FunctionType):
+        return thing.__code__
+    return object if _is_library(type(thing).__module__) else type(thing)
+
+
 class _Word(enum.Enum):
     """What comes next. A word is compared by identity."""
 
@@ -148,6 +164,7 @@ class Seen:
     def __init__(self, promoted=(), is_fixed=False):
         self.words, self.arrays, self.floats = [], [], []
         self._places, self._spaces, self._promoted = {}, {}, {id(array) for array in promoted}
+        self._limit = _MOST_WORDS
         self._kept = []  # while it lives, nothing else has its id
         # What classes reach is not made anew with other arrays: it may hold none.
         self._is_fixed = is_fixed
@@ -158,8 +175,21 @@ class Seen:
 
     def add(self, thing) -> None:
         (_WAYS.get(type(thing)) or _way_of(type(thing)))(self, thing)
-        if len(self.words) > _MOST_WORDS:
+        if len(self.words) > self._limit:
+            raise _TooMuch
+
+    def add_whole(self, thing) -> None:
+        """The same; what turned out to reach too much is not looked at again."""
+        maker = _maker_of(thing)
+        if maker in _reaching_too_much:
             raise Opaque
+        self._limit = len(self.words) + _MOST_WORDS
+        try:
+            self.add(thing)
+        except (_TooMuch, RecursionError):
+            if maker is not object:
+                _reaching_too_much.add(maker)
+            raise Opaque from None
 
     def add_all(self, things) -> None:
         for thing in things:

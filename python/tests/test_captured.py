@@ -461,6 +461,31 @@ def test_objects_of_the_caller_stay_as_they_are(executor):
     assert f.__globals__ == before
 
 
+def test_what_reaches_too_much_runs_as_it_is(executor):
+    kernel, many = Apply(), {str(i): i for i in range(1500)}
+
+    def f(v):
+        return v * many["7"]
+
+    for n in (1, 2, 3):
+        many["7"] = array(n)
+        assert is_same(executor(kernel, X, f), X * n)
+
+
+def test_many_arguments_are_not_too_much(executor):
+    class Many(Apply):
+        op_id = "many"
+
+        def run(self, x, numbers, *, cfg):
+            type(self).traced += 1
+            return x * sum(numbers)
+
+    kernel, numbers = Many(), list(range(2000))
+    executor(kernel, X, numbers)
+    before = Many.traced
+    assert is_same(executor(kernel, X, numbers), X * sum(numbers)) and Many.traced == before
+
+
 def test_values_that_decide_run_as_they_are(executor):
     kernel, w = Apply(), None
 

@@ -106,7 +106,7 @@ class Arguments:
                     direct.append(leaf)
                     seen.add_argument()
                 else:
-                    seen.add(leaf)
+                    seen.add_whole(leaf)
         except (Opaque, RecursionError):
             self._all = [*self.given.arrays, *seen.arrays]
             return
