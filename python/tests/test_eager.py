@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ejk.ops import AutotunePolicy, ConfigCache, ConfigSelectorChain, Executor, Kernel
+from ejk.ops import AutotunePolicy, ConfigCache, ConfigSelectorChain, Executor, Kernel, find_labels_in_lowered
 
 
 class Base(Kernel):
@@ -280,3 +280,20 @@ def test_results_keep_the_type_that_a_float_gives_them(executor):
     for i in range(10):
         assert executor(kernel, x, 0.5 * i).dtype == jnp.bfloat16
         assert executor(kernel, jnp.arange(3), 0.5 * i).dtype == jnp.float32
+
+
+def test_labels_of_warm_traces_are_as_the_environment_says(executor, monkeypatch):
+    class Labelled(Base):
+        op_id = "labelled"
+
+        def run(self, x, *, cfg):
+            return x * 2
+
+    kernel = Labelled()
+
+    def labels():
+        return find_labels_in_lowered(jax.jit(lambda x: executor(kernel, x)).lower(X))
+
+    for stamp in ("hash", "none", "hash", "none", "hash"):
+        monkeypatch.setenv("EJKERNEL_OPS_STAMP", stamp)
+        assert labels() == ([executor.label(kernel, X)] if stamp == "hash" else [])
