@@ -50,7 +50,7 @@ def _in_order(given: tuple, named: dict, *forms_and_name) -> tuple:
             return (*given, *(named[word] for word in form[len(given) :]))
     shown = ", ".join([*map(repr, given), *(f"{word}=" for word in named)])
     expected = " or ".join(f"({', '.join(form)})" for form in reversed(forms))
-    raise TypeError(f"[{name}] got ({shown}); expected {expected}; pass one of these forms")
+    raise TypeError(f"[{name}] got arguments ({shown}); expected {expected}; pass one of these forms")
 
 
 class ConfigCache(_core.ConfigCache, Generic[Cfg]):
