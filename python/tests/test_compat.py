@@ -54,12 +54,16 @@ class Scale2(Scale):
 
 
 X = jnp.arange(4.0)
-SCALES = pytest.mark.parametrize("kernel", [Scale(), Scale2()], ids=["strict", "with_kwargs"])
+
+
+@pytest.fixture(params=[Scale, Scale2], ids=["strict", "with_kwargs"])
+def kernel(request):
+    return request.param()
+
 
 # ---- _cfg= is cfg= ------------------------------------------------------------------------------
 
 
-@SCALES
 def test_a_call_runs_with_the_config_named_with_an_underscore(kernel):
     executor = Executor()
     assert (executor(kernel, X, _cfg=Config(5)) == X * 5).all()
@@ -67,7 +71,6 @@ def test_a_call_runs_with_the_config_named_with_an_underscore(kernel):
     assert (executor(kernel, X) == X * 2).all()
 
 
-@SCALES
 def test_no_config_with_an_underscore_is_none_given(kernel):
     executor = Executor()
     for _ in range(3):
@@ -75,7 +78,6 @@ def test_no_config_with_an_underscore_is_none_given(kernel):
     assert (executor(kernel, X, cfg=Config(5), _cfg=None) == X * 5).all()
 
 
-@SCALES
 def test_everything_that_takes_a_config_takes_it_with_an_underscore(kernel):
     executor = Executor()
     assert executor.choose_config(kernel, X, _cfg=Config(5)) == Config(5)

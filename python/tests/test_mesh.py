@@ -97,10 +97,11 @@ def untuned():
     return Executor(ConfigSelectorChain(policy=AutotunePolicy(allow_autotune=False)))
 
 
-KERNELS = pytest.mark.parametrize("kernel", [Meshed(), OwnWay()], ids=["usual_way", "own_way"])
+@pytest.fixture(params=[Meshed, OwnWay], ids=["usual_way", "own_way"])
+def kernel(request):
+    return request.param()
 
 
-@KERNELS
 def test_a_call_runs_over_the_mesh_in_every_trace(untuned, over, kernel):
     def call(x, scale=1.0):
         return untuned(kernel, x, scale=scale, **over)
@@ -172,7 +173,6 @@ def shapes_seen(kernel):
     return Noting()
 
 
-@KERNELS
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 def test_tuning_measures_through_the_mesh_on_local_shapes(over, kernel, traced):
     events = []
@@ -196,7 +196,6 @@ def test_a_wrong_result_does_not_win_over_the_mesh(over):
     np.testing.assert_array_equal(executor(Wrong(), X, **over), X.sum(0))
 
 
-@KERNELS
 def test_a_tuner_of_ones_own_measures_through_the_mesh(over, kernel):
     class Fixed(Tuner):
         seconds = iter([3, 1])
