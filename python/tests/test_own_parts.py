@@ -368,6 +368,40 @@ def test_an_executor_forgets_what_an_earlier_chooser_chose():
     assert executor(kernel, x)[0] == 9
 
 
+def test_a_listener_that_is_set_later_hears_of_calls_that_were_warm():
+    import jax.numpy as jnp
+
+    heard, selector = [], tuning_to(2)
+    executor, kernel, x = Executor(selector), Scale(), jnp.zeros(3)
+    for _ in range(3):
+        executor(kernel, x)
+    selector.on_event = lambda event, **data: heard.append((event, data["level"]))
+    executor(kernel, x)
+    assert heard == [("cache_hit", "memory")]
+
+
+def test_a_tuning_that_failed_is_not_tried_again_for_a_listener():
+    class Failing(Scale):
+        ran = 0
+
+        def run(self, x, *, cfg):
+            type(self).ran += 1
+            if cfg.block > 1:
+                raise ValueError("cannot run")
+            return x
+
+        def candidate_cfgs(self, inv):
+            return [Config(2), Config(3)]
+
+    selector, kernel = ConfigSelectorChain(), Failing()
+    inv = Invocation(kernel=kernel, args=(X,))
+    selector.choose(inv, kernel)
+    before = Failing.ran
+    selector.on_event = lambda event, **data: None
+    selector.choose(inv, kernel)
+    assert 0 < before == Failing.ran
+
+
 @pytest.mark.parametrize("part", ["cache", "persistent"])
 @pytest.mark.parametrize("wrong", [{}, 3, "path"], ids=str)
 def test_what_cannot_be_asked_is_an_error(part, wrong):

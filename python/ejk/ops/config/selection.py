@@ -138,7 +138,6 @@ class Tuner(Generic[Cfg]):
             return self._by_own_measure(make_fn, args, kwargs, candidates)
         return race(self, make_fn, args, kwargs, candidates)[0]
 
-
     def _by_own_measure(self, make_fn, args, kwargs, candidates):
         best, least, failures = None, float("inf"), []
         for candidate in candidates:
@@ -173,7 +172,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
     config alone, without what was measured. All parts may be set later.
     """
 
-    _PARTS = frozenset(("cache", "tuner", "persistent", "persist_autotune", "on_event", "forbid_reautotune"))
+    _PARTS = frozenset(("cache", "tuner", "persistent", "persist_autotune", "forbid_reautotune"))
 
     def __init__(
         self,
@@ -204,6 +203,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         object.__setattr__(self, name, value)
         if name in self._PARTS and "_core" in self.__dict__:
             self._put_together()
+        if name in self._PARTS or name == "on_event":
             _core.new_epoch()
 
     def _own_parts(self):
