@@ -340,13 +340,13 @@ def test_a_chain_with_a_choose_of_its_own_is_asked_in_every_call():
             self.asked += 1
             return super().choose(inv, kernel)
 
-    first, second, x = Counting(), Counting(), jnp.zeros(3)
+    first, second, kernel, x = Counting(), Counting(), Scale(), jnp.zeros(3)
     executor = Executor(first)
     for _ in range(3):
-        executor(KERNEL, x)
+        executor(kernel, x)
     assert first.asked == 3
     executor.chooser = second
-    executor(KERNEL, x)
+    executor(kernel, x)
     assert (first.asked, second.asked) == (3, 1)
 
 
