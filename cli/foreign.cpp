@@ -62,7 +62,7 @@ EjkernelConfig ejkernel_config(const Value& value) {
   const Value *config = nullptr, *provenance = nullptr;
   for (const char* name : {"config", "cfg", "value"})
     if (config == nullptr) config = value.find(name);
-  for (const char* name : {"provenance", "origin", "source"})
+  for (const char* name : {"provenance", "__ejk_provenance__", "origin", "source"})
     if (provenance == nullptr) provenance = value.find(name);
   if (config == nullptr || provenance == nullptr) return {value, ""};
   if (provenance->is_string()) return {*config, provenance->as_string()};

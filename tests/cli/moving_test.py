@@ -141,11 +141,12 @@ def test_caches_of_ejkernel_that_keep_provenance_are_imported_without_heuristics
         "cpu|cpu|add@v0|5feceb66ffc86f38": {"config": {"a": 1}, "provenance": "autotune"},
         "cpu|cpu|add@v0|6b86b273ff34fce1": {"config": {"a": 2}, "provenance": "heuristics"},
         "cpu|cpu|add@v0|d4735e3a265e16ee": {"config": {"a": 3}, "other": 1},
+        "cpu|cpu|add@v0|4e07408562bedb8b": {"cfg": {"a": 4}, "__ejk_provenance__": "autotune"},
     }))  # fmt: skip
     told = ejk("import", folder, "--json").json
-    assert (told["added"], told["heuristics"]) == (2, 1)
+    assert (told["added"], told["heuristics"]) == (3, 1)
     configs = {e["key"][:4]: e["config"] for e in ejk("ls", "--json").json["entries"]}
-    assert configs == {"5fec": {"a": 1}, "d473": {"config": {"a": 3}, "other": 1}}
+    assert configs == {"5fec": {"a": 1}, "4e07": {"a": 4}, "d473": {"config": {"a": 3}, "other": 1}}
     assert ejk("import", folder, "--with-heuristics", "--json").json["added"] == 1
 
 
