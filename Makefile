@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Short names for things done by hand; building and testing is ./run and ./test.
-.PHONY: help format fuzz lint
-sources = $(shell git ls-files '*.h' '*.cpp')
+.PHONY: help format fuzz lint style
+sources = $(shell find include src cli python tests bench examples -name '*.h' -o -name '*.cpp')
 fuzzers = $(filter-out target replay,$(basename $(notdir $(wildcard tests/fuzz/*.cpp))))
 TIME = 60
 
@@ -9,6 +9,7 @@ help:
 	@echo 'make bench-NAME  build and run one benchmark:' $(sort $(basename $(notdir $(wildcard bench/*.cpp bench/*.py))))
 	@echo 'make fuzz        look for inputs that break a reader, TIME=60 seconds each:' $(fuzzers)
 	@echo 'make format      clang-format all sources in place'
+	@echo 'make style       check the style, as ./test does: clang-format, ruff, shellcheck'
 	@echo 'make lint        clang-tidy on src/ (needs a configured dev preset)'
 
 # A benchmark is bench/NAME.py, which may use programs of the release preset, or bench/NAME.cpp.
@@ -38,7 +39,12 @@ fuzz:
 	done && echo 'nothing was found'
 
 format:
-	clang-format -i $(sources)
+	.venv/bin/clang-format -i $(sources)
+
+style:
+	@.venv/bin/clang-format --dry-run -Werror $(sources)
+	@.venv/bin/ruff check --quiet python bench tests
+	@.venv/bin/shellcheck run test .ci/run cmake/setup.sh
 
 lint:
 	cmake --preset dev >/dev/null

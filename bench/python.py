@@ -206,11 +206,10 @@ def main():
     imported = import_ratio()
     modules = ratios_of(__file__, "--modules")
     modules |= ratios_of(pathlib.Path(__file__).with_name("ejkernel_modules.py"))
+    import ejk.ops as ours
     import ejkernel.ops as original
     import jax
     import jax.numpy as jnp
-
-    import ejk.ops as ours
 
     a = b = jnp.ones((8, 8), jnp.float32)
     body, jitted, jitted_vjp = bare_functions(jax, jnp)

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=sh
 # What ./run and ./test share: Debian packages, the Python environment, building a preset.
 # Sourced from the project's directory. Every step looks first and does nothing that is done already.
 

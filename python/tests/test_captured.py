@@ -13,9 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from ejk.ops import (
     AutotunePolicy,
     ConfigCache,
@@ -26,6 +23,8 @@ from ejk.ops import (
     policy_override,
     vmap_with_config,
 )
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 
 class Apply(Kernel):

@@ -13,7 +13,6 @@ import time
 
 import numpy as np
 import pytest
-
 from ejk.ops import (
     AutotunePolicy,
     ConfigCache,

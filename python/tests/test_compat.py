@@ -6,7 +6,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import pytest
-
 from ejk.ops import (
     AutotunePolicy,
     ConfigCache,

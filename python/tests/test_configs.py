@@ -14,9 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import pydantic
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from ejk import _configs, _core
 from ejk.ops import (
     BwdParams,
@@ -31,6 +28,8 @@ from ejk.ops import (
     to_json,
 )
 from ejk.ops.config.persistent import CFG_CLASS_KEY, PROVENANCE_AUTOTUNE, PROVENANCE_KEY
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 VECTORS = json.loads((pathlib.Path(__file__).resolve().parents[2] / "tests/data/keys.json").read_text())
 
@@ -51,7 +50,7 @@ class Config:
     block: int = 64
     inner: Inner = Inner()
     dtype: object = None
-    names: Optional[list] = None
+    names: list | None = None
 
 
 class Model(pydantic.BaseModel):

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from ejk.ops import AutotunePolicy, ConfigCache, ConfigSelectorChain, Executor, Kernel, find_labels_in_lowered
 
 

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import run_program
-
 from ejk.ops import (
     ConfigCache,
     ConfigSelectorChain,
@@ -19,10 +18,10 @@ from ejk.ops import (
     find_labels_in_lowered,
     labels_to_configs,
     overlay_cache,
+    pmap_with_config,
     policy_override,
     record_invocation,
     vmap_with_config,
-    pmap_with_config,
 )
 
 

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import run_program
-
 from ejk import modules
 from ejk.ops import policy_override
 
@@ -166,7 +165,10 @@ def test_gradients_are_those_of_the_kernel(kernels):
 def test_without_a_gradient_that_is_what_is_said(kernels):
     types = jax.ShapeDtypeStruct((3,), "float64"), jax.ShapeDtypeStruct((1,), "int32")
     with jax.enable_x64(True):
-        sums = lambda x: kernels["mine.sums@v1"](x, types[0], returns=types[1])[0].sum()
+
+        def sums(x):
+            return kernels["mine.sums@v1"](x, types[0], returns=types[1])[0].sum()
+
         with pytest.raises(NotImplementedError, match=r"\[mine.sums\] the C\+\+ kernel has no gradient"):
             jax.grad(sums)(jnp.ones((3, 4), "float64"))
     like = jax.ShapeDtypeStruct((2,), "float32")

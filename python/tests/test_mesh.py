@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from conftest import run_program
 from ejk.ops import (
     AutotunePolicy,

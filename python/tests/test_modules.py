@@ -6,12 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import run_program
-from jax.sharding import PartitionSpec as P
-
 from ejk import modules
 from ejk.modules import _ffi, _plain
 from ejk.ops import ConfigSelectorChain, Executor, find_labels_in_lowered, overlay_cache, policy_override
 from ejk.ops.config.cache import ConfigCache
+from jax.sharding import PartitionSpec as P
 
 random = np.random.default_rng(0)
 

@@ -6,13 +6,12 @@ import importlib
 import inspect
 import pathlib
 
+import ejk.ops as ops
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import run_program
-
-import ejk.ops as ops
 
 NAMES = """
 AutotuneData AutotunePolicy Autotuner AutotuningResult BwdParams Cfg ConfigCache ConfigChooser ConfigSelectorChain

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
-
 from ejk.ops.execution.profiler import Profiler, ProfilingError
 
 

@@ -7,10 +7,9 @@ import pickle
 import subprocess
 import textwrap
 
+import ejkernel_venv
 import numpy
 import pytest
-
-import ejkernel_venv
 
 FOLDER = pathlib.Path(__file__).parent
 

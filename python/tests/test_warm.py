@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from ejk.ops import AutotunePolicy, ConfigSelectorChain, Executor, Kernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from ejk.ops import AutotunePolicy, ConfigSelectorChain, Executor, Kernel
 
 
 class Mode(enum.Enum):

@@ -157,7 +157,7 @@ def test_lowered_computations_are_listed_and_tuned(ejk, plugin, shifted, device,
         "    return %1 : tensor<2xf32>\n  }\n}\n"
     )
     (found,) = ejk("labels", lowered, "--json").json["files"]
-    assert [(l["op"], l["key"], l["count"], l["stored"]) for l in found["labels"]] == [
+    assert [(label["op"], label["key"], label["count"], label["stored"]) for label in found["labels"]] == [
         (shifted["op"], shifted["key"], 2, "nothing")
     ]
     (tuned,) = ejk("tune", "--lowered", lowered, *plugin, "--json").json["tuned"]

@@ -6,14 +6,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any, Callable, Generic
+from collections.abc import Callable
+from typing import Any, Generic
 
 from ejk import _configs, _core, _log
 from ejk.ops.config.cache import get_arguments, place_of, put_arguments
 from ejk.ops.config.own import methods_of, overrides
 from ejk.ops.core.kernel import declare_types_of_op
 from ejk.ops.core.types import Cfg
-
 
 PROVENANCE_KEY = "__ejk_provenance__"  # in files of newer versions of ejkernel: who made a config, ...
 CFG_CLASS_KEY = "__ejk_cfg_class__"  # ... and of what class it was, which is not looked at: the kernel knows

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, Iterable, Literal
+from typing import Any, Generic, Literal
 
 from ejk import _core, _jax, _log, _scopes
 from ejk.ops.config.cache import OUR_CACHE, ConfigCache

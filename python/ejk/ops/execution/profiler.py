@@ -7,7 +7,8 @@ import pathlib
 import re
 import statistics
 import tempfile
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from ejk import _jax
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Generic, Iterable
+from typing import Any, Generic
 
 from ejk import _core, _jax
 from ejk.ops.config.cache import overlay_cache

@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import sys
 import weakref
-from typing import Iterator
+from collections.abc import Iterator
 
 from ejk import _jax
 from ejk._captured import codes_of_functions, has_functions, things_of_libraries
