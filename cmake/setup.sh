@@ -98,10 +98,13 @@ set_up() {
   make_venv
 }
 
+# Another checkout of the same sources finds in ccache what this one compiled.
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=true
+
 # The Python package, built in build/python and installed into .venv: quick if nothing changed.
 install_python() {
   stage "building the Python package"
-  CCACHE_BASEDIR=$(pwd) CCACHE_NOHASHDIR=true CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) \
+  CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) \
     logged python .venv/bin/pip install --disable-pip-version-check --no-build-isolation --no-deps \
     --config-settings cmake.define.EJK_PYTHON_WERROR=ON .
 }
