@@ -161,6 +161,7 @@ bool hopeless(std::span<const double> rival, std::span<const double> best, const
   constexpr size_t min_rounds = 2, min_rounds_of_incumbent = 3;
   const std::vector<double> ratios = paired_ratios(rival, best);
   const size_t rounds = ratios.size() + (when.slow_in_warm_up ? 1 : 0);
+  if (when.starved && ratios.size() < size_t{first_look}) return false;
   if (ratios.empty() || rounds < (when.incumbent ? min_rounds_of_incumbent : min_rounds))
     return false;
   const auto n = static_cast<double>(rounds);

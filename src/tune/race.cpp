@@ -44,6 +44,7 @@ void choose_repeats(Tuning& t) {
 void measure_alike(Tuning& t, Entrant& e) {
   if (e.repeats == t.sampling.repeats) return;
   e.repeats = t.sampling.repeats;
+  e.starved = false;
   std::ranges::fill(e.seconds, std::numeric_limits<double>::quiet_NaN());
 }
 
@@ -59,7 +60,7 @@ void forget_wrong_warm_up(Tuning& t, Entrant& e) {
 // Samples that were taken in another way are worth nothing.
 void start_again(Tuning& t) {
   t.rounds = 0;
-  for (Entrant& e : t.entrants) e.seconds.clear();
+  for (Entrant& e : t.entrants) e.seconds.clear(), e.starved = false;
   choose_repeats(t);
 }
 
@@ -96,6 +97,7 @@ bool run_round(Tuning& t) {
     if (!e.racing()) return false;
     seconds[i] = sample.seconds;
     e.waits += sample.waited;
+    e.starved = e.starved || sample.starved;
     if (t.sampling.clock == Clock::thread_cpu && e.waits >= max_waits) {
       t.sampling.clock = Clock::wall;  // its warm-up did not show that it waits
       readmit(t);
@@ -198,7 +200,7 @@ bool clearly_slower(const Tuning& t, size_t rival, size_t best) {
     return r.front() > (rival == t.earlier_winner() ? beats_earlier_winner : clear_in_search);
   }
   const bool incumbent = rival == t.incumbent && mine.candidate();
-  return hopeless(mine.seconds, other.seconds, {incumbent, mine.slow_in_warm_up}) ||
+  return hopeless(mine.seconds, other.seconds, {incumbent, mine.slow_in_warm_up, mine.starved}) ||
          (incumbent ? t.standings.clearly_beaten(rival, best)
                     : t.standings.clearly_slower(rival, best));
 }

@@ -116,6 +116,7 @@ Sample Sampler::take(const AnyConfig& config, const Sampling& sampling) {
     const Elapsed elapsed = timed(config, sampling);
     sample.seconds = elapsed.seconds(sampling.clock);
     sample.waited = sample.waited || needs_wall(elapsed);
+    sample.starved = sampling.clock == Clock::wall && elapsed.process_cpu < elapsed.wall / 2;
   }
   sample.seconds = std::max(sample.seconds, min_seconds) / static_cast<double>(sampling.repeats);
   return sample;

@@ -40,6 +40,9 @@ inline constexpr int64_t far_slower = 4;
 struct Sample {
   double seconds = 0;   // per execution
   bool waited = false;  // the thread's time did not tell the whole cost
+  // By the wall, and all threads together computed for less than half of the time: it waited for
+  // something, perhaps only for a core.
+  bool starved = false;
 };
 
 // Runs a trial's configs by a stopwatch. Throws what the kernel throws.

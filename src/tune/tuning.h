@@ -53,6 +53,7 @@ struct Entrant {
   int64_t repeats = 1;  // executions per sample: those of the race, or fewer if it is far slower
   bool slow_in_warm_up = false;  // far slower than the fastest
   int waits = 0;                 // samples in which it waited
+  bool starved = false;          // in one of them, perhaps for a core
   std::vector<double> seconds;   // one per round, NaN if it was not in that round
   // From an earlier tuning or a search; reported if it is carried. All ratios have the same unit.
   Measurement known;

@@ -107,6 +107,17 @@ TEST(Race, ADisturbedWarmUpIsForgotten) {
   }
 }
 
+// By the wall, a thread that computes for others has to wait for a core like everybody.
+TEST(Race, WaitingForACoreInTheFirstRoundsIsForgotten) {
+  const auto script = [](size_t candidate, int round) -> Elapsed {
+    // wall, this thread, all threads, waits
+    if (candidate == 0) return {1.5e-3, 5e-6, 1.5e-3, 1};
+    if (round < 2) return {10e-3, 5e-6, 10e-6, 1};
+    return {10e-6, 5e-6, 10e-6, 1};
+  };
+  EXPECT_EQ(replay::tune({.candidates = 2, .script = script}).winner, 1u);
+}
+
 // A table, a pool: guarded first runs make it in a child, so the warm-up makes it again.
 TEST(Race, WhatACandidateMakesOnceIsForgotten) {
   for (const double seconds : {0.2e-6, 5e-6, 13.3e-6}) {
