@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects taken apart: their arrays and floats, and everything else as words that can be compared.
 
+An array of NumPy is no such array but a word, by its content: code may do with it what NumPy alone can.
+
 `Seen` follows what a callable or an object can reach: closure cells, defaults, the globals and modules that its code
 reads, bound methods, partials, attributes, containers. Two objects with equal words do the same with equal arrays and
 floats. `make` makes an object of the words and other arrays, and leaves the one that they came from as it is. What
@@ -25,6 +27,7 @@ from ejk import _jax
 from ejk._code import reads_of
 
 _MOST_WORDS = 4000  # to look at more than that costs more than it saves
+_MOST_BYTES = 1 << 16  # of an array of NumPy that is looked at in every call
 
 # What these packages hold does not change, but for a few modules: what is read of those may be new in every call.
 _LIBRARIES = frozenset(sys.stdlib_module_names) | frozenset(
@@ -69,6 +72,7 @@ class _Word(enum.Enum):
     FUNCTION = enum.auto()
     METHOD = enum.auto()
     MODULE = enum.auto()
+    NUMPY = enum.auto()  # an array of NumPy
     OBJECT = enum.auto()
     PARTIAL = enum.auto()
     PYTREE = enum.auto()
@@ -202,13 +206,20 @@ class Seen:
         self.words.append(_Word.ARGUMENT)
 
     def add_array(self, array) -> None:
-        if self._is_fixed or not (_jax.is_array(array) or _jax.is_numpy(array) and array.dtype.kind in "biufcV"):
+        if self._is_fixed:
             raise Opaque
         if self.is_promoted(array):
             self.add_float(array)
             return
         self.words.append(_Word.ARRAY)
         self.arrays.append(array)
+
+    def add_numpy(self, array) -> None:
+        if self._is_fixed or array.dtype.hasobject or array.nbytes > _MOST_BYTES:
+            raise Opaque
+        if not self._is_again(array):
+            order = "F" if array.flags.fnc else "C"
+            self.words += (_Word.NUMPY, array.dtype, array.shape, order, array.flags.writeable, array.tobytes(order))
 
     def add_float(self, value) -> None:
         if self._is_fixed:
@@ -661,7 +672,7 @@ def _way_of_numpy(kind):
     if numpy is None:
         return None
     if kind is numpy.ndarray:
-        return Seen.add_array
+        return Seen.add_numpy
     if issubclass(kind, numpy.generic):
         return Seen.add_number
     if issubclass(kind, numpy.dtype):
@@ -712,6 +723,13 @@ class Maker:
 
     def _array(self):
         return next(self._arrays)
+
+    def _numpy(self):
+        dtype, shape, order, may_change, content = (self._next() for _ in range(5))
+        found = sys.modules["numpy"].ndarray(shape, dtype, bytearray(content), order=order)
+        found.flags.writeable = may_change
+        self._made.append(found)
+        return found
 
     def _float(self):
         return next(self._floats)
@@ -850,6 +868,7 @@ _MAKERS = {
     _Word.FUNCTION: Maker._function,
     _Word.METHOD: Maker._method,
     _Word.MODULE: Maker._module,
+    _Word.NUMPY: Maker._numpy,
     _Word.OBJECT: Maker._object,
     _Word.PARTIAL: Maker._partial,
     _Word.PYTREE: Maker._pytree,

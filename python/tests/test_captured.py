@@ -589,6 +589,65 @@ def test_what_is_written_into_arrays_of_numpy_is_seen(executor):
         assert is_same(executor(kernel, X, lambda v: v * w), X * n)
 
 
+def sorts_a_copy(w, v):
+    copy = w.copy()
+    copy.sort()
+    return v * copy
+
+
+NUMPY = {
+    "difference of float64": (np.array([1e9 + 1, 1e9, 1e9 + 3]), lambda w, v: v * (w - 1e9)),
+    "bits of int64": (np.array([2**40, 1, 2**33]), lambda w, v: v * (w >> 32)),
+    "sort": (np.array([3, 1, 2], np.float32), sorts_a_copy),
+    "big endian": (np.array([1, 2, 3], ">i4"), lambda w, v: v * w.astype(np.int32) + (w.dtype.byteorder == ">")),
+    "order": (np.asfortranarray(np.arange(6.0).reshape(2, 3)), lambda w, v: v * w.ravel("K")[:3]),
+    "nothing": (np.zeros((0, 3)), lambda w, v: v * w.sum(0) + w.shape[1]),
+    "texts": (np.array(["a", "bc"]), lambda w, v: v * len(w[1])),
+    "objects": (np.array([2, 3], object), lambda w, v: v * w[0]),
+    "large": (np.full(10**5, 1e9 + 1), lambda w, v: v * (w[:3] - 1e9)),
+    "matrix": (np.matrix([[1.0, 2.0], [3.0, 4.0]]), lambda w, v: v * (w * w)[0, 0]),
+    "read only": (np.broadcast_to(np.float32(2), (3,)), lambda w, v: v * w + w.flags.writeable),
+}
+
+
+@pytest.mark.parametrize("name", NUMPY)
+def test_arrays_of_numpy_are_those_of_numpy_inside(executor, name):
+    kernel, (w, f) = Apply(), NUMPY[name]
+    for _ in range(3):
+        assert is_same(executor(kernel, X, lambda v: f(w, v)), f(w, X))
+    w = np.array(w[::-1], subok=True) if w.ndim == 1 else w.copy("A")
+    assert is_same(executor(kernel, X, lambda v: f(w, v)), f(w, X))
+
+
+def test_errors_of_numpy_are_raised(executor):
+    kernel, w = Apply(), np.ones(3, np.float32)
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            executor(kernel, X, lambda v: v * w[5])
+
+
+def test_what_a_function_writes_into_an_array_of_numpy_is_there(executor):
+    kernel, w = Apply(), np.zeros(3, np.float32)
+
+    def f(v):
+        w[0] += 1
+        return v * w[0]
+
+    for n in (1, 2, 3):
+        assert is_same(executor(kernel, X, f), X * n) and w[0] == n
+
+
+def test_functions_that_read_an_array_of_numpy_are_compiled_once(executor):
+    kernel, w = Apply(), np.arange(3.0)
+    executor(kernel, X, lambda v: v * w)
+    before = Apply.traced
+    for _ in range(3):
+        w = w.copy()
+        assert is_same(executor(kernel, X, lambda v: v * w), X * jnp.arange(3.0))
+    # A function made at another place has another code.
+    assert Apply.traced - before == 1
+
+
 def test_functions_that_take_the_place_of_a_library_s_are_followed(executor, monkeypatch):
     kernel, w = Apply(), None
     monkeypatch.setattr(jnp, "tanh", lambda v: v * w)
