@@ -296,3 +296,54 @@ def test_labels_of_warm_traces_are_as_the_environment_says(executor, monkeypatch
     for stamp in ("hash", "none", "hash", "none", "hash"):
         monkeypatch.setenv("EJKERNEL_OPS_STAMP", stamp)
         assert labels() == ([executor.label(kernel, X)] if stamp == "hash" else [])
+
+
+# ---- what changes its arguments -----------------------------------------------------------------
+
+
+class Changing(Base):
+    op_id = "changing"
+
+    def run(self, x, change, held, *, cfg):
+        return x * change(held, x)
+
+
+def counts(held, x):
+    held["n"] += 1
+    return held["n"]
+
+
+def puts(held, x):
+    held["x"] = x * 2
+    return len(held)
+
+
+def appends(held, x):
+    held.append(x * 2)
+    return len(held)
+
+
+def counts_inside(held, x):
+    return counts(held[0]["of"], x)
+
+
+CHANGES = {
+    "a number": (counts, lambda: {"n": 0}),
+    "a number beside an array": (counts, lambda: {"n": 0, "w": X}),
+    "an array into an empty dict": (puts, dict),
+    "an array into a dict": (puts, lambda: {"w": X}),
+    "an array into an empty list": (appends, list),
+    "an array into a list": (appends, lambda: [X]),
+    "a number far inside": (counts_inside, lambda: ({"of": {"n": 0, "w": X}}, X)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_kernel_changes_it_changes_for_its_caller(executor, name):
+    change, make = CHANGES[name]
+    kernel, ours, theirs = Changing(), make(), make()
+    for _ in range(3):
+        np.testing.assert_array_equal(executor(kernel, X, change, ours), kernel.run(X, change, theirs, cfg=1))
+        assert jax.tree_util.tree_structure(ours) == jax.tree_util.tree_structure(theirs)
+        for a, b in zip(*map(jax.tree_util.tree_leaves, (ours, theirs))):
+            np.testing.assert_array_equal(a, b)

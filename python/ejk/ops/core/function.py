@@ -28,8 +28,8 @@ class Given:
             self.arrays = [self.leaves[i] for i in self._places]
 
     def whole(self, arrays):
-        """(args, kwargs) with these arrays."""
-        if not self.arrays:
+        """(args, kwargs) with these arrays; with its own arrays the caller's own containers, which `run` may change."""
+        if self._args is not None and all(map(operator.is_, arrays, self.arrays)):
             return self._args, self._kwargs
         leaves = list(self.leaves)
         for place, array in zip(self._places, arrays):
