@@ -697,6 +697,21 @@ def codes_of_functions(words) -> list:
     return [word for word in words if type(word) is types.CodeType]
 
 
+def outline_of(part):
+    """Words without the numbers, texts and contents of arrays among them; anything else as it is."""
+    if type(part) is not tuple:
+        return part
+    found, distance = [], {_Word.VALUE: 2, _Word.NUMPY: 5}  # to the value
+    left_out = -1
+    for place, word in enumerate(part):
+        if place == left_out:
+            continue
+        found.append(word)
+        if type(word) is _Word and word in distance:
+            left_out = place + distance[word]
+    return tuple(found)
+
+
 # ---- making anew --------------------------------------------------------------------------------
 
 

@@ -727,6 +727,40 @@ def test_equal_functions_made_anew_are_compiled_once(executor, way):
     assert Apply.traced - before == 0
 
 
+class Traces(Apply):
+    """`traces` counts how often it was traced."""
+
+    op_id = "traces"
+    traces = 0
+
+    def run(self, x, f, *, cfg):
+        type(self).traces += isinstance(x, jax.core.Tracer)
+        return f(x) if callable(f) else x * f
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda step: step,
+        lambda step: lambda v: v * step,
+        lambda step: lambda v: v * int(str(step)),
+        lambda step: functools.partial(jnp.multiply, np.float32(step)),
+        lambda step: lambda v, w=np.full(3, step, np.float32): v * w,
+    ],
+    ids=["given", "captured", "text", "number of NumPy", "array of NumPy"],
+)
+def test_numbers_that_are_new_in_every_call_are_not_compiled_for(executor, make):
+    kernel, before = Traces(), Traces.traces
+    for step in range(40):
+        assert is_same(executor(kernel, X, make(step)), X * step)
+    assert Traces.traces - before <= 8
+    for _ in range(3):  # these come again
+        before = Traces.traces
+        for step in range(50, 70):
+            assert is_same(executor(kernel, X, make(step)), X * step)
+    assert Traces.traces == before
+
+
 def test_objects_whose_text_shows_their_numbers_are_compiled_once(executor):
     class Shown(Head):
         def __repr__(self):

@@ -6,12 +6,13 @@ from __future__ import annotations
 import functools
 
 from ejk import _jax
-from ejk._captured import Opaque
+from ejk._captured import Opaque, outline_of
 from ejk.ops.core.function import give_static, keep_numbers
 
 _FEW = 4  # values of a float that are compiled for; from then on it is an input
 _MOST_VALUES = 256
-_MOST_FORMS = 4096
+_MOST_FORMS = 256
+_MANY_ALIKE = 8  # forms that differ in numbers, texts and contents alone
 
 
 class Jitted:
@@ -171,16 +172,44 @@ def _is_close_leaf(jax, a, b) -> bool:
     return bool(jnp.isclose(a, b, rtol=rounding, atol=rounding * largest, equal_nan=True).all())
 
 
+class _AsItIs:
+    """In place of variants of a form that is not compiled for."""
+
+    def run(self, arguments, make, as_it_is):
+        return as_it_is(), None
+
+
 class Targets:
-    """The functions made of one kernel. Kernels with the same attributes share them."""
+    """The functions made of one kernel. Kernels with the same attributes share them.
+
+    Of many forms that are alike, as those of a call with the number of a step in it, each is compiled for only when it
+    comes again.
+    """
 
     def __init__(self):
-        self._by_form = {}
+        self._by_form, self._alike, self._seen_once = {}, {}, {}
 
-    def variants(self, key) -> Variants:
+    def variants(self, key) -> Variants | _AsItIs:
         found = self._by_form.get(key)
         if found is None:
-            if len(self._by_form) >= _MOST_FORMS:
-                self._by_form.clear()
-            found = self._by_form[key] = Variants()
+            if not self._is_worth_it(key):
+                return _AsItIs()
+            found = _put(self._by_form, key, Variants(), _MOST_FORMS)
         return found
+
+    def _is_worth_it(self, key) -> bool:
+        # Hashes will do: two that are equal by chance cost time, and no result.
+        outline, form = hash(tuple(map(outline_of, key))), hash(key)
+        count = _put(self._alike, outline, self._alike.get(outline, 0) + 1, 16 * _MOST_FORMS)
+        if count <= _MANY_ALIKE or self._seen_once.pop(form, False):
+            return True
+        _put(self._seen_once, form, True, _MOST_FORMS)
+        return False
+
+
+def _put(table, key, value, most):
+    """The value, in place of the oldest if there are too many."""
+    if len(table) >= most:
+        table.pop(list(table)[0], None)
+    table[key] = value
+    return value
