@@ -391,9 +391,13 @@ class Seen:
         for chain in chains:
             if chain:
                 members.setdefault(chain[0], set()).add(chain[1:])
-            else:  # handed on as it is: any attribute that the code names may be one of its
+            elif is_library:  # handed on as it is: any attribute that the code names may be one of its
                 for attribute in reads.attributes:
                     members.setdefault(attribute, set()).add(())
+            else:  # to whatever may read or change any of it
+                raise Opaque
+        if "__dict__" in members:
+            raise Opaque
         found = sorted(attribute for attribute in members if attribute in held)
         self.words += (_Word.MODULE, _Same(held.get("_ejk_original", module)), tuple(found))
         for attribute in found:

@@ -27,7 +27,7 @@ class Reads:
         self.hidden = self.hidden or not _DYNAMIC.isdisjoint(self.names)
 
     def _add(self, code, outside):
-        steps = list(dis.get_instructions(code))
+        steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
         for place, step in enumerate(steps):
             if step.opname in _GLOBAL:
                 self.names.setdefault(step.argval, set()).add(_chain(steps, place + 1))

@@ -517,6 +517,53 @@ def test_functions_that_are_looked_up_by_their_name_are_never_constants(executor
         assert is_same(executor(kernel, X, lambda v: eval("v * GLOBAL", globals(), {"v": v})), X * value)
 
 
+def weight_of(module):
+    return module.w
+
+
+READS_OF_A_MODULE = {
+    "getattr": lambda v: v * getattr(MODULE, "w"),  # noqa: B009
+    "vars": lambda v: v * vars(MODULE)["w"],
+    "__dict__": lambda v: v * MODULE.__dict__["w"],
+    "another function": lambda v: v * weight_of(MODULE),
+    "a name": lambda v: (lambda m: v * m.w)(MODULE),
+}
+
+
+@pytest.mark.parametrize("name", READS_OF_A_MODULE)
+@pytest.mark.parametrize("make", [int, array, lambda n: np.full(3, n, np.float32)], ids=["int", "JAX", "NumPy"])
+def test_a_module_that_is_handed_on_may_be_read_anywhere(executor, name, make):
+    kernel, f = Apply(), READS_OF_A_MODULE[name]
+    for n in (1, 2, 3):
+        MODULE.w = make(n)
+        for _ in range(2):
+            assert is_same(executor(kernel, X, f), f(X))
+
+
+def test_what_a_function_sets_in_a_module_is_set_once(executor):
+    kernel = Apply()
+
+    def counts(v):
+        MODULE.count += 1
+        return v * MODULE.count
+
+    def keeps(v):
+        MODULE.last = v * 2
+        return v
+
+    def keeps_inside(v):
+        MODULE.kept.setdefault("v", v * 2)
+        MODULE.kept[len(MODULE.kept)] = v
+        return v * len(MODULE.kept)
+
+    MODULE.count, MODULE.kept = 0, {}
+    for n in (1, 2, 3):
+        assert is_same(executor(kernel, X, counts), X * n) and MODULE.count == n
+        executor(kernel, X, keeps)
+        assert is_same(MODULE.last + 0, X * 2)
+        assert is_same(executor(kernel, X, keeps_inside), X * (n + 1)) and is_same(MODULE.kept["v"] + 0, X * 2)
+
+
 @pytest.mark.parametrize("static", [2, 2.0, "two", True, None, 1 + 2j, jnp.float32, np.float32(2), slice(1, 2)], ids=repr)
 def test_values_that_are_no_arrays_count_too(executor, static):
     kernel = Apply()
