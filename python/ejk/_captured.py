@@ -159,13 +159,34 @@ def _was_met(thing) -> bool:
     return False
 
 
+class _Effects:
+    """What functions that were seen may change in classes, which are not made anew."""
+
+    def __init__(self):
+        self.reads, self.kinds, self.containers, self.hands_on_classes = [], [], set(), False
+
+    def check(self) -> None:
+        if not self.kinds:
+            return
+        sets = {name for reads, is_method in self.reads for name in reads.sets}
+        sets |= {name for reads, is_method in self.reads if not is_method for name in reads.sets_of_first}
+        every = [reads for reads, _ in self.reads]
+        if sets and (self.hands_on_classes or any(reads.asks_for_class for reads in every)):
+            raise Opaque
+        if any(name in vars(kind) for kind in self.kinds for name in sets):
+            raise Opaque
+        reads_some = any(not self.containers.isdisjoint(reads.attributes) for reads in every)
+        if reads_some and any(reads.changes for reads in every):
+            raise Opaque
+
+
 # ---- taking apart -------------------------------------------------------------------------------
 
 
 class Seen:
     """`words`, `arrays` and `floats` of what was added. `promoted`: arrays that stand for floats."""
 
-    def __init__(self, promoted=(), is_fixed=False):
+    def __init__(self, promoted=(), is_fixed=False, effects=None):
         self.words, self.arrays, self.floats = [], [], []
         self._places, self._spaces, self._promoted = {}, {}, {id(array) for array in promoted}
         self._limit = _MOST_WORDS
@@ -173,9 +194,14 @@ class Seen:
         # What classes reach is not made anew with other arrays: it may hold none.
         self._is_fixed = is_fixed
         self._fixed = self if is_fixed else None
+        self._effects = effects or _Effects()
 
     def all_words(self) -> tuple:
         return tuple(self.words) if self._fixed is None else (*self.words, *self._fixed.words)
+
+    def check_effects(self) -> None:
+        """Opaque if what was added may change a class."""
+        self._effects.check()
 
     def add(self, thing) -> None:
         (_WAYS.get(type(thing)) or _way_of(type(thing)))(self, thing)
@@ -296,7 +322,10 @@ class Seen:
 
     def add_method(self, method) -> None:
         self.words.append(_Word.METHOD)
-        self.add(method.__func__)
+        if type(method.__func__) is types.FunctionType:
+            self.add_function(method.__func__, is_method=not isinstance(method.__self__, type))
+        else:
+            self.add(method.__func__)
         self.add(method.__self__)
 
     def add_builtin(self, function) -> None:
@@ -323,7 +352,7 @@ class Seen:
             raise Opaque
         self.words += (_Word.REFERENCE, weakref.ref(function))
 
-    def add_function(self, function) -> None:
+    def add_function(self, function, is_method=False) -> None:
         space = function.__globals__
         module = space.get("__name__")
         if _is_library(module) and function.__closure__ is None:
@@ -336,6 +365,7 @@ class Seen:
             raise Opaque
         if self._is_again(function):
             return
+        self._effects.reads.append((reads, is_method))
         cells, defaults = function.__closure__ or (), function.__defaults__ or ()
         named, attributes = function.__kwdefaults__ or {}, function.__dict__
         self.words += (_Word.FUNCTION, function.__code__, function.__name__, function.__qualname__)
@@ -462,11 +492,12 @@ class Seen:
             self.add_same(kind)
             return
         self.words += (_Word.REFERENCE, weakref.ref(kind))
+        self._effects.hands_on_classes = True
         self._see_class(kind)
 
     def _beside(self):
         if self._fixed is None:
-            self._fixed = Seen(is_fixed=True)
+            self._fixed = Seen(is_fixed=True, effects=self._effects)
         return self._fixed
 
     def _see_class(self, kind) -> None:
@@ -480,24 +511,29 @@ class Seen:
     def _add_members(self, kind) -> None:
         only_functions, jitted = issubclass(kind, enum.Enum), _jitted_type()
         is_dataclass = "__dataclass_fields__" in vars(kind)
+        self._effects.kinds.append(kind)
         for name, value in vars(kind).items():
+            is_method = isinstance(value, types.FunctionType) and name not in _OF_CLASSES and not issubclass(kind, type)
             if isinstance(value, (staticmethod, classmethod)):
                 value = value.__func__
             if is_dataclass and name.startswith("__") and _is_of_dataclasses(value):
                 continue
             if isinstance(value, property):
                 self.words.append(name)
-                self.add_all((value.fget, value.fset, value.fdel))
+                for part in (value.fget, value.fset, value.fdel):
+                    self.add_function(part, True) if isinstance(part, types.FunctionType) else self.add(part)
             elif isinstance(value, functools.cached_property):
                 self.words.append(name)
                 self.add(value.func)
             elif isinstance(value, types.FunctionType):
                 self.words.append(name)
-                self.add_function(value)
+                self.add_function(value, is_method)
             elif isinstance(value, jitted):
                 raise Opaque  # JAX keeps the object whose method it is
             elif not (only_functions or name.startswith("__") or name == "_abc_impl" or isinstance(value, _SLOTS)):
                 self.words.append(name)
+                if not is_plain(value):
+                    self._effects.containers.add(name)
                 self.add(value)
 
 
@@ -508,6 +544,7 @@ def _is_of_dataclasses(value) -> bool:
     return value.__code__.co_filename == "<string>" or value.__globals__.get("__name__") == "dataclasses"
 
 
+_OF_CLASSES = ("__new__", "__init_subclass__", "__class_getitem__")  # their first argument is a class
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _PLAIN = (type(None), bool, int, str, bytes, type(...), type(NotImplemented), range, types.CodeType)
 

@@ -7,6 +7,13 @@ import types
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _DYNAMIC = frozenset("globals eval exec __import__ open input breakpoint".split())
+_OF_CLASSES = frozenset("type __class__".split())
+_SETTERS = frozenset("setattr delattr".split())
+_CHANGERS = frozenset(
+    "__delitem__ __setitem__ add append appendleft clear difference_update discard extend extendleft insert "
+    "intersection_update move_to_end pop popitem popleft remove reverse rotate setdefault sort "
+    "symmetric_difference_update update".split()
+)
 _MOST = 4096
 
 _known: dict = {}
@@ -16,13 +23,19 @@ class Reads:
     """`names`: global name -> the attributes that follow it at once, as (("numpy", "tanh"), ...), () if none do.
 
     `imports`: modules that it imports itself. `hidden`: it changes variables outside, or looks for some by their name.
+    `sets`: attributes that it sets; `sets_of_first`: of its first argument. `changes`: it may change containers.
+    `asks_for_class`: it may set attributes of the class of an object.
     """
 
-    __slots__ = ("attributes", "hidden", "imports", "names")
+    __slots__ = ("asks_for_class", "attributes", "changes", "hidden", "imports", "names", "sets", "sets_of_first")
 
     def __init__(self, code):
         self.names, self.imports, self.attributes, self.hidden = {}, set(), set(), False
+        self.sets, self.sets_of_first, self.changes = set(), set(), False
         self._add(code, frozenset(code.co_freevars))
+        self.sets |= _SETTERS & self.names.keys()
+        self.changes = self.changes or not _CHANGERS.isdisjoint(self.attributes)
+        self.asks_for_class = not _OF_CLASSES.isdisjoint(self.attributes | self.names.keys())
         self.names = {name: tuple(sorted(chains)) for name, chains in sorted(self.names.items())}
         self.hidden = self.hidden or not _DYNAMIC.isdisjoint(self.names)
 
@@ -33,6 +46,12 @@ class Reads:
                 self.names.setdefault(step.argval, set()).add(_chain(steps, place + 1))
             elif step.opname in _ATTRIBUTE:
                 self.attributes.add(step.argval)
+            elif step.opname in ("STORE_ATTR", "DELETE_ATTR"):
+                (self.sets_of_first if _is_first_argument(code, steps, place - 1) else self.sets).add(step.argval)
+            elif step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
+                self.changes = True
+            elif step.opname.startswith("INPLACE_") or step.opname == "BINARY_OP" and step.argrepr.endswith("="):
+                self.changes = True
             elif step.opname == "IMPORT_NAME":
                 self.imports.add(step.argval)
             elif step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
@@ -42,6 +61,19 @@ class Reads:
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 self._add(constant, outside & frozenset(constant.co_freevars))
+
+
+def _is_first_argument(code, steps, place):
+    """Whether a step loads the first argument as the call gave it."""
+    if not code.co_argcount or not steps[place].opname.startswith("LOAD_FAST"):
+        return False
+    first, loaded = code.co_varnames[0], steps[place].argval
+    is_set = any(step.opname.startswith("STORE_FAST") and first in _names_of(step) for step in steps)
+    return (loaded[-1] if isinstance(loaded, tuple) else loaded) == first and not is_set
+
+
+def _names_of(step):
+    return step.argval if isinstance(step.argval, tuple) else (step.argval,)
 
 
 def _chain(steps, place):

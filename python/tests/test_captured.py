@@ -564,6 +564,105 @@ def test_what_a_function_sets_in_a_module_is_set_once(executor):
         assert is_same(executor(kernel, X, keeps_inside), X * (n + 1)) and is_same(MODULE.kept["v"] + 0, X * 2)
 
 
+class Counter:
+    n = 0
+    seen: typing.ClassVar = []
+    kept: typing.ClassVar = {}
+
+    def of_its_class(self, v):
+        type(self).n += 1
+        return v * self.n
+
+    def of_its_class_by_name(self, v):
+        self.__class__.n += 1
+        return v * self.n
+
+    @classmethod
+    def by_class(cls, v):
+        cls.n += 1
+        return v * cls.n
+
+    def in_its_list(self, v):
+        self.seen.append(v)
+        return v * len(self.seen)
+
+    def in_its_dict(self, v):
+        self.kept[len(self.kept)] = v * 2
+        return v * len(self.kept)
+
+    def in_its_list_by_name(self, v):
+        found = self.seen
+        found += [v]
+        return v * len(found)
+
+
+def in_a_class(v):
+    Counter.n += 1
+    return v * Counter.n
+
+
+def in_a_class_by_another_name(v):
+    kind = Counter
+    kind.n = kind.n + 1
+    kind.last = v * 2
+    return v * kind.n
+
+
+def in_a_class_by_setattr(v):
+    setattr(Counter, "n", Counter.n + 1)  # noqa: B010
+    return v * Counter.n
+
+
+def in_a_class_far_away(v):
+    def bump(kind):
+        kind.n += 1
+
+    bump(Counter)
+    return v * Counter.n
+
+
+def in_a_list_of_a_class(v):
+    Counter.seen.append(v)
+    return v * len(Counter.seen)
+
+
+COUNTS = [
+    Counter().of_its_class, Counter().of_its_class_by_name, Counter.by_class, lambda v: Counter.by_class(v),
+    Counter().in_its_list, Counter().in_its_dict, Counter().in_its_list_by_name, in_a_class, in_a_class_by_another_name,
+    in_a_class_by_setattr, in_a_class_far_away, in_a_list_of_a_class,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", COUNTS, ids=lambda f: f.__name__)
+def test_what_a_function_changes_in_a_class_it_changes_once(executor, f):
+    kernel, Counter.n = Apply(), 0
+    Counter.seen.clear()
+    Counter.kept.clear()
+    for n in (1, 2, 3):
+        assert is_same(executor(kernel, X, f), X * n)
+        assert n in (Counter.n, len(Counter.seen), len(Counter.kept))
+    for value in (*Counter.seen, *Counter.kept.values(), getattr(Counter, "last", X)):
+        assert not isinstance(value, jax.core.Tracer)
+
+
+def test_methods_that_set_attributes_of_their_object_are_compiled(executor):
+    class Local(Head):
+        names = ("a", "b")
+
+        def __init__(self, w):
+            super().__init__(w)
+            self.twice = w * 2
+
+        def __call__(self, v):
+            return v * self.twice * len(self.names)
+
+    kernel = Apply()
+    for n in (1, 2, 3):
+        before = Apply.traced
+        assert is_same(executor(kernel, X, Local(array(n))), X * 4 * n)
+    assert Apply.traced == before
+
+
 @pytest.mark.parametrize("static", [2, 2.0, "two", True, None, 1 + 2j, jnp.float32, np.float32(2), slice(1, 2)], ids=repr)
 def test_values_that_are_no_arrays_count_too(executor, static):
     kernel = Apply()

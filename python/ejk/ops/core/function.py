@@ -107,6 +107,7 @@ class Arguments:
                     seen.add_argument()
                 else:
                     seen.add_whole(leaf)
+            seen.check_effects()
         except (Opaque, RecursionError):
             self._all = [*self.given.arrays, *seen.arrays]
             return
