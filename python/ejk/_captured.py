@@ -96,7 +96,13 @@ class _Same:
         return id(self.thing)
 
     def __eq__(self, other):
-        return type(other) is _Same and self.thing is other.thing
+        return type(other) is type(self) and self.thing is other.thing
+
+
+class _Member(_Same):
+    """A member of an enum. What it holds is told with its class."""
+
+    __slots__ = ()
 
 
 class _Exact:
@@ -484,7 +490,7 @@ class Seen:
             self.add_tree(child)
 
     def add_member_of_enum(self, thing) -> None:
-        self.add_value(thing)
+        self.words += (_Word.SAME, _Member(thing))
         self._see_class(type(thing))
 
     def add_class(self, kind) -> None:
@@ -508,10 +514,21 @@ class Seen:
             if not _is_library(base.__module__) and not beside._is_again(base):
                 beside._add_members(base)
 
+    def _add_held_by(self, member) -> None:
+        """What a member of an enum holds beside a plain value."""
+        if is_plain_member(member):
+            return
+        held = {"value": member._value_, **_own_attributes(member)}
+        self._effects.containers |= {"_value_", *held}
+        self.words.append(tuple(held))
+        self.add_all(held.values())
+
     def _add_members(self, kind) -> None:
         only_functions, jitted = issubclass(kind, enum.Enum), _jitted_type()
         is_dataclass = "__dataclass_fields__" in vars(kind)
         self._effects.kinds.append(kind)
+        for member in kind.__members__.values() if only_functions else ():
+            self._add_held_by(member)
         for name, value in vars(kind).items():
             is_method = isinstance(value, types.FunctionType) and name not in _OF_CLASSES and not issubclass(kind, type)
             if isinstance(value, (staticmethod, classmethod)):
@@ -545,6 +562,7 @@ def _is_of_dataclasses(value) -> bool:
 
 
 _OF_CLASSES = ("__new__", "__init_subclass__", "__class_getitem__")  # their first argument is a class
+_OF_MEMBERS = frozenset("_value_ _name_ __objclass__ _sort_order_ _inverted_".split())
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _PLAIN = (type(None), bool, int, str, bytes, type(...), type(NotImplemented), range, types.CodeType)
 
@@ -559,7 +577,7 @@ def is_plain(value) -> bool:
     if isinstance(value, type):
         return _is_library(value.__module__)
     if isinstance(value, enum.Enum):
-        return not has_functions(kind)
+        return not has_functions(kind) and is_plain_member(value)
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, (numpy.dtype, numpy.generic))
 
@@ -572,11 +590,22 @@ def _told_apart(value):
 
 
 def has_functions(kind) -> bool:
-    """Whether a class of enums has some of its own, which may read anything."""
+    """Whether a class of enums has some of its own, or its members hold some: they may read anything."""
     own = [base for base in kind.__mro__ if not _is_library(base.__module__)]
     # The one function that every enum has is a library's.
     values = [value for base in own for value in vars(base).values() if not _is_library(getattr(value, "__module__", ""))]
-    return any(isinstance(value, (types.FunctionType, staticmethod, classmethod, property)) for value in values)
+    if any(isinstance(value, (types.FunctionType, staticmethod, classmethod, property)) for value in values):
+        return True
+    return not (_is_library(kind.__module__) or all(map(is_plain_member, kind.__members__.values())))
+
+
+def is_plain_member(member) -> bool:
+    """Whether a member of an enum is but a name for a plain value."""
+    return is_plain(member._value_) and not _own_attributes(member)
+
+
+def _own_attributes(member) -> dict:
+    return {name: value for name, value in vars(member).items() if name not in _OF_MEMBERS}
 
 
 def has_data(tree) -> bool:

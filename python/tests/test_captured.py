@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import enum
 import functools
 import gc
 import types
@@ -661,6 +662,60 @@ def test_methods_that_set_attributes_of_their_object_are_compiled(executor):
         before = Apply.traced
         assert is_same(executor(kernel, X, Local(array(n))), X * 4 * n)
     assert Apply.traced == before
+
+
+class Activation(enum.Enum):
+    GLOBAL = functools.partial(reads_global)
+    LIST = [1]
+    PLAIN = 2
+
+
+class Table(enum.Enum):
+    NUMPY = np.ones(3, np.float32)
+
+
+class Scaled(enum.Enum):
+    ONE = 1
+
+    def __init__(self, value):
+        self.scale = value
+
+
+class WithoutHash(enum.Enum):
+    ONE = 1
+    TWO = 2
+
+    def __eq__(self, other):
+        return self.value == other
+
+
+def test_what_members_of_enums_hold_is_followed(executor):
+    kernel = Apply()
+    for n in (1, 2, 3):
+        set_global(n)
+        Activation.LIST.value[0], Table.NUMPY.value[:], Scaled.ONE.scale, Activation.PLAIN.extra = n, n, n, n
+        for _ in range(2):
+            for member in Activation.LIST, Table.NUMPY:
+                assert is_same(executor(kernel, X, lambda v: v * jnp.asarray(member.value)), X * n)
+            assert is_same(executor(kernel, X, lambda v: Activation.GLOBAL.value(v)), X * n)
+            assert is_same(executor(kernel, X, lambda v: v * Scaled.ONE.scale), X * n)
+            assert is_same(executor(kernel, X, lambda v: v * Activation.PLAIN.extra), X * n)
+    for _ in range(2):
+        for member in WithoutHash:
+            assert is_same(executor(kernel, X, lambda v: v * member.value), X * member.value)
+
+
+def test_what_a_function_puts_into_a_member_of_an_enum_is_there_once(executor):
+    class Log(enum.Enum):
+        LINES = []
+
+    def notes(v):
+        Log.LINES.value.append(1)
+        return v * len(Log.LINES.value)
+
+    kernel = Apply()
+    for n in (1, 2, 3, 4):
+        assert is_same(executor(kernel, X, notes), X * n)
 
 
 @pytest.mark.parametrize("static", [2, 2.0, "two", True, None, 1 + 2j, jnp.float32, np.float32(2), slice(1, 2)], ids=repr)
