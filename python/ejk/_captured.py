@@ -106,7 +106,7 @@ class _Member(_Same):
 
 
 class _Exact:
-    """A number that is equal to no other: -0.0 is not 0.0, NaN is NaN."""
+    """A value that is equal to no other: -0.0 is not 0.0, NaN is NaN. `text` tells it apart."""
 
     __slots__ = ("text", "value")
 
@@ -307,14 +307,15 @@ class Seen:
         keys = tuple(things)
         if not all(map(is_plain, keys)):
             raise Opaque
-        self.words += (_Word.DICT, type(things), keys, tuple(map(_told_apart, keys)))
+        self.words += (_Word.DICT, type(things), _Exact(keys, tuple(map(_told_apart, keys))))
         self.add(getattr(things, "default_factory", None))
         self.add_all(things.values())
 
     def add_set(self, things) -> None:
-        if not all(map(is_plain, things)):
+        members, kind = tuple(things), type(things)
+        if not all(map(is_plain, members)) or tuple(kind(members)) != members:  # one made anew has another order
             raise Opaque
-        self.words += (_Word.SET, type(things), frozenset((_told_apart(thing), thing) for thing in things))
+        self.words += (_Word.SET, kind, _Exact(members, tuple(map(_told_apart, members))))
 
     # -- callables --
 
@@ -481,7 +482,7 @@ class Seen:
     def add_tree(self, tree) -> None:
         """The structure of a pytree, which may hold anything as data of its nodes."""
         if not has_data(tree):
-            self.add_value(tree)
+            self.words += (_Word.VALUE, type(tree), _Exact(tree, _tree_told_apart(tree)))
             return
         kind, data = tree.node_data()
         self.words += (_Word.TREE, weakref.ref(kind), len(tree.children()))
@@ -583,10 +584,21 @@ def is_plain(value) -> bool:
 
 
 def _told_apart(value):
-    """What tells plain values apart: 1, 1.0 and True are three, also inside of tuples and sets."""
-    if type(value) in (tuple, frozenset):
-        return type(value), type(value)(map(_told_apart, value))
-    return type(value), value.hex() if type(value) is float else repr(value) if type(value) is complex else value
+    """What tells plain values apart: 1, 1.0 and True are three, also inside of tuples and sets; so are 0.0 and -0.0."""
+    kind = type(value)
+    if kind in (tuple, list, frozenset):  # equal sets may be of another order
+        return kind, tuple(map(_told_apart, value))
+    if kind is float:
+        return kind, value.hex()
+    if kind in (complex, range):
+        return kind, repr(value)
+    return kind, value.tobytes() if hasattr(value, "tobytes") else value
+
+
+def _tree_told_apart(tree):
+    """The same of the structure of a pytree with plain data."""
+    node = tree.node_data()
+    return node and (node[0], _told_apart(node[1]), tuple(map(_tree_told_apart, tree.children())))
 
 
 def has_functions(kind) -> bool:
@@ -676,6 +688,7 @@ _WAYS = {
     **dict.fromkeys(_PLAIN, Seen.add_value),
     float: Seen.add_float,
     complex: Seen.add_number,
+    range: Seen.add_number,
     slice: Seen.add_slice,
     tuple: Seen.add_container,
     list: Seen.add_container,
@@ -846,7 +859,7 @@ class Maker:
         return found
 
     def _dict(self):
-        kind, keys, _ = self._next(), self._next(), self._next()
+        kind, keys = self._next(), self._next().value
         found = kind()
         self._made.append(found)
         factory = self.make()
@@ -857,8 +870,8 @@ class Maker:
         return found
 
     def _set(self):
-        kind, pairs = self._next(), self._next()
-        return kind(value for _, value in pairs)
+        kind, members = self._next(), self._next()
+        return kind(members.value)
 
     def _partial(self):
         kind, count, names = self._next(), self._next(), self._next()

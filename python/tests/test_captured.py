@@ -755,6 +755,57 @@ def test_equal_sets_and_keys_of_other_types_are_others(executor):
         assert is_same(executor(kernel, X, f), X * times)
 
 
+class Node:
+    def __init__(self, w, data):
+        self.w, self.data = w, data
+
+    def of(self, v):
+        return v * self.w * abs(self.data) * (-1 if str(self.data)[0] == "-" else 1)
+
+
+jax.tree_util.register_pytree_node(Node, lambda node: ((node.w,), node.data), lambda data, w: Node(w[0], data))
+
+
+EQUAL = {
+    "order of sets": ([{8, 0}, {0, 8}], lambda held, v: v * next(iter(held))),
+    "order of frozensets": ([frozenset([8, 0]), frozenset([0, 8])], lambda held, v: v * next(iter(held))),
+    "ranges": ([range(0, 3, 2), range(0, 4, 2)], lambda held, v: v * held.stop),
+    "keys": ([{1: 2}, {1.0: 2}, {True: 2}], lambda held, v: v.astype(int) * next(iter(held))),
+    "zeros as keys": ([{0.0: 2}, {-0.0: 2}], lambda held, v: jnp.copysign(v, next(iter(held)))),
+    "data": ([Node(2, 1), Node(2, 1.0), Node(2, True)], lambda held, v: held.of(v.astype(int))),
+    "zeros as data": ([Node(2, 0.0), Node(2, -0.0)], lambda held, v: jnp.copysign(v, held.data)),
+    "zeros of NumPy": ([Node(2, np.float32(0.0)), Node(2, np.float32(-0.0))], lambda held, v: jnp.copysign(v, held.data)),
+}
+
+
+class Held(Apply):
+    op_id = "held"
+
+    def run(self, x, held, f, *, cfg):
+        type(self).traced += 1
+        return f(held, x)
+
+
+@pytest.mark.parametrize("is_given", [True, False], ids=["given", "captured"])
+@pytest.mark.parametrize("name", EQUAL)
+def test_what_is_equal_and_yet_another_is_another(executor, name, is_given):
+    values, f = EQUAL[name]
+    for _ in range(2):
+        for held in values:
+            got = executor(Held(), X, held, f) if is_given else executor(Apply(), X, lambda v: f(held, v))
+            want = f(held, X)
+            assert got.dtype == want.dtype and got.tobytes() == want.tobytes()
+
+
+def test_data_that_is_no_number_is_compiled_once(executor):
+    kernel = Held()
+    executor(kernel, X, Node(array(1), float("nan")), lambda held, v: v * held.w)
+    before = Held.traced
+    for n in (1, 2, 3):
+        executor(kernel, X, Node(array(n), float("nan")), lambda held, v: v * held.w)
+    assert Held.traced - before == 1  # a function of another place
+
+
 def test_methods_that_are_put_in_place_of_others_are_seen(executor):
     kernel = Apply()
 
