@@ -548,7 +548,7 @@ class Seen:
                 self.add_function(value, is_method)
             elif isinstance(value, jitted):
                 raise Opaque  # JAX keeps the object whose method it is
-            elif not (only_functions or name.startswith("__") or name == "_abc_impl" or isinstance(value, _SLOTS)):
+            elif not (only_functions or _is_of_python(name) or isinstance(value, _SLOTS)):
                 self.words.append(name)
                 if not is_plain(value):
                     self._effects.containers.add(name)
@@ -559,11 +559,22 @@ def _is_of_dataclasses(value) -> bool:
     """Whether a special method of a dataclass is one that was made for it: those read its fields alone."""
     if not isinstance(value, types.FunctionType):
         return False
-    return value.__code__.co_filename == "<string>" or value.__globals__.get("__name__") == "dataclasses"
+    return "__create_fn__" in value.__code__.co_qualname or value.__globals__.get("__name__") == "dataclasses"
+
+
+def _is_of_python(name) -> bool:
+    """Whether an attribute of a class is one that Python or pydantic keeps there for itself."""
+    return name in _OF_PYTHON or name.startswith("__pydantic_")
 
 
 _OF_CLASSES = ("__new__", "__init_subclass__", "__class_getitem__")  # their first argument is a class
 _OF_MEMBERS = frozenset("_value_ _name_ __objclass__ _sort_order_ _inverted_".split())
+_OF_PYTHON = frozenset(
+    "__abstractmethods__ __annotate__ __annotate_func__ __annotations__ __annotations_cache__ __class_vars__ "
+    "__dataclass_fields__ __dataclass_params__ __dict__ __doc__ __final__ __firstlineno__ __match_args__ __module__ "
+    "__non_callable_proto_members__ __orig_bases__ __parameters__ __private_attributes__ __protocol_attrs__ "
+    "__qualname__ __signature__ __slotnames__ __slots__ __static_attributes__ __type_params__ __weakref__ _abc_impl".split()
+)
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _PLAIN = (type(None), bool, int, str, bytes, type(...), type(NotImplemented), range, types.CodeType)
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import run_program
 from ejk.ops import (
     AutotunePolicy,
     ConfigCache,
@@ -804,6 +805,51 @@ def test_data_that_is_no_number_is_compiled_once(executor):
     for n in (1, 2, 3):
         executor(kernel, X, Node(array(n), float("nan")), lambda held, v: v * held.w)
     assert Held.traced - before == 1  # a function of another place
+
+
+class CallsAPartial:
+    __call__ = functools.partial(reads_global)
+
+
+class Dunder:
+    __scale__ = 1
+
+    def __call__(self, v):
+        return v * self.__scale__
+
+
+def test_attributes_of_classes_with_any_name_are_followed(executor):
+    kernel = Apply()
+    for n in (1, 2, 3):
+        set_global(n)
+        Dunder.__scale__ = n
+        for head in (CallsAPartial(), Dunder()):
+            assert is_same(executor(kernel, X, head), X * n)
+
+
+def test_methods_of_dataclasses_are_followed_in_a_program_without_a_file():
+    run_program("""
+        import dataclasses, jax.numpy as jnp
+        from ejk.ops import AutotunePolicy, ConfigCache, ConfigSelectorChain, Executor, Kernel
+
+        class Apply(Kernel):
+            op_id = "apply"
+            def run(self, x, f, *, cfg):
+                return f(x)
+            def heuristic_cfg(self, inv):
+                return 1
+
+        @dataclasses.dataclass
+        class Head:
+            n: int = 1
+            def __call__(self, v):
+                return v * scale
+
+        policy = AutotunePolicy(allow_autotune=False, cache_miss_fallback="heuristics")
+        executor = Executor(ConfigSelectorChain(ConfigCache(), policy=policy))
+        for scale in (1, 2, 3):
+            assert executor(Apply("apply"), jnp.ones(3), Head())[0] == scale
+    """)
 
 
 def test_methods_that_are_put_in_place_of_others_are_seen(executor):
