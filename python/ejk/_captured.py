@@ -19,7 +19,9 @@ import dataclasses
 import enum
 import functools
 import logging
+import os
 import sys
+import sysconfig
 import types
 import weakref
 
@@ -36,6 +38,9 @@ _LIBRARIES = frozenset(sys.stdlib_module_names) | frozenset(
 _CHANGING = frozenset(
     "contextvars ctypes datetime gc importlib inspect os random secrets socket subprocess sys threading time uuid".split()
 )
+
+
+_STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 
 
 class Opaque(Exception):
@@ -125,7 +130,20 @@ class _Copy(types.ModuleType):
 
 
 def _is_library(module_name) -> bool:
-    return isinstance(module_name, str) and _package_of(module_name) in _LIBRARIES
+    if not isinstance(module_name, str):
+        return False
+    package = _package_of(module_name)
+    return package in _LIBRARIES and not _is_of_the_program(package, sys.modules.get(package))
+
+
+@functools.lru_cache(1024)
+def _is_of_the_program(package, module) -> bool:
+    """Whether a module with the name of a library lies elsewhere: beside a program, in place of the library."""
+    file = getattr(module, "__file__", None)
+    if file is None or package == "ejk":
+        return False
+    folder = os.path.realpath(os.path.dirname(file)) + os.sep
+    return not (folder.startswith(_STANDARD) or "-packages" + os.sep in folder)
 
 
 @functools.lru_cache(1024)

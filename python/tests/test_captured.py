@@ -6,6 +6,8 @@ import dataclasses
 import enum
 import functools
 import gc
+import importlib
+import sys
 import types
 import typing
 import weakref
@@ -850,6 +852,18 @@ def test_methods_of_dataclasses_are_followed_in_a_program_without_a_file():
         for scale in (1, 2, 3):
             assert executor(Apply("apply"), jnp.ones(3), Head())[0] == scale
     """)
+
+
+def test_a_module_of_the_program_with_the_name_of_a_library_is_followed(executor, tmp_path, monkeypatch):
+    (tmp_path / "imghdr.py").write_text("scale = 1\ndef times(v):\n    return v * scale\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "imghdr", raising=False)
+    module, kernel = importlib.import_module("imghdr"), Apply()
+    for n in (1, 2, 3):
+        module.scale = n
+        assert is_same(executor(kernel, X, module.times), X * n)
+        assert is_same(executor(kernel, X, lambda v, times=module.times: times(v)), X * n)
+    monkeypatch.delitem(sys.modules, "imghdr")
 
 
 def test_methods_that_are_put_in_place_of_others_are_seen(executor):
