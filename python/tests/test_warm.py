@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from ejk.ops import AutotunePolicy, ConfigSelectorChain, Executor, Kernel
+from ejk.ops import AutotunePolicy, ConfigSelectorChain, Executor, Kernel, pmap_with_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -333,3 +333,216 @@ def test_a_config_of_the_callers_own_is_for_that_call_alone(executor):
         assert (executor(Configured(), X, cfg=Config(5)) == X + told(5)).all()
         assert (executor(Configured(), X) == X + told(0)).all()
         assert executor.choose_config(Configured(), X) == Config(0)
+
+
+# ---- what kernels hold ---------------------------------------------------------------------------
+
+W = jnp.ones(4)
+
+
+def reads_a_global(x):
+    return x * W
+
+
+class Reader:
+    def __init__(self):
+        self.w = jnp.ones(4)
+
+    def __call__(self, x):
+        return x * self.w
+
+
+class Holding(Tell):
+    op_id = "warm.holding"
+
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+
+    def run(self, x, *, cfg):
+        return self.f(x)
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["made_anew", "kept"])
+def test_a_function_that_a_kernel_holds_reads_what_a_global_is_now(kept, executor, monkeypatch):
+    kernel = Holding(reads_a_global)
+    for number in (1, 2, 3, 1):
+        monkeypatch.setitem(globals(), "W", jnp.full(4, float(number)))
+        for _ in range(3):
+            assert (executor(kernel if kept else Holding(reads_a_global), X) == X * number).all()
+            assert (jax.jit(lambda x: executor(kernel, x))(X) == X * number).all()
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["made_anew", "kept"])
+@pytest.mark.parametrize("of", [lambda h: h, lambda h: (h,), lambda h: {"h": [h]}], ids=["itself", "tuple", "dict"])
+def test_an_object_that_a_kernel_holds_is_what_it_is_now(kept, of, executor):
+    class Deep(Holding):
+        def run(self, x, *, cfg):
+            held = self.f
+            while not callable(held):
+                held = held["h"] if isinstance(held, dict) else held[0]
+            return held(x)
+
+    reader = Reader()
+    kernel = Deep(of(reader))
+    for number in (1, 2, 3, 1):
+        reader.w = jnp.full(4, float(number))
+        for _ in range(3):
+            assert (executor(kernel if kept else Deep(of(reader)), X) == X * number).all()
+
+
+def test_weights_that_are_changed_in_place_are_noticed(executor):
+    weights, numbers = np.ones(4, np.float32), [1.0] * 4
+    kernels = Weighted(weights), Weighted(numbers)
+    for number in (1.0, 2.0, 3.0, 1.0):
+        weights[:], numbers[:] = number, [number] * 4
+        for _ in range(3):
+            for kernel in kernels:
+                assert (executor(kernel, X) == X * number).all()
+
+
+class OfTheClass(Tell):
+    op_id, scale, table = "warm.of_the_class", 1, None
+
+    def run(self, x, *, cfg):
+        return x * (self.scale if self.table is None else self.table["scale"])
+
+
+def test_an_attribute_of_the_class_that_is_set_later_is_noticed(executor, warm_only, monkeypatch):
+    kernel, table = OfTheClass(), {"scale": 1}
+    for number in (1, 2, 1.5, 2):
+        monkeypatch.setattr(OfTheClass, "scale", number)
+        for _ in range(2):
+            assert (executor(kernel, X) == X * number).all()
+            assert (executor(OfTheClass(), X) == X * number).all()
+    monkeypatch.setattr(OfTheClass, "table", table)
+    for number in (1, 2, 3):
+        table["scale"] = number
+        for _ in range(3):
+            assert (executor(kernel, X) == X * number).all()
+    monkeypatch.setattr(OfTheClass, "table", None)
+    warm_only()
+    assert (executor(kernel, X) == X * 2).all()
+
+
+def test_an_attribute_that_is_set_past_the_kernel_is_noticed(executor):
+    kernel = Scale(1)
+    for number in (1, 2, 1.0, 2):
+        kernel.__dict__["values"] = (number,)
+        for _ in range(2):
+            assert (executor(kernel, X) == X + told((number,))).all()
+
+
+def test_a_kernel_that_changes_is_not_taken_for_what_it_was(executor):
+    traced = jax.jit(lambda x, kernel: executor(kernel, x), static_argnums=1)
+    first = Scale(1)
+    assert (traced(X, first) == X + told((1,))).all()
+    first.values = (2,)
+    assert (traced(X, Scale(1)) == X + told((1,))).all()
+    assert (traced(X, Scale(2)) == X + told((2,))).all()
+
+
+def test_pmap_sees_what_a_kernel_holds_now(executor):
+    kernel = Weighted(1.0)
+    parallel = pmap_with_config(executor, kernel)
+    reader = Reader()
+    holding = pmap_with_config(executor, Holding(reader))
+    for number in (1.0, 2.0, 3.0):
+        kernel.weights, reader.w = number, jnp.full(4, number)
+        assert (parallel(X[None]) == X * number).all()
+        assert (holding(X[None]) == X * number).all()
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    name: str
+
+    def with_note(self, note):
+        object.__setattr__(self, "note", note)
+        return self
+
+
+ALIKE = [
+    (lambda v: float(np.signbit(v)), np.float32(0.0), np.float32(-0.0)),
+    (lambda v: float(np.signbit(v)), np.float64(0.0), np.float64(-0.0)),
+    (lambda v: float(np.signbit(v.imag)), complex(0, 0.0), complex(0, -0.0)),
+    (lambda v: float(next(iter(v))), frozenset([8, 0]), frozenset([0, 8])),
+    (lambda v: float(v.stop), range(0, 3, 2), range(0, 4, 2)),
+    (lambda v: float(v[0].stop), (range(0, 3, 2),), (range(0, 4, 2),)),
+    (lambda v: float(v.note), Part("a").with_note(1), Part("a").with_note(2)),
+]
+
+
+class Read(Tell):
+    op_id = "warm.read"
+
+    def __init__(self, read, value):
+        super().__init__()
+        self.read_, self.value = ALIKE.index(read), value
+
+    def run(self, x, *, cfg):
+        return x + ALIKE[self.read_][0](self.value)
+
+
+@pytest.mark.parametrize("case", ALIKE, ids=lambda case: type(case[1]).__name__)
+def test_values_that_compare_equal_are_told_apart_in_a_kernel(case, executor):
+    for value in (*case[1:], *case[1:]):
+        assert (executor(Read(case, value), X) == X + case[0](value)).all()
+
+
+# ---- what configs hold ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Acting:
+    act: object
+
+
+class ByConfig(Tell):
+    op_id = "warm.by_config"
+
+    def run(self, x, *, cfg):
+        return cfg.act(x) if callable(cfg.act) else x * jnp.asarray(cfg.act)
+
+
+class Chosen(ByConfig):
+    op_id = "warm.chosen"
+
+    def heuristic_cfg(self, inv):
+        return Acting(reads_a_global)
+
+
+def test_a_function_that_a_config_holds_reads_what_a_global_is_now(executor, monkeypatch):
+    kernel, config, chosen = ByConfig(), Acting(reads_a_global), Chosen()
+    for number in (1, 2, 3, 1):
+        monkeypatch.setitem(globals(), "W", jnp.full(4, float(number)))
+        for _ in range(3):
+            assert (executor(kernel, X, cfg=config) == X * number).all()
+            assert (executor(kernel, X, cfg=Acting(reads_a_global)) == X * number).all()
+            assert (executor(chosen, X) == X * number).all()
+
+
+@pytest.mark.parametrize("in_what", [lambda a: a, lambda a: (a,), lambda a: [a]], ids=["itself", "tuple", "list"])
+def test_arrays_that_a_config_holds_are_what_they_are_now(in_what, executor):
+    weights = np.ones(4, np.float32)
+    kernel, config = ByConfig(), Acting(in_what(weights))
+    for number in (1.0, 2.0, 3.0, 1.0):
+        weights[:] = number
+        for _ in range(3):
+            assert (executor(kernel, X, cfg=config) == X * number).all()
+            assert (executor(kernel, X, cfg=Acting(jnp.full(4, number))) == X * number).all()
+
+
+def test_configs_of_two_classes_of_one_name_are_told_apart(executor):
+    def of_a_class(number):
+        @dataclasses.dataclass(frozen=True)
+        class Local:
+            block: int = 1
+            act = number
+
+        return Local()
+
+    kernel = ByConfig()
+    for _ in range(2):
+        for number in (1, 2, 3):
+            assert (executor(kernel, X, cfg=of_a_class(number)) == X * number).all()

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ejk import _jax
+from ejk._captured import Opaque
 from ejk.ops.core.function import Arguments
 from ejk.ops.core.kernel import Kernel
 from ejk.ops.execution.executor import default_executor
+from ejk.ops.execution.held import held_by_config, held_by_kernel
 
 
 def vmap_with_config(executor: Any, kernel: Any = None, in_axes: Any = 0) -> Callable[..., Any]:
@@ -55,22 +57,31 @@ def pmap_with_config(
         def one(*element):
             return executor(kernel, *element, cfg=cfg, **kwargs)
 
-        return _pmapped(jax, mapped, one, axes, axis_name, cfg, kwargs)(*args)
+        return _pmapped(jax, mapped, one, kernel, axes, axis_name, cfg, kwargs)(*args)
 
     return parallel
 
 
-def _pmapped(jax, mapped, function, axes, axis_name, cfg, kwargs):
-    """One jax.pmap for each config: it compiles a new function object anew. What objects hold may change, so with
-    such it does."""
-    from ejk import _configs, _core
-
-    if Arguments((), kwargs).holds_objects() or any(map(_has_arrays, kwargs.values())):
+def _pmapped(jax, mapped, function, kernel, axes, axis_name, cfg, kwargs):
+    """One jax.pmap for each config and state of the kernel: it compiles a new function object anew. What objects hold
+    may change, so with such it does."""
+    key = None
+    if not Arguments((), kwargs).holds_objects() and not any(map(_has_arrays, kwargs.values())):
+        key = _key_of_data(kernel, cfg, kwargs, axes)
+    if key is None:
         return jax.pmap(function, in_axes=axes, axis_name=axis_name)
-    key = _core.stable_json([_configs.encode(cfg), _configs.encode(kwargs), repr(axes)])
     if key not in mapped:
         mapped[key] = jax.pmap(function, in_axes=axes, axis_name=axis_name)
     return mapped[key]
+
+
+def _key_of_data(kernel, cfg, kwargs, axes):
+    """None if one of them is more than data."""
+    try:
+        held = [held_by_kernel(kernel), held_by_config(cfg), held_by_config(kwargs)]
+    except Opaque:
+        return None
+    return (*(each.key for each in held), repr(axes)) if all(each.is_data for each in held) else None
 
 
 def _told_apart(name, executor, kernel):

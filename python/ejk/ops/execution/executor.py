@@ -4,20 +4,23 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from ejk import _configs, _core, _jax, _scopes
+from ejk._captured import Opaque
 from ejk.ops.config.selection import ConfigSelectorChain
 from ejk.ops.core.function import Arguments, arguments_of, function_of, name_for_profilers
 from ejk.ops.core.kernel import Invocation, Kernel, describe, op_of
 from ejk.ops.core.mesh import over_mesh_of
 from ejk.ops.core.types import AnyCfg, AnyOut, Cfg, Out
+from ejk.ops.execution.held import Held, held_by_config, held_by_kernel
 from ejk.ops.execution.jitted import Jitted, Targets
 from ejk.ops.execution.options import Options, check_mesh
-from ejk.ops.execution.warm import learn, state_of
+from ejk.ops.execution.warm import learn
 from ejk.ops.utils.fingerprint import get_device_platform
 
 
@@ -121,7 +124,6 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
 
     def _call(self, kernel, *args, **named):
         given = (kernel, *args)
-        is_known = "_ejk_compiled" in getattr(kernel, "__dict__", ())  # else it may be made for this call alone
         inv = self._invocation(kernel, args, named)
         check_mesh(inv)
         # Before the choice: what changes meanwhile makes it void.
@@ -139,7 +141,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
             for array in arguments.arrays:
                 self._know(type(array))
             learn(self, kernel, inv.override_cfg, (*args, *named.values()), arguments.form)
-            self._publish(given, named, arguments.arrays, warm(), generation, epoch, is_known)
+            self._publish(given, named, arguments.arrays, warm(), generation, epoch, by_identity=False)
         return result
 
     def _invocation(self, kernel, args, named):
@@ -174,7 +176,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
             result = _named_in_forward_mode(kernel, traced, arguments.given.arrays)
             if arguments.holds_objects() or any(type(a).__name__ == "JVPTracer" for a in arguments.arrays):
                 return result, None
-            return result, lambda: self._traced_when_warm(kernel, arguments, config, inv)
+            return result, _of_a_copy(kernel, lambda same: self._traced_when_warm(same, arguments, config, inv))
 
         def as_it_is():  # a label would make JAX compile every step of it anew
             return self._function(kernel, arguments.given, config, inv, None, arguments.with_jax)(*arguments.given.arrays)
@@ -188,13 +190,25 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
             function = self._function(kernel, arguments.form.with_inputs(inputs), config, inv, label)
             return Jitted(_jax.loaded(), function, name_for_profilers(kernel), holds_objects)
 
-        variants = kernel_targets(kernel).variants((label is None, *self._key(arguments, config, inv)))
+        try:
+            held, of_config = held_by_kernel(kernel), held_by_config(config)
+        except Opaque:
+            return as_it_is(), None
+        targets = targets_of(kernel, held)
+        if targets is None:
+            return as_it_is(), None
+        variants = targets.variants((label is None, *self._key(arguments, of_config.key, inv)))
         result, function = variants.run(arguments, make, as_it_is)
+        if not (held.is_constant and of_config.is_data):
+            return result, None
         if function is None or holds_objects and (function.runs_as_it_is or not arguments.are_followed_when_warm()):
             return result, None
         if not function.runs_as_it_is:
             return result, function.warm
-        return result, lambda: self._function(kernel, arguments.given.without_arrays(), config, inv, None)
+        if held != held_by_kernel(kernel):  # it changes itself when it runs
+            return result, None
+        given = arguments.given.without_arrays()
+        return result, _of_a_copy(kernel, lambda same: self._function(same, given, config, inv, None))
 
     def _function(self, kernel, form, config, inv, label, with_jax=True):
         platform, mesh = get_device_platform(), over_mesh_of(inv)
@@ -204,7 +218,6 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         """What tells the functions of a kernel apart, but for floats. Not the label: it may say what an object's own
         text says, the numbers in its arrays."""
         shapes = tuple(a.aval if _jax.is_array(a) else (a.shape, a.dtype) for a in arguments.arrays)
-        config = _core.stable_json(_configs.encode(config))
         return arguments.form.words, shapes, config, get_device_platform(), inv.method, _hashable(over_mesh_of(inv))
 
     def _label(self, kernel, inv, config):
@@ -228,6 +241,15 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         return lambda *arrays: with_label[_stamp_from_environment()](*arrays)
 
 
+def _of_a_copy(kernel, make):
+    """What makes a function of a kernel as it is now, for whichever kernel is the same then; None if there is none."""
+    try:
+        same = copy.copy(kernel)
+    except Exception:  # of any kind: its class may have a copy of its own
+        return None
+    return lambda: make(same)
+
+
 def _named_in_forward_mode(kernel, function, arrays):
     try:
         return function(*arrays)
@@ -244,22 +266,24 @@ _shared = {}
 _shared_lock = threading.Lock()
 
 
-def kernel_targets(kernel) -> Targets:
-    found = getattr(kernel, "__dict__", {}).get("_ejk_compiled")
-    if found is not None:
-        return found
-    try:
-        key = (type(kernel), state_of(kernel))
-        hash(key)
+def targets_of(kernel, held: Held) -> Targets | None:
+    """The compiled functions of kernels that hold the same; None the first time, if what they hold may change: it may
+    be something else in every call."""
+    known = getattr(kernel, "__dict__", {}).get("_ejk_compiled")
+    if known is not None and known[0] == held.key:
+        return known[1]
+    found = Targets()
+    is_new = not held.is_constant
+    if not held.has_arrays:
+        key = (type(kernel), held.key)
         with _shared_lock:
             if len(_shared) > 1024:
                 _shared.clear()
-            found = _shared.setdefault(key, Targets())
-    except TypeError:  # it has more to it than attributes, or some that cannot be compared
-        found = Targets()
+            is_new = is_new and key not in _shared
+            found = _shared.setdefault(key, found)
     if isinstance(kernel, Kernel):
-        object.__setattr__(kernel, "_ejk_compiled", found)
-    return found
+        object.__setattr__(kernel, "_ejk_compiled", (held.key, found))
+    return None if is_new else found
 
 
 def _hashable(mesh):
