@@ -113,6 +113,27 @@ def test_a_call_runs_over_the_mesh_in_every_trace(untuned, over, kernel):
     np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: call(x).sum()))(X), jnp.ones_like(X))
 
 
+class OfTree(Kernel[Config, jax.Array]):
+    op_id = "meshed.of_tree"
+
+    def run(self, tree, *, cfg):
+        return {"b": tree["a"] * jax.lax.axis_size("x")}
+
+    def heuristic_cfg(self, inv):
+        return Config(2)
+
+
+def test_specs_that_are_dicts_do_not_hide_the_devices(untuned, over):
+    devices = np.array(jax.devices()[:4])
+    specs = dict(method="shard_map", in_specs=({"a": P("x")},), out_specs={"b": P("x")})
+    for _ in range(2):
+        for chosen in (devices[:2], devices[2:]):
+            mesh = jax.sharding.Mesh(chosen, ("x",))
+            out = untuned(OfTree(), {"a": X[:, 0]}, mesh=mesh, **specs)["b"]
+            assert out.sharding.device_set == set(chosen)
+            np.testing.assert_array_equal(out, X[:, 0] * len(chosen))
+
+
 def test_the_third_result_of_a_way_over_the_mesh_is_called_with_what_came_out(untuned, over):
     got = untuned(WithCallback(), X, _cfg=Config(7), **over)
     np.testing.assert_array_equal(got["sum"], X.sum(0))

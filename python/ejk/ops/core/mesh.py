@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ejk import _jax
 from ejk.ops.core.kernel import _overrides, op_of
 
 
@@ -15,6 +16,16 @@ class OverMesh(NamedTuple):
     in_specs: Any
     out_specs: Any
     check_vma: bool
+
+    def key(self) -> tuple:
+        """What tells it from another. Specs may be trees with dicts and lists in them, which have no hash themselves."""
+        jax = _jax.required()
+
+        def is_spec(part):
+            return isinstance(part, jax.sharding.PartitionSpec)
+
+        specs, tree = jax.tree_util.tree_flatten((self.in_specs, self.out_specs), is_leaf=is_spec)
+        return self.mesh, tuple(specs), tree, self.check_vma
 
     def run(self, kernel, on_a_shard, args, cfg, kwargs):
         """The call: through the kernel's own `create_shard_map_wrapper`, else `on_a_shard` of each shard.

@@ -218,7 +218,9 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         """What tells the functions of a kernel apart, but for floats. Not the label: it may say what an object's own
         text says, the numbers in its arrays."""
         shapes = tuple(a.aval if _jax.is_array(a) else (a.shape, a.dtype) for a in arguments.arrays)
-        return arguments.form.words, shapes, config, get_device_platform(), inv.method, _hashable(over_mesh_of(inv))
+        over = over_mesh_of(inv)
+        mesh = over.key() if over is not None else None
+        return arguments.form.words, shapes, config, get_device_platform(), inv.method, mesh
 
     def _label(self, kernel, inv, config):
         return self._label_as(_stamp_from_environment(), kernel, inv, config) if inv.stamp else None
@@ -284,14 +286,6 @@ def targets_of(kernel, held: Held) -> Targets | None:
     if isinstance(kernel, Kernel):
         object.__setattr__(kernel, "_ejk_compiled", (held.key, found))
     return None if is_new else found
-
-
-def _hashable(mesh):
-    try:
-        hash(mesh)
-    except TypeError:
-        return repr(mesh)
-    return mesh
 
 
 def _prepared(kernel, args, kwargs):
