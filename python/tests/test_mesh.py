@@ -175,6 +175,64 @@ def test_a_call_over_no_mesh_is_an_error(untuned, over, missing):
     assert untuned.choose_config(Meshed(), X, **over) == Config(2)
 
 
+class Plain(Kernel[Config, jax.Array]):
+    op_id = "meshed.plain"
+
+    def run(self, x, *, cfg, **named):
+        assert not named
+        return x * 2
+
+    def heuristic_cfg(self, inv):
+        return Config(2)
+
+
+class NamesMesh(Plain):
+    """Takes a mesh for itself."""
+
+    op_id = "meshed.names_mesh"
+
+    def run(self, x, *, cfg, mesh=None):
+        return x * (2 if mesh is None else mesh.size)
+
+
+class InRing(Plain):
+    op_id = "meshed.in_ring"
+
+    def run_ring(self, x, *, cfg):
+        return x * 3
+
+
+@pytest.mark.parametrize("method", ["bogus", "shardmap", "", 3], ids=repr)
+def test_a_context_that_nobody_knows_is_an_error(untuned, method):
+    for call in (untuned, untuned.compile):
+        with pytest.raises(ValueError, match=rf"\[meshed.plain\] got method={method!r}; expected"):
+            call(Plain(), X, method=method)
+
+
+def test_contexts_that_are_known_run(untuned):
+    np.testing.assert_array_equal(untuned(Plain(), X, method="pmap"), X * 2)
+    np.testing.assert_array_equal(untuned(InRing(), X, method="ring"), X * 3)
+
+
+@pytest.mark.parametrize("given", [("mesh",), ("in_specs",), ("out_specs",), ("mesh", "in_specs", "out_specs")], ids=str)
+@pytest.mark.parametrize("method", [None, "pmap"])
+def test_a_mesh_without_shard_map_is_an_error(untuned, over, given, method):
+    named = {name: over[name] for name in given}
+    for call in (untuned, untuned.compile):
+        with pytest.raises(ValueError, match=rf"\[meshed.plain\] got {', '.join(given)} with method={method!r}; expected"):
+            call(Plain(), X, method=method, **named)
+
+
+def test_a_mesh_that_run_takes_itself_is_passed_on(untuned, over):
+    for _ in range(2):
+        np.testing.assert_array_equal(untuned(NamesMesh(), X, mesh=over["mesh"]), X * 4)
+        np.testing.assert_array_equal(untuned(NamesMesh(), X, mesh=None), X * 2)
+    compiled = untuned.compile(NamesMesh(), X, mesh=over["mesh"])
+    np.testing.assert_array_equal(compiled(X), X * 4)
+    with pytest.raises(ValueError, match=r"\[meshed.names_mesh\] got in_specs with method=None"):
+        untuned(NamesMesh(), X, mesh=over["mesh"], in_specs=P())
+
+
 # ---- tuning -------------------------------------------------------------------------------------
 
 
