@@ -7,21 +7,26 @@ data from anyone: its names stand for what this process has used for the same ke
 else.
 """
 
+import collections
 import dataclasses
 import enum
+import functools
 import itertools
 import os
 import secrets
 import sys
+import threading
 import types
 import typing
+import weakref
 
 from ejk._known import NotKnown, field_names, hints_of, is_built, is_pydantic, known_of, name_of, nobody
 
 _DEEPEST = 50
 _process = secrets.token_hex(8)
-_opaque = {}  # id of an object without a written form -> (its name in this process, the object)
-_opaque_count = itertools.count()
+_opaque = {}  # id of an object without a written form -> (its name in this process, a reference to the object)
+_opaque_kept = collections.deque(maxlen=256)  # ids of those that have no weak references: they stay for a while
+_opaque_count, _opaque_lock = itertools.count(), threading.RLock()  # a reference may be cleared while it is held
 
 # Types of elements are data, whoever names them.
 _DTYPES = frozenset(
@@ -142,10 +147,29 @@ def _is_what_it_says(obj, module, path) -> bool:
 
 
 def _opaque_name(obj) -> str:
-    if id(obj) not in _opaque:
-        name = f"{type(obj).__name__} {next(_opaque_count)} of process {_process}.{os.getpid()}"
-        _opaque[id(obj)] = name, obj
-    return _opaque[id(obj)][0]
+    with _opaque_lock:
+        name, reference = _opaque.get(id(obj), (None, None))
+        if reference is None or reference() is not obj:
+            name = f"{type(obj).__name__} {next(_opaque_count)} of process {_process}.{os.getpid()}"
+            _opaque[id(obj)] = name, _reference(obj)
+        return name
+
+
+def _reference(obj):
+    """While it is there, no other object has this id, or it says that its own is gone."""
+    number = id(obj)
+    try:
+        return weakref.ref(obj, functools.partial(_forget, number))
+    except TypeError:
+        if len(_opaque_kept) == _opaque_kept.maxlen:
+            _opaque.pop(_opaque_kept[0], None)
+        _opaque_kept.append(number)
+        return lambda: obj
+
+
+def _forget(number, reference) -> None:
+    if _opaque.get(number, (None, None))[1] is reference:
+        del _opaque[number]
 
 
 # ---- reading ------------------------------------------------------------------------------------

@@ -12,11 +12,33 @@ import types
 import typing
 import weakref
 
+_MOST_KEPT = 256
 _of = {}  # op, or class of a kernel by its name -> Known
 
 
 class NotKnown(ValueError):
     """A text names something that this process has not used for the kernel."""
+
+
+class _Opaque:
+    """Objects without a written form, by name. Whoever has such a config keeps them; of those that have no weak
+    references the newest stay."""
+
+    def __init__(self):
+        self._weak, self._kept = weakref.WeakValueDictionary(), {}
+
+    def add(self, name: str, obj) -> None:
+        try:
+            self._weak[name] = obj
+        except TypeError:
+            self._kept[name] = obj
+            if len(self._kept) > _MOST_KEPT:
+                self._kept.pop(next(iter(self._kept)), None)
+
+    def named(self, name: str):
+        """KeyError if there is none."""
+        found = self._weak.get(name)
+        return found if found is not None else self._kept[name]
 
 
 class Known:
@@ -26,6 +48,7 @@ class Known:
         self._types = weakref.WeakValueDictionary()
         self._more_fields = {}  # of models of pydantic that take any: those that were used
         self._objects = {}  # (tag, name) -> object
+        self._opaque = _Opaque()
 
     def add_type(self, cls, more_fields=()) -> str:
         """What it is called."""
@@ -36,7 +59,10 @@ class Known:
         return name
 
     def add_object(self, tag: str, name: str, obj) -> None:
-        self._objects[tag, name] = obj
+        if tag == "$opaque":
+            self._opaque.add(name, obj)
+        else:
+            self._objects[tag, name] = obj
 
     def declare(self, hint) -> None:
         """What an annotation names, and the annotations of its fields. Types that are no configs are left out."""
@@ -57,7 +83,7 @@ class Known:
 
     def object_named(self, tag: str, name):
         try:
-            return self._objects[tag, name]
+            return self._opaque.named(name) if tag == "$opaque" else self._objects[tag, name]
         except (KeyError, TypeError):
             raise NotKnown(f"{_quoted(name)} is not known in this process as something of this kernel's") from None
 

@@ -4,10 +4,12 @@
 import collections
 import dataclasses
 import enum
+import gc
 import json
 import os
 import pathlib
 import types
+import weakref
 from typing import Optional
 
 import jax.numpy as jnp
@@ -325,3 +327,25 @@ def test_json_of_configs():
     assert stable_json(config) == stable_json(Config(32, Inner((1,), Kind.fast)))
     with pytest.raises(ValueError, match="unknown field"):
         from_json('{"nothing": 1}', Config)
+
+
+def test_objects_of_configs_that_are_gone_are_not_kept():
+    class Weak:
+        pass
+
+    class NoWeak:
+        __slots__ = ("part",)
+
+    class Part:
+        pass
+
+    parts = []
+    for number in range(2000):
+        part, held = Part(), Weak() if number % 2 else NoWeak()
+        held.part = part
+        parts.append(weakref.ref(part))
+        ConfigCache().put("d", "configs.gone@v0", str(number), {"held": held})
+    del part, held
+    gc.collect()
+    assert sum(part() is not None for part in parts[1::2]) == 0
+    assert sum(part() is not None for part in parts) < 300

@@ -3,6 +3,9 @@
 
 import dataclasses
 import enum
+import functools
+import gc
+import weakref
 import zlib
 
 import jax
@@ -546,3 +549,46 @@ def test_configs_of_two_classes_of_one_name_are_told_apart(executor):
     for _ in range(2):
         for number in (1, 2, 3):
             assert (executor(kernel, X, cfg=of_a_class(number)) == X * number).all()
+
+
+# ---- what stays ----------------------------------------------------------------------------------
+
+
+class Head:
+    def __init__(self, number):
+        self.w = np.full(4, number, np.float32)
+
+    def __call__(self, x):
+        return x * self.w
+
+
+def head_of_a_closure(number):
+    weights = jnp.full(4, float(number))
+    return lambda x: x * weights
+
+
+HEADS = [Head, head_of_a_closure, lambda number: functools.partial(Head(number))]
+
+
+@pytest.mark.parametrize("make", HEADS, ids=["object", "closure", "partial"])
+@pytest.mark.parametrize("holder", ["kernel", "config"])
+def test_what_kernels_and_configs_made_for_one_call_hold_goes_with_them(make, holder, executor):
+    class Part:
+        """Something that is seen to go."""
+
+    gone = []
+    for number in range(10):
+        head, part = make(number), Part()
+        gone.append(weakref.ref(part))
+        if holder == "kernel":
+            kernel = Holding(head if number % 2 else (lambda x, head=head: head(x)))
+            kernel.part = part
+            config = None
+        else:
+            kernel, config = ByConfig(), Acting((part, head))
+            kernel.run = lambda x, *, cfg: x
+        executor(kernel, X, cfg=config)
+        executor(kernel, X, cfg=config)
+    del head, part, kernel, config
+    gc.collect()
+    assert sum(reference() is not None for reference in gone) == 0
