@@ -10,8 +10,12 @@ import functools
 import hashlib
 import re
 import sys
+import threading
 import types
 
+from ejk import _core
+
+_LEVELS_ABOVE = 20  # that arguments may have above a callable
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -22,7 +26,40 @@ def is_scalar(obj) -> bool:
 
 
 def simpler(obj):
-    """`obj` as plain data, at least at the top."""
+    """`obj` as plain data, at least at the top. Of a callable or an object that does not let itself be looked at, or has
+    no end, what it is of."""
+    try:
+        found = _simpler(obj)
+        if callable(obj) and not isinstance(obj, type):
+            _check_that_it_ends(found)
+    except Exception:  # of any kind: it comes from the object's own code
+        return _kind(obj)
+    return found
+
+
+_checking = threading.local()
+
+
+def _check_that_it_ends(found) -> None:
+    """ValueError if it is nested too deeply to stand in a key, a few levels down. Once for all that it holds."""
+    if getattr(_checking, "now", False):
+        return
+    for _ in range(_LEVELS_ABOVE):
+        found = [found]
+    _checking.now = True
+    try:
+        _core.stable_json(found)
+    finally:
+        _checking.now = False
+
+
+def _kind(obj):
+    if isinstance(obj, types.FunctionType):
+        return _name_and_code(obj)
+    return {"__object__": f"{type(obj).__module__}.{type(obj).__qualname__}"}
+
+
+def _simpler(obj):
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         if isinstance(obj, numpy.dtype):
@@ -65,16 +102,20 @@ def _is_pydantic(obj) -> bool:
     return pydantic is not None and isinstance(obj, pydantic.BaseModel)
 
 
-def _function(function):
-    """By its name and what it does: two lambdas of one line are two functions."""
+def _name_and_code(function):
     code = hashlib.sha256()
     _add_code(function.__code__, code)
-    found = {
+    return {
         "__callable__": True,
         "module": function.__module__,
         "name": function.__qualname__,
         "code": code.hexdigest()[:16],
     }
+
+
+def _function(function):
+    """By its name and what it does: two lambdas of one line are two functions."""
+    found = _name_and_code(function)
     held = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     if held:
         found["closure"] = [None if value is function else value for value in held]

@@ -10,6 +10,7 @@ import json
 import pathlib
 import pickle
 import struct
+import unittest.mock
 
 import jax
 import jax.numpy as jnp
@@ -350,3 +351,52 @@ def test_a_method_that_selects_no_hooks_is_a_plain_call():
     executor, x = Executor(), np.ones(2)
     with policy_override(allow_autotune=False):
         assert executor(Plain(), x, method="pmap")[0] == 2 and executor(Plain(), x)[0] == 3
+
+
+class AnswersAll:
+    def __getattr__(self, name):
+        return self
+
+
+class NoText:
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+    def __call__(self, x):
+        return x
+
+
+def holds(value):
+    return lambda x: (x, value)
+
+
+def composed(count):
+    function = len
+    for _ in range(count):
+        function = holds(function)
+    return function
+
+
+def hostile_callables():
+    endless = {}
+    endless["itself"] = endless
+    return {
+        "holds_an_endless_dict": holds(endless),
+        "partial_of_an_endless_dict": functools.partial(len, endless),
+        "composed": composed(150),
+        "single_dispatch": functools.singledispatch(holds(1)),
+        "answers_all": AnswersAll(),
+        "mock": unittest.mock.Mock(),
+        "no_text": NoText(),
+        "holds_no_text": holds(NoText()),
+        "set_of_no_text": {NoText()},
+    }
+
+
+@pytest.mark.parametrize("name", hostile_callables())
+def test_whatever_a_callable_is_it_has_a_key(name):
+    x = np.ones(3, "float32")
+    value = hostile_callables()[name]
+    keys = [Invocation(op_id="x", args=(x, value)).call_key, Invocation(op_id="x", args=(x, value)).call_key]
+    assert keys[0] == keys[1] != Invocation(op_id="x", args=(x, None)).call_key
+    assert Invocation(op_id="x", args=(x,), kwargs={"deep": [[{"a": value}]]}).call_key
