@@ -8,6 +8,7 @@ import gc
 import weakref
 import zlib
 
+import ejk.modules
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -106,6 +107,21 @@ def test_a_second_call_with_such_a_value_is_warm(value, executor, warm_only):
     warm_only()
     assert (executor(kernel, X, value) == X + told(value)).all()
     assert (executor(kernel, X, option=value) == X + told(value)).all()
+
+
+def test_operations_of_the_package_are_warm(executor, warm_only):
+    x, w = jnp.ones((4, 64)), jnp.ones((64, 64))
+    calls = [
+        lambda: ejk.modules.softmax(x, executor=executor),
+        lambda: ejk.modules.rms_norm(x, w[0], executor=executor),
+        lambda: ejk.modules.layer_norm(x, w[0], executor=executor),
+        lambda: ejk.modules.matmul(x, w, executor=executor),
+    ]
+    for call in calls:
+        call(), call()
+    warm_only()
+    for call in calls:
+        call()
 
 
 def test_no_value_is_taken_for_another(executor, warm_only):

@@ -159,14 +159,16 @@ def attributes_of(thing, slots):
 
 def data_of_class(cls: type) -> tuple[str, ...]:
     """The names of attributes that a class and its bases have for their objects: no methods, no classes, nothing that
-    its own runs set, as counters are."""
+    its own runs set, as counters are. Classes of this package stay as they are."""
     names, not_these = {}, _set_by_runs(cls)
     for base in cls.__mro__:
+        if base.__module__.partition(".")[0] == "ejk":
+            continue
         for name, value in list(vars(base).items()):
             is_special = name.startswith("__") or name == "_abc_impl" or name in not_these
-            if not is_special and not isinstance(value, type) and not hasattr(type(value), "__get__"):
-                names.setdefault(name)
-    return tuple(names)
+            is_data = not is_special and not isinstance(value, type) and not hasattr(type(value), "__get__")
+            names.setdefault(name, is_data)  # what a class has itself hides that of its bases
+    return tuple(name for name, is_data in names.items() if is_data)
 
 
 _TRACED = ("run", "fwd_with_residuals", "vjp", "custom_vjp", "create_shard_map_wrapper")
