@@ -325,7 +325,7 @@ class Seen:
         keys = tuple(things)
         if not all(map(is_plain, keys)):
             raise Opaque
-        self.words += (_Word.DICT, type(things), _Exact(keys, tuple(map(_told_apart, keys))))
+        self.words += (_Word.DICT, type(things), _Exact(keys, tuple(map(told_apart, keys))))
         self.add(getattr(things, "default_factory", None))
         self.add_all(things.values())
 
@@ -333,7 +333,7 @@ class Seen:
         members, kind = tuple(things), type(things)
         if not all(map(is_plain, members)) or tuple(kind(members)) != members:  # one made anew has another order
             raise Opaque
-        self.words += (_Word.SET, kind, _Exact(members, tuple(map(_told_apart, members))))
+        self.words += (_Word.SET, kind, _Exact(members, tuple(map(told_apart, members))))
 
     # -- callables --
 
@@ -612,22 +612,24 @@ def is_plain(value) -> bool:
     return numpy is not None and isinstance(value, (numpy.dtype, numpy.generic))
 
 
-def _told_apart(value):
+def told_apart(value):
     """What tells plain values apart: 1, 1.0 and True are three, also inside of tuples and sets; so are 0.0 and -0.0."""
     kind = type(value)
     if kind in (tuple, list, frozenset):  # equal sets may be of another order
-        return kind, tuple(map(_told_apart, value))
+        return kind, tuple(map(told_apart, value))
     if kind is float:
         return kind, value.hex()
     if kind in (complex, range):
         return kind, repr(value)
-    return kind, value.tobytes() if hasattr(value, "tobytes") else value
+    if not isinstance(value, type) and hasattr(value, "tobytes"):  # a scalar of NumPy; times have units in their dtype
+        return kind, str(value.dtype), value.tobytes()
+    return kind, value
 
 
 def _tree_told_apart(tree):
     """The same of the structure of a pytree with plain data."""
     node = tree.node_data()
-    return node and (node[0], _told_apart(node[1]), tuple(map(_tree_told_apart, tree.children())))
+    return node and (node[0], told_apart(node[1]), tuple(map(_tree_told_apart, tree.children())))
 
 
 def has_functions(kind) -> bool:

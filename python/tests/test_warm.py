@@ -608,3 +608,20 @@ def test_what_kernels_and_configs_made_for_one_call_hold_goes_with_them(make, ho
     del head, part, kernel, config
     gc.collect()
     assert sum(reference() is not None for reference in gone) == 0
+
+
+class Applied(Kernel):
+    op_id = "applied"
+
+    def run(self, x, f, *, cfg):
+        return f(x)
+
+    def heuristic_cfg(self, inv):
+        return 1
+
+
+def test_types_of_numpy_may_be_keys_of_what_a_function_reads(executor):
+    scales = {np.float32: 2.0, np.int32: 3.0}
+    executor(Applied(), X, lambda x: x * scales[np.float32])
+    scales[np.float32] = 5.0
+    assert (executor(Applied(), X, lambda x: x * scales[np.float32]) == 5 * X).all()

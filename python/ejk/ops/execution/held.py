@@ -9,13 +9,12 @@ from __future__ import annotations
 import dataclasses
 import dis
 import hashlib
-import sys
 import types
 import weakref
 from typing import NamedTuple
 
 from ejk import _jax
-from ejk._captured import Opaque, Seen, is_plain
+from ejk._captured import Opaque, Seen, is_plain, told_apart
 from ejk._known import is_named_tuple, is_pydantic
 
 _DEEPEST = 50
@@ -68,7 +67,7 @@ class _Looking:
         if kind in (tuple, frozenset):  # a set in its order: whoever goes over it sees that
             return kind, tuple(self.exact(item, depth + 1) for item in value)
         if is_plain(value):
-            return kind, _exact_plain(value)
+            return told_apart(value)
         if kind in (list, set):
             self._is_constant = False
             return kind, tuple(self.exact(item, depth + 1) for item in list(value))
@@ -111,22 +110,6 @@ class _Identity:
 
     def __eq__(self, other):
         return type(other) is _Identity and self._thing is other._thing
-
-
-def _exact_plain(value):
-    """0.0 is not -0.0, and range(0, 3, 2) has another end than range(0, 4, 2)."""
-    if type(value) is float:
-        return value.hex()
-    if type(value) is complex:
-        return value.real.hex(), value.imag.hex()
-    if type(value) is range:
-        return value.start, value.stop, value.step
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.generic):
-        if value.dtype.hasobject:
-            raise Opaque
-        return str(value.dtype), value.tobytes()
-    return value
 
 
 def _parts_of(value):
