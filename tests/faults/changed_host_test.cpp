@@ -31,6 +31,7 @@
 #include "base/file.h"
 #include "fakes.h"
 #include "faults/tuning_fixture.h"
+#include "replay.h"
 #include "store_fixture.h"
 
 namespace ejk {
@@ -330,8 +331,10 @@ TEST_P(ChangedSettings, ArePutBackInARace) {
     task.on_progress = [&](const TuneProgress& p) {
       trial.begun = trial.begun || p.kind == TuneProgress::Kind::round;
     };
+    const auto stopwatch = std::make_shared<replay::ScriptedStopwatch>();
+    stopwatch->per_sample = 1e-3;  // all are equally fast: none drops out before it acts
     const std::string settings = hosts_settings();
-    const TuneResult result = Tuner().tune(task);
+    const TuneResult result = Tuner(TunerOptions{.stopwatch = stopwatch}).tune(task);
     EXPECT_EQ(hosts_settings(), settings);
     EXPECT_NE(result.winner, 1U);
     EXPECT_EQ(result.candidates.at(1).kind, "changed_host") << result.candidates.at(1).why;
