@@ -23,17 +23,19 @@ class ScriptedStopwatch final : public ejk::Stopwatch {
     work();
     pass(per_sample);
     return {total_.wall - begin.wall, total_.thread_cpu - begin.thread_cpu,
-            total_.process_cpu - begin.process_cpu, total_.waits - begin.waits};
+            total_.process_cpu - begin.process_cpu, total_.waits - begin.waits,
+            total_.preemptions - begin.preemptions};
   }
   bool beside_other_threads() override { return other_threads; }
 
   // The thread computes for so long, alone.
-  void pass(double seconds) { pass({seconds, seconds, seconds, 0}); }
+  void pass(double seconds) { pass({seconds, seconds, seconds}); }
   void pass(const ejk::Elapsed& e) {
     total_.wall += e.wall;
     total_.thread_cpu += e.thread_cpu;
     total_.process_cpu += e.process_cpu;
     total_.waits += e.waits;
+    total_.preemptions += e.preemptions;
   }
 
   double per_sample = 0;  // seconds; what reading the clocks costs

@@ -15,6 +15,7 @@ enum class Clock : uint8_t { thread_cpu, wall };
 struct Elapsed {
   double wall = 0, thread_cpu = 0, process_cpu = 0;  // seconds
   int64_t waits = 0;                                 // how often the thread gave up its CPU
+  int64_t preemptions = 0;  // how often a thread of this process lost its CPU to another program
 
   double seconds(Clock clock) const { return clock == Clock::wall ? wall : thread_cpu; }
 };

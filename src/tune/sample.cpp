@@ -59,7 +59,16 @@ Elapsed& operator+=(Elapsed& sum, const Elapsed& other) {
   sum.thread_cpu += other.thread_cpu;
   sum.process_cpu += other.process_cpu;
   sum.waits += other.waits;
+  sum.preemptions += other.preemptions;
   return sum;
+}
+
+// All threads together computed for less than half of the time, or lost a core to another program:
+// what that one takes until it gives the core back is about 10 ms. Threads that spin compute too.
+bool may_have_starved(const Elapsed& e) {
+  constexpr double others_turn = 10e-3;
+  return e.process_cpu < e.wall / 2 ||
+         others_turn * static_cast<double>(e.preemptions) > e.wall / 2;
 }
 
 }  // namespace
@@ -116,7 +125,7 @@ Sample Sampler::take(const AnyConfig& config, const Sampling& sampling) {
     const Elapsed elapsed = timed(config, sampling);
     sample.seconds = elapsed.seconds(sampling.clock);
     sample.waited = sample.waited || needs_wall(elapsed);
-    sample.starved = sampling.clock == Clock::wall && elapsed.process_cpu < elapsed.wall / 2;
+    sample.starved = sampling.clock == Clock::wall && may_have_starved(elapsed);
   }
   sample.seconds = std::max(sample.seconds, min_seconds) / static_cast<double>(sampling.repeats);
   return sample;

@@ -38,11 +38,9 @@ struct Sampling {
 inline constexpr int64_t far_slower = 4;
 
 struct Sample {
-  double seconds = 0;   // per execution
-  bool waited = false;  // the thread's time did not tell the whole cost
-  // By the wall, and all threads together computed for less than half of the time: it waited for
-  // something, perhaps only for a core.
-  bool starved = false;
+  double seconds = 0;    // per execution
+  bool waited = false;   // the thread's time did not tell the whole cost
+  bool starved = false;  // by the wall, and for half of the time it may have waited for a core
 };
 
 // Runs a trial's configs by a stopwatch. Throws what the kernel throws.

@@ -15,10 +15,14 @@ double read(clockid_t id) {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-int64_t voluntary_switches() {
-  rusage usage{};
-  getrusage(RUSAGE_THREAD, &usage);
-  return usage.ru_nvcsw;
+struct Switches {
+  int64_t voluntary, involuntary;
+};
+Switches switches() {
+  rusage thread{}, process{};
+  getrusage(RUSAGE_THREAD, &thread);
+  getrusage(RUSAGE_SELF, &process);
+  return {thread.ru_nvcsw, process.ru_nivcsw};
 }
 
 class SystemStopwatch final : public Stopwatch {
@@ -30,7 +34,7 @@ class SystemStopwatch final : public Stopwatch {
     const bool by_wall = finest == Clock::wall;
     const clockid_t inner = by_wall ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID,
                     outer = by_wall ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
-    const int64_t switches = voluntary_switches();
+    const Switches before = switches();
     const double process = read(CLOCK_PROCESS_CPUTIME_ID), outer_begin = read(outer),
                  inner_begin = read(inner);
     work();
@@ -38,7 +42,9 @@ class SystemStopwatch final : public Stopwatch {
     const double outer_seconds = read(outer) - outer_begin;
     Elapsed elapsed;
     elapsed.process_cpu = read(CLOCK_PROCESS_CPUTIME_ID) - process;
-    elapsed.waits = voluntary_switches() - switches;
+    const Switches after = switches();
+    elapsed.waits = after.voluntary - before.voluntary;
+    elapsed.preemptions = after.involuntary - before.involuntary;
     elapsed.wall = by_wall ? inner_seconds : outer_seconds;
     elapsed.thread_cpu = by_wall ? outer_seconds : inner_seconds;
     return elapsed;
