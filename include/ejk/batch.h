@@ -37,7 +37,7 @@ void spread(int64_t count, int workers,
 // One element of an array along an axis; owns the shape that the view refers to.
 class ArraySlice {
  public:
-  ArraySlice(const AnyView& whole, int axis) : array_(array_of(whole)), axis_(axis) {
+  ArraySlice(const AnyView& whole, int axis) : array_(whole), axis_(axis) {
     stride_ = array_.strides.empty() ? packed_stride(whole, axis)
                                      : array_.strides[static_cast<size_t>(axis)];
     if (array_.strides.empty() && axis != 0) array_.strides = packed_strides(whole);
@@ -103,7 +103,7 @@ class WholeArray {
  public:
   explicit WholeArray(A& arg) {
     using U = std::remove_cvref_t<A>;
-    if constexpr (DynamicTensor<U>) ref_ = array_of(any_view_of(arg));
+    if constexpr (DynamicTensor<U>) ref_ = ArrayRef(any_view_of(arg));
     else if constexpr (requires { ArgTraits<U>::array(arg); }) ref_ = ArgTraits<U>::array(arg);
     else {
       using T = typename U::value_type;

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -12,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -184,8 +182,9 @@ void read_value(const Value& v, T& out, const std::string& path, Missing missing
     expect(v.is_number() || is_whole(v), "a number");
     const double number =
         is_whole(v) ? parse_json(stable_json(v) + ".0").as_double() : v.as_double();
-    if (std::isfinite(number) &&
-        std::abs(number) > static_cast<double>(std::numeric_limits<T>::max()))
+    constexpr double max = std::numeric_limits<T>::max(),
+                     infinity = std::numeric_limits<double>::infinity();
+    if ((number > max && number < infinity) || (number < -max && number > -infinity))
       does_not_fit();
     out = static_cast<T>(number);
   } else if constexpr (std::is_enum_v<T>) {
@@ -226,7 +225,7 @@ void read_value(const Value& v, T& out, const std::string& path, Missing missing
     if constexpr (is_a<T, std::vector>) out.resize(items.size());
     else expect(items.size() == std::size(out), "an array of that length");
     for (size_t i = 0; i < items.size(); ++i) {
-      std::ranges::range_value_t<T> item{};
+      std::iter_value_t<decltype(std::begin(out))> item{};
       read_value(items[i], item, path + "[" + std::to_string(i) + "]", missing);
       out[i] = std::move(item);
     }

@@ -23,6 +23,14 @@ enum class Role : uint8_t { input, in_out, output };
 struct Arg {
   enum class Kind : uint8_t { value, tensor, list, dict };
 
+  // Not inline, here and below: each program would compile them again.
+  Arg();
+  Arg(const Arg& other);
+  Arg(Arg&& other) noexcept;
+  Arg& operator=(const Arg& other);
+  Arg& operator=(Arg&& other) noexcept;
+  ~Arg();
+
   Kind kind = Kind::value;
   Role role = Role::input;
   DType dtype = DType::float32;  // tensors, and scalars that count by type only (rank 0)
@@ -46,6 +54,13 @@ std::string_view context_name(Context context);  // "", "shard_map", "batch"
 
 // What is known of a call when a configuration must be found for it.
 struct Invocation {
+  Invocation();
+  Invocation(const Invocation& other);
+  Invocation(Invocation&& other) noexcept;
+  Invocation& operator=(const Invocation& other);
+  Invocation& operator=(Invocation&& other) noexcept;
+  ~Invocation();
+
   std::string op_id, version;
   const Device* device = nullptr;
   Platform platform = Platform::cpu;

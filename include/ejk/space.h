@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -67,7 +66,7 @@ class Space {
         {definition_.parameters.size(), [accept = std::move(accept)](const void* config) {
            return accept(*static_cast<const Config*>(config));
          }});
-    built_ = std::make_shared<Built>();
+    points_ = {};
     return *this;
   }
   Space where(std::function<bool(const Config&)> accept) && {
@@ -103,23 +102,14 @@ class Space {
 
   // The same without its type. Throws what a constraint or a function of values throws, and
   // Error(invalid_argument) if there are 2^64 points or more.
-  std::shared_ptr<const CandidateSet> candidates() const {
-    std::lock_guard lock(built_->mutex);
-    if (!built_->set) built_->set = detail::build_space(definition_);
-    return built_->set;
-  }
+  std::shared_ptr<const CandidateSet> candidates() const { return points_.of(definition_); }
 
  private:
-  struct Built {
-    std::mutex mutex;
-    std::shared_ptr<const CandidateSet> set;
-  };
-
   template <class T, class Field>
   Space& add(Field field, Values<T> values) {
-    definition_.add(
-        std::make_shared<detail::TypedParameter<Config, T, Field>>(field, std::move(values)));
-    built_ = std::make_shared<Built>();
+    definition_.add(std::unique_ptr<const detail::SpaceParameter>(
+        new detail::TypedParameter<Config, T, Field>(field, std::move(values))));
+    points_ = {};
     return *this;
   }
 
@@ -128,7 +118,7 @@ class Space {
       []() -> std::shared_ptr<void> { return std::make_shared<Config>(); },
       {},
       {}};
-  std::shared_ptr<Built> built_ = std::make_shared<Built>();
+  detail::SpacePoints points_;
 };
 
 template <class Config>

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <bit>
-#include <complex>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -73,6 +72,15 @@ struct BFloat16 {
 };
 
 namespace detail {
+// std::complex of float or double, or a type with the same interface and layout.
+template <class T>
+concept Complex = (std::same_as<typename T::value_type, float> ||
+                   std::same_as<typename T::value_type, double>)&&requires(const T& z) {
+  { z.real() } -> std::convertible_to<typename T::value_type>;
+  { z.imag() } -> std::convertible_to<typename T::value_type>;
+  requires sizeof(T) == 2 * sizeof(typename T::value_type);
+};
+
 template <class T>
 consteval int dtype_index_of() {
   using U = std::remove_cv_t<T>;
@@ -81,10 +89,8 @@ consteval int dtype_index_of() {
   else if constexpr (std::same_as<U, BFloat16>) return static_cast<int>(DType::bfloat16);
   else if constexpr (std::same_as<U, float>) return static_cast<int>(DType::float32);
   else if constexpr (std::same_as<U, double>) return static_cast<int>(DType::float64);
-  else if constexpr (std::same_as<U, std::complex<float>>)
-    return static_cast<int>(DType::complex64);
-  else if constexpr (std::same_as<U, std::complex<double>>)
-    return static_cast<int>(DType::complex128);
+  else if constexpr (Complex<U>)
+    return static_cast<int>(sizeof(U) == 8 ? DType::complex64 : DType::complex128);
   else if constexpr (std::integral<U> && sizeof(U) <= 8) {
     constexpr int first = static_cast<int>(std::is_signed_v<U> ? DType::int8 : DType::uint8);
     return first + std::countr_zero(sizeof(U));

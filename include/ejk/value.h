@@ -42,29 +42,34 @@ class Value {
     object
   };
 
-  Value() = default;
-  Value(std::nullptr_t) {}
+  Value() noexcept;
+  Value(std::nullptr_t) noexcept : Value() {}
   template <std::same_as<bool> T>
-  Value(T v) : data_(v) {}
+  Value(T v) : Value(Truth{v}) {}
   template <std::signed_integral T>
-  Value(T v) : data_(static_cast<int64_t>(v)) {}
+  Value(T v) : Value(Signed{v}) {}
   // An unsigned value that fits is kept as a signed one, so that equal numbers compare equal.
   template <std::unsigned_integral T>
-  requires(!std::same_as<T, bool>) Value(T v) : data_(static_cast<uint64_t>(v)) {
-    if (std::in_range<int64_t>(static_cast<uint64_t>(v))) data_ = static_cast<int64_t>(v);
-  }
+  requires(!std::same_as<T, bool>) Value(T v) : Value(Unsigned{v}) {}
   template <std::floating_point T>
-  Value(T v) : data_(static_cast<double>(v)) {}
-  Value(const char* v) : data_(std::string(v)) {}
-  Value(std::string_view v) : data_(std::string(v)) {}
-  Value(std::string v) : data_(std::move(v)) {}
-  Value(BigInt v) : data_(std::move(v)) {}
-  Value(Array v) : data_(std::move(v)) {}
-  Value(Object v) : data_(std::move(v)) {}
+  Value(T v) : Value(Floating{static_cast<double>(v)}) {}
+  Value(const char* v);
+  Value(std::string_view v);
+  Value(std::string v);
+  Value(BigInt v);
+  Value(Array v);
+  Value(Object v);
 
-  static Value array() { return Value(Array{}); }
-  static Value object() { return Value(Object{}); }
-  static Value object(std::vector<Member> members) { return Value(Object{std::move(members)}); }
+  // Not inline: each program would compile the variant's copies and moves again.
+  Value(const Value& other);
+  Value(Value&& other) noexcept;
+  Value& operator=(const Value& other);
+  Value& operator=(Value&& other) noexcept;
+  ~Value();
+
+  static Value array();
+  static Value object();
+  static Value object(std::vector<Member> members);
 
   Kind kind() const noexcept { return static_cast<Kind>(data_.index()); }
   bool is_null() const noexcept { return kind() == Kind::null; }
@@ -105,6 +110,23 @@ class Value {
   bool operator==(const Value& other) const;
 
  private:
+  struct Truth {
+    bool value;
+  };
+  struct Signed {
+    int64_t value;
+  };
+  struct Unsigned {
+    uint64_t value;
+  };
+  struct Floating {
+    double value;
+  };
+  explicit Value(Truth v) noexcept;
+  explicit Value(Signed v) noexcept;
+  explicit Value(Unsigned v) noexcept;
+  explicit Value(Floating v) noexcept;
+
   std::variant<std::monostate, bool, int64_t, uint64_t, BigInt, double, std::string, Array, Object>
       data_;
 };

@@ -44,6 +44,30 @@ bool same_members(const Value::Object& a, const Value::Object& b) {
 
 }  // namespace
 
+Value::Value() noexcept = default;
+Value::Value(const Value&) = default;
+Value::Value(Value&&) noexcept = default;
+Value& Value::operator=(const Value&) = default;
+Value& Value::operator=(Value&&) noexcept = default;
+Value::~Value() = default;
+
+Value::Value(Truth v) noexcept : data_(v.value) {}
+Value::Value(Signed v) noexcept : data_(v.value) {}
+Value::Value(Unsigned v) noexcept : data_(v.value) {
+  if (std::in_range<int64_t>(v.value)) data_ = static_cast<int64_t>(v.value);
+}
+Value::Value(Floating v) noexcept : data_(v.value) {}
+Value::Value(const char* v) : data_(std::string(v)) {}
+Value::Value(std::string_view v) : data_(std::string(v)) {}
+Value::Value(std::string v) : data_(std::move(v)) {}
+Value::Value(BigInt v) : data_(std::move(v)) {}
+Value::Value(Array v) : data_(std::move(v)) {}
+Value::Value(Object v) : data_(std::move(v)) {}
+
+Value Value::array() { return Value(Array{}); }
+Value Value::object() { return Value(Object{}); }
+Value Value::object(std::vector<Member> members) { return Value(Object{std::move(members)}); }
+
 std::string_view kind_name(Value::Kind kind) {
   switch (kind) {
     case Value::Kind::null:

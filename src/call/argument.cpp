@@ -116,6 +116,32 @@ void poison(DType dtype, void* data, size_t bytes) {
 
 void poison(const AnyView& array) { poison(array.dtype, array.data, array.bytes()); }
 
+ArrayRef::ArrayRef() = default;
+ArrayRef::ArrayRef(const AnyView& v)
+    : data(v.data),
+      dtype(v.dtype),
+      platform(v.platform),
+      shape(v.shape.begin(), v.shape.end()),
+      strides(v.strides.begin(), v.strides.end()),
+      writable(v.writable) {}
+ArrayRef::ArrayRef(const ArrayRef&) = default;
+ArrayRef::ArrayRef(ArrayRef&&) noexcept = default;
+ArrayRef& ArrayRef::operator=(const ArrayRef&) = default;
+ArrayRef& ArrayRef::operator=(ArrayRef&&) noexcept = default;
+ArrayRef::~ArrayRef() = default;
+
+Arg describe_array(const ArrayRef& a) {
+  Arg arg;
+  arg.kind = Arg::Kind::tensor;
+  arg.role = a.writable ? Role::in_out : Role::input;
+  arg.dtype = a.dtype;
+  arg.shape = a.shape;
+  if (!a.any().packed()) arg.strides = a.strides;
+  return arg;
+}
+
+PrivateArray::~PrivateArray() = default;
+
 PrivateArray::PrivateArray(ArrayRef original, Role role, bool read_only)
     : copy_(std::move(original)), role_(role) {
   if (role == Role::in_out && !copy_.writable) role_ = Role::input;

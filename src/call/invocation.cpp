@@ -100,6 +100,20 @@ void keep_order(Value& value) {
 
 }  // namespace
 
+Arg::Arg() = default;
+Arg::Arg(const Arg&) = default;
+Arg::Arg(Arg&&) noexcept = default;
+Arg& Arg::operator=(const Arg&) = default;
+Arg& Arg::operator=(Arg&&) noexcept = default;
+Arg::~Arg() = default;
+
+Invocation::Invocation() = default;
+Invocation::Invocation(const Invocation&) = default;
+Invocation::Invocation(Invocation&&) noexcept = default;
+Invocation& Invocation::operator=(const Invocation&) = default;
+Invocation& Invocation::operator=(Invocation&&) noexcept = default;
+Invocation::~Invocation() = default;
+
 Value Arg::to_value() const {
   switch (kind) {
     case Kind::value:

@@ -3,6 +3,10 @@
 #include <ejk/space.h>
 
 #include <algorithm>
+#include <mutex>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
 
 #include <ejk/error.h>
 
@@ -125,7 +129,60 @@ class SpaceCandidates final : public IndexedCandidates {
   Parameters parameters_;
 };
 
+// Walks the parameters in order and gives up a way as soon as a constraint rejects it.
+std::shared_ptr<const CandidateSet> build_space(const SpaceDefinition& space) {
+  Parameters parameters;
+  for (const auto& p : space.parameters) parameters.push_back(p->clone());
+  auto points = Walk(space, parameters).points();
+  if (!points)
+    refuse(space.type->name, "has 2^64 points or more; leave out values or add constraints");
+  ParameterTable table;
+  for (const auto& p : parameters) table.add(p->path(), p->values());
+  return std::make_shared<SpaceCandidates>(std::move(table), std::move(points), space,
+                                           std::move(parameters));
+}
+
 }  // namespace
+
+struct SpaceParameter::Met {
+  std::unordered_map<std::string, uint32_t> index;
+  uint64_t round = 0;                      // calls of `offer`
+  std::vector<uint64_t> offered_in;        // the last round in which a value was offered
+  std::vector<uint32_t>* offer = nullptr;  // where the present round's go
+};
+
+SpaceParameter::SpaceParameter() : met_(std::make_unique<Met>()) {}
+SpaceParameter::SpaceParameter(const SpaceParameter& other)
+    : path_(other.path_), met_(std::make_unique<Met>(*other.met_)) {}
+SpaceParameter::~SpaceParameter() = default;
+
+std::vector<Value> SpaceParameter::values() const {
+  std::vector<Value> out;
+  for (uint32_t i = 0; i < met_->index.size(); ++i) out.push_back(value(i));
+  return out;
+}
+
+bool SpaceParameter::meet(std::string key) {
+  const auto [at, is_new] =
+      met_->index.try_emplace(std::move(key), static_cast<uint32_t>(met_->index.size()));
+  if (is_new) met_->offered_in.push_back(0);
+  const bool again = std::exchange(met_->offered_in[at->second], met_->round) == met_->round;
+  if (met_->offer != nullptr && !again) met_->offer->push_back(at->second);
+  return is_new;
+}
+
+void SpaceParameter::offer(const void* config, std::vector<uint32_t>& values) {
+  values.clear();
+  if (!is_dependent()) {
+    values.resize(met_->index.size());
+    std::iota(values.begin(), values.end(), 0U);
+    return;
+  }
+  ++met_->round;
+  met_->offer = &values;
+  meet_offered(config);
+  met_->offer = nullptr;
+}
 
 void no_such_field(std::string_view config_type) {
   refuse(config_type,
@@ -141,16 +198,17 @@ void SpaceDefinition::add(std::shared_ptr<const SpaceParameter> parameter) {
   parameters.push_back(std::move(parameter));
 }
 
-std::shared_ptr<const CandidateSet> build_space(const SpaceDefinition& space) {
-  Parameters parameters;
-  for (const auto& p : space.parameters) parameters.push_back(p->clone());
-  auto points = Walk(space, parameters).points();
-  if (!points)
-    refuse(space.type->name, "has 2^64 points or more; leave out values or add constraints");
-  ParameterTable table;
-  for (const auto& p : parameters) table.add(p->path(), p->values());
-  return std::make_shared<SpaceCandidates>(std::move(table), std::move(points), space,
-                                           std::move(parameters));
+struct SpacePoints::Built {
+  std::mutex mutex;
+  std::shared_ptr<const CandidateSet> set;
+};
+
+SpacePoints::SpacePoints() : built_(std::make_shared<Built>()) {}
+
+std::shared_ptr<const CandidateSet> SpacePoints::of(const SpaceDefinition& space) const {
+  std::lock_guard lock(built_->mutex);
+  if (!built_->set) built_->set = build_space(space);
+  return built_->set;
 }
 
 bool space_contains(const SpaceDefinition& space, const Value& config) {

@@ -372,13 +372,9 @@ const Tensor* RebuiltData::given(const Value& sketch) const {
 
 const ArrayRef& RebuiltData::array(const Value& sketch) {
   if (const Tensor* tensor = given(sketch)) {
-    const AnyView view = tensor->any();
-    return arrays_.emplace_back(ArrayRef{view.data,
-                                         view.dtype,
-                                         view.platform,
-                                         {view.shape.begin(), view.shape.end()},
-                                         {view.strides.begin(), view.strides.end()},
-                                         true});
+    ArrayRef& array = arrays_.emplace_back(tensor->any());
+    array.writable = true;
+    return array;
   }
   const Value *dtype = sketch.find("dtype"), *shape = sketch.find("shape");
   if (dtype == nullptr || !dtype->is_string() || shape == nullptr)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Complex numbers as elements and as arguments: keys, copies, comparisons, records.
 #include <complex>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +14,14 @@ using testing::HasSubstr;
 
 using C64 = std::complex<float>;
 using C128 = std::complex<double>;
+
+// As another library has it.
+struct OtherComplex {
+  using value_type = float;
+  float re, im;
+  float real() const { return re; }
+  float imag() const { return im; }
+};
 
 // Of every kind of array parameter one; y += factor * x.
 struct Axpy {
@@ -51,6 +60,8 @@ TEST_F(Complex, ElementsHaveTheirTypes) {
   EXPECT_EQ(ejk::dtype_of<C64>, ejk::DType::complex64);
   EXPECT_EQ(ejk::dtype_of<const C128>, ejk::DType::complex128);
   EXPECT_FALSE(ejk::Element<std::complex<long double>>);
+  EXPECT_EQ(ejk::dtype_of<OtherComplex>, ejk::DType::complex64);
+  EXPECT_FALSE(ejk::Element<std::vector<float>>);
   EXPECT_EQ(scale.dtype(), ejk::DType::complex128);
   EXPECT_EQ(*scale.data<C128>(), C128(2, 0));
 }

@@ -98,15 +98,7 @@ class ArrayCopy {
 
 // ---- arrays ---------------------------------------------------------------------------------
 
-inline Arg describe_array(const ArrayRef& a) {
-  Arg arg;
-  arg.kind = Arg::Kind::tensor;
-  arg.role = a.writable ? Role::in_out : Role::input;
-  arg.dtype = a.dtype;
-  arg.shape = a.shape;
-  arg.strides = a.any().packed() ? std::vector<int64_t>{} : a.strides;
-  return arg;
-}
+Arg describe_array(const ArrayRef& array);
 
 template <class T, int R>
 struct ArgTraits<View<T, R>> {
@@ -116,12 +108,12 @@ struct ArgTraits<View<T, R>> {
     for (size_t d = 0; d < R; ++d) sink.push(static_cast<uint64_t>(p.shape[d]));
   }
   static ArrayRef array(const P& p) {
-    return {const_cast<std::remove_const_t<T>*>(p.data),
-            dtype_of<T>,
-            Platform::cpu,
-            {p.shape.begin(), p.shape.end()},
-            {},
-            !std::is_const_v<T>};
+    return ArrayRef({const_cast<std::remove_const_t<T>*>(p.data),
+                     dtype_of<T>,
+                     Platform::cpu,
+                     p.shape,
+                     {},
+                     !std::is_const_v<T>});
   }
   static P at(const P& p, const ArrayRef& a) { return {static_cast<T*>(a.data), p.shape}; }
   static Arg describe(const P& p) { return describe_array(array(p)); }
@@ -137,12 +129,8 @@ struct ArgTraits<StridedView<T, R>> {
     for (size_t d = 0; d < R; ++d) sink.push(static_cast<uint64_t>(p.strides[d]));
   }
   static ArrayRef array(const P& p) {
-    return {const_cast<std::remove_const_t<T>*>(p.data),
-            dtype_of<T>,
-            Platform::cpu,
-            {p.shape.begin(), p.shape.end()},
-            {p.strides.begin(), p.strides.end()},
-            !std::is_const_v<T>};
+    return ArrayRef({const_cast<std::remove_const_t<T>*>(p.data), dtype_of<T>, Platform::cpu,
+                     p.shape, p.strides, !std::is_const_v<T>});
   }
   static P at(const P& p, const ArrayRef& a) {
     return {static_cast<T*>(a.data), p.shape, p.strides};
@@ -159,12 +147,13 @@ struct ArgTraits<std::span<T, Extent>> {
     if constexpr (words == 1) sink.push(p.size());
   }
   static ArrayRef array(const P& p) {
-    return {const_cast<std::remove_const_t<T>*>(p.data()),
-            dtype_of<T>,
-            Platform::cpu,
-            {static_cast<int64_t>(p.size())},
-            {},
-            !std::is_const_v<T>};
+    const int64_t size[1] = {static_cast<int64_t>(p.size())};
+    return ArrayRef({const_cast<std::remove_const_t<T>*>(p.data()),
+                     dtype_of<T>,
+                     Platform::cpu,
+                     size,
+                     {},
+                     !std::is_const_v<T>});
   }
   static P at(const P& p, const ArrayRef& a) { return P(static_cast<T*>(a.data), p.size()); }
   static Arg describe(const P& p) { return describe_array(array(p)); }
@@ -172,20 +161,11 @@ struct ArgTraits<std::span<T, Extent>> {
 };
 
 void emit_any(const AnyView& view, WordSink& sink);
-inline ArrayRef array_of(const AnyView& v) {
-  return {v.data,
-          v.dtype,
-          v.platform,
-          {v.shape.begin(), v.shape.end()},
-          {v.strides.begin(), v.strides.end()},
-          v.writable};
-}
-
 template <>
 struct ArgTraits<AnyView> {
   static constexpr int words = any_number_of_words;
   static void emit(const AnyView& p, auto& sink) { emit_any(p, sink); }
-  static ArrayRef array(const AnyView& p) { return array_of(p); }
+  static ArrayRef array(const AnyView& p) { return ArrayRef(p); }
   static AnyView at(const AnyView&, const ArrayRef& a) { return a.any(); }
   static Arg describe(const AnyView& p) { return describe_array(array(p)); }
   using Copy = ArrayCopy<AnyView, ArgTraits>;
@@ -195,7 +175,7 @@ template <DlpackTensor P>
 struct ArgTraits<P> {
   static constexpr int words = any_number_of_words;
   static void emit(const P& p, auto& sink) { emit_any(any_view_of(p), sink); }
-  static ArrayRef array(const P& p) { return array_of(any_view_of(p)); }
+  static ArrayRef array(const P& p) { return ArrayRef(any_view_of(p)); }
   static P at(const P& p, const ArrayRef& a) {
     P out = p;
     out.data = a.data;
@@ -227,7 +207,7 @@ class TensorCopy {
 
  private:
   static ArrayRef ref(const Tensor& t, Role role) {
-    ArrayRef array = array_of(t.any());
+    ArrayRef array = ArrayRef(t.any());
     array.writable = role != Role::input;
     return array;
   }
@@ -242,7 +222,7 @@ struct ArgTraits<Tensor> {
   static constexpr int words = any_number_of_words;
   static void emit(const Tensor& p, auto& sink) { emit_any(p.any(), sink); }
   static Arg describe(const Tensor& p) {
-    Arg arg = describe_array(array_of(p.any()));
+    Arg arg = describe_array(ArrayRef(p.any()));
     arg.role = Role::input;
     return arg;
   }
@@ -288,8 +268,8 @@ struct ArgTraits<std::vector<T, A>> {
   static constexpr int words = 1;
   static void emit(const P& p, auto& sink) { sink.push(p.size()); }
   static Arg describe(const P& p) {
-    return describe_array(
-        {nullptr, dtype_of<T>, Platform::cpu, {static_cast<int64_t>(p.size())}, {}, false});
+    const int64_t size[1] = {static_cast<int64_t>(p.size())};
+    return describe_array(ArrayRef({nullptr, dtype_of<T>, Platform::cpu, size, {}, false}));
   }
   using Copy = VectorCopy<P>;
 };

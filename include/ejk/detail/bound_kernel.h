@@ -61,6 +61,39 @@ void append_result(const T& result, std::vector<OutputBytes>& outputs) {
 template <class R>
 using Kept = std::conditional_t<std::is_void_v<R>, NoOutput, std::remove_cvref_t<R>>;
 
+// The private copy of argument I.
+template <size_t I, class Copy>
+struct ArgumentCopy {
+  template <class Param>
+  ArgumentCopy(ArrayGuards& guards, const Param& param, Role role)
+      : ArgumentCopy(ArrayGuards::Collect(guards, I), param, role) {}
+  Copy copy;
+
+ private:
+  template <class Param>
+  ArgumentCopy(const ArrayGuards::Collect&, const Param& param, Role role) : copy(param, role) {}
+};
+
+template <class P, class Indices = typename P::Indices>
+class ArgumentCopies;
+template <class P, size_t... I>
+class ArgumentCopies<P, std::index_sequence<I...>> {
+ public:
+  template <class Params>
+  ArgumentCopies(ArrayGuards& guards, const Params& params)
+      : copies_{{guards, std::get<I>(params), role_of_raw<typename P::template Raw<I>>()}...} {}
+  template <class F>
+  decltype(auto) apply(F&& f) {
+    return f(static_cast<Of<I>&>(copies_).copy...);
+  }
+
+ private:
+  template <size_t J>
+  using Of = ArgumentCopy<J, typename ArgTraits<typename P::template Param<J>>::Copy>;
+  struct All : Of<I>... {};
+  All copies_;
+};
+
 template <class P>
 class TypedTrial final : public Trial {
  public:
@@ -69,11 +102,11 @@ class TypedTrial final : public Trial {
 
   template <class Params>
   TypedTrial(const K& kernel, const Params& params, bool backward)
-      : TypedTrial(kernel, params, backward, typename P::Indices{}) {}
+      : kernel_(kernel), backward_(backward), copies_(guards_, params) {}
 
   void reset() override {
     if (fresh_) return;
-    std::apply([](auto&... c) { (c->reset(), ...); }, copies_);
+    copies_.apply([](auto&... c) { (c.reset(), ...); });
     append_results_ = nullptr;
     ran_.reset();
     guards_.repair();
@@ -101,7 +134,7 @@ class TypedTrial final : public Trial {
 
   std::vector<OutputBytes> outputs() override {
     std::vector<OutputBytes> found;
-    std::apply([&](const auto&... c) { (c->append_outputs(found), ...); }, copies_);
+    copies_.apply([&](const auto&... c) { (c.append_outputs(found), ...); });
     if (ran_) append_result(*ran_, found);
     if (append_results_) append_results_(found);
     return found;
@@ -141,19 +174,8 @@ class TypedTrial final : public Trial {
   }
 
  private:
-  template <class Params, size_t... I>
-  TypedTrial(const K& kernel, const Params& params, bool backward, std::index_sequence<I...>)
-      : kernel_(kernel), backward_(backward), copies_(copy_of<I>(std::get<I>(params))...) {}
-
-  template <size_t I, class Param>
-  auto copy_of(const Param& param) {
-    const ArrayGuards::Collect arrays(guards_, I);
-    return std::make_unique<typename ArgTraits<typename P::template Param<I>>::Copy>(
-        param, role_of_raw<typename P::template Raw<I>>());
-  }
-
   auto params() {
-    return std::apply([](auto&... c) { return std::tie(c->get()...); }, copies_);
+    return copies_.apply([](auto&... c) { return std::tie(c.get()...); });
   }
 
   template <class... A>
@@ -193,9 +215,8 @@ class TypedTrial final : public Trial {
   }
 
   auto forward(const Config& config) {
-    return run_forward<P>(
-        kernel_, config,
-        std::apply([](auto&... c) { return std::make_tuple(c->get()...); }, copies_));
+    return run_forward<P>(kernel_, config,
+                          copies_.apply([](auto&... c) { return std::make_tuple(c.get()...); }));
   }
   void run_backward(const Config& config) {
     const auto [out, pull] = forward(config);
@@ -213,19 +234,10 @@ class TypedTrial final : public Trial {
     return Pulled::template takes<Dy>();
   }
 
-  template <class I>
-  struct CopiesOf;
-  template <size_t... I>
-  struct CopiesOf<std::index_sequence<I...>> {
-    using type =
-        std::tuple<std::unique_ptr<typename ArgTraits<typename P::template Param<I>>::Copy>...>;
-  };
-  using Copies = typename CopiesOf<typename P::Indices>::type;
-
   const K& kernel_;
   const bool backward_;
   ArrayGuards guards_;  // of the arrays in the copies, which come after it
-  Copies copies_;
+  ArgumentCopies<P> copies_;
   bool fresh_ = false;  // nothing ran since the last reset: large arrays are not copied again
   std::optional<Kept<typename P::Result>>
       ran_;  // compared only when asked: not while the clock runs

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include <ejk/detail/guard_pages.h>
@@ -14,6 +15,14 @@ namespace ejk::detail {
 
 // An array argument with its data, whatever type it came as.
 struct ArrayRef {
+  ArrayRef();
+  explicit ArrayRef(const AnyView& view);
+  ArrayRef(const ArrayRef& other);
+  ArrayRef(ArrayRef&& other) noexcept;
+  ArrayRef& operator=(const ArrayRef& other);
+  ArrayRef& operator=(ArrayRef&& other) noexcept;
+  ~ArrayRef();
+
   void* data = nullptr;
   DType dtype = DType::float32;
   Platform platform = Platform::cpu;
@@ -30,6 +39,7 @@ class PrivateArray {
  public:
   // An input is closed to writers in a child, unless `read_only` is false.
   PrivateArray(ArrayRef original, Role role, bool read_only = true);
+  ~PrivateArray();
   void* data() const { return copy_.data; }
   const ArrayRef& array() const { return copy_; }
   // In-out arrays: the original content again. Outputs: poison.

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <complex>
 #include <deque>
 #include <map>
 #include <optional>
@@ -72,7 +71,7 @@ Value sketch_of(const P& p, Role role) {
     return sketch_array(view_vector(p, size), with_data);
   } else if constexpr (std::same_as<P, Half> || std::same_as<P, BFloat16>)
     return static_cast<double>(static_cast<float>(p));
-  else if constexpr (is_a<P, std::complex>) return Value(Value::Array{p.real(), p.imag()});
+  else if constexpr (Complex<P>) return Value(Value::Array{p.real(), p.imag()});
   else if constexpr (is_a<P, std::optional>) {
     if (!p) return {};
     return Value::object({{"some", sketch_of(*p, role)}});
@@ -118,7 +117,7 @@ P rebuild(const Value& sketch, RebuiltData& data) {
     return P(line.begin(), line.end());
   } else if constexpr (std::same_as<P, Half> || std::same_as<P, BFloat16>)
     return P(static_cast<float>(sketch.as_double()));
-  else if constexpr (is_a<P, std::complex>) {
+  else if constexpr (Complex<P>) {
     const auto [real, imaginary] = from_value<std::array<typename P::value_type, 2>>(sketch);
     return P(real, imaginary);
   } else if constexpr (std::same_as<P, std::string_view>) return data.text(sketch.as_string());

@@ -10,7 +10,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -26,16 +25,31 @@ using FieldPath = std::vector<std::string>;  // {"fwd", "block"} is config.fwd.b
 // Values are known by their index among all that were met so far. Only `offer` meets new ones.
 class SpaceParameter {
  public:
-  virtual ~SpaceParameter() = default;
+  virtual ~SpaceParameter();
   virtual std::unique_ptr<SpaceParameter> clone() const = 0;
-  virtual const FieldPath& path() const = 0;
-  virtual std::vector<Value> values() const = 0;
+  const FieldPath& path() const { return path_; }
+  std::vector<Value> values() const;
   // Whether the values depend on the parameters before.
   virtual bool is_dependent() const = 0;
   // The values to try after what is set in the config, each once.
-  virtual void offer(const void* config, std::vector<uint32_t>& values) = 0;
+  void offer(const void* config, std::vector<uint32_t>& values);
   virtual void set(void* config, uint32_t value) const = 0;
   virtual void reset(void* config, const void* defaults) const = 0;
+
+ protected:
+  SpaceParameter();
+  SpaceParameter(const SpaceParameter& other);
+
+  // Offers the value with that key. True if it was never met before.
+  bool meet(std::string key);
+  virtual void meet_offered(const void* config) = 0;
+  virtual Value value(uint32_t index) const = 0;
+
+  FieldPath path_;
+
+ private:
+  struct Met;
+  std::unique_ptr<Met> met_;
 };
 
 struct SpaceConstraint {
@@ -53,8 +67,17 @@ struct SpaceDefinition {
   void add(std::shared_ptr<const SpaceParameter> parameter);
 };
 
-// Walks the parameters in order and gives up a way as soon as a constraint rejects it.
-std::shared_ptr<const CandidateSet> build_space(const SpaceDefinition& space);
+// The points of a space, counted when first asked for. Copies share them. Thread-safe.
+class SpacePoints {
+ public:
+  SpacePoints();
+  std::shared_ptr<const CandidateSet> of(const SpaceDefinition& space) const;
+
+ private:
+  struct Built;
+  std::shared_ptr<Built> built_;
+};
+
 // Goes only the way of this config.
 bool space_contains(const SpaceDefinition& space, const Value& config);
 
@@ -78,30 +101,14 @@ bool find_path(const Owner& owner, const T& field, FieldPath& path) {
   return found;
 }
 
-// Values in the order they were met, each once. They are told apart by their JSON, as configs are.
+// Values are told apart by their JSON, as configs are. A number's bytes stand for it.
 template <class T>
-class DistinctValues {
- public:
-  uint32_t index_of(const T& value) {
-    const auto [at, is_new] = index_.try_emplace(key_of(value), static_cast<uint32_t>(size()));
-    if (is_new) values_.push_back(value);
-    return at->second;
-  }
-  size_t size() const noexcept { return values_.size(); }
-  T operator[](uint32_t index) const { return values_[index]; }
-
- private:
-  static constexpr bool is_own_key =
-      std::integral<T> || std::is_enum_v<T> || std::same_as<T, std::string>;
-  using Key = std::conditional_t<is_own_key, T, std::string>;
-  static Key key_of(const T& value) {
-    if constexpr (is_own_key) return value;
-    else return ejk::stable_json(value_of(value));
-  }
-
-  std::vector<T> values_;
-  std::unordered_map<Key, uint32_t> index_;
-};
+std::string key_of(const T& value) {
+  if constexpr (std::integral<T> || std::is_enum_v<T>)
+    return {reinterpret_cast<const char*>(&value), sizeof value};
+  else if constexpr (std::same_as<T, std::string>) return value;
+  else return ejk::stable_json(value_of(value));
+}
 
 // A list of values, or a function that gives them for what is set so far.
 template <class Config, class T>
@@ -127,37 +134,15 @@ class TypedParameter final : public SpaceParameter {
  public:
   TypedParameter(Field field, OfferedValues<Config, T> offered)
       : field_(field), function_(std::move(offered.function)) {
-    for (size_t i = 0; i < offered.list.size(); ++i) values_.index_of(offered.list[i]);
+    add(offered.list);
     Config config{};
     if (!find_path(config, field_(config), path_)) no_such_field(type_name<Config>());
   }
 
   std::unique_ptr<SpaceParameter> clone() const override {
-    return std::make_unique<TypedParameter>(*this);
-  }
-  const FieldPath& path() const override { return path_; }
-  std::vector<Value> values() const override {
-    std::vector<Value> out;
-    for (uint32_t i = 0; i < values_.size(); ++i) out.push_back(value_of(T(values_[i])));
-    return out;
+    return std::unique_ptr<SpaceParameter>(new TypedParameter(*this));
   }
   bool is_dependent() const override { return function_ != nullptr; }
-
-  void offer(const void* config, std::vector<uint32_t>& values) override {
-    values.clear();
-    if (!function_) {
-      for (uint32_t i = 0; i < values_.size(); ++i) values.push_back(i);
-      return;
-    }
-    ++round_;
-    const std::vector<T> offered = function_(*static_cast<const Config*>(config));
-    for (size_t i = 0; i < offered.size(); ++i) {
-      const uint32_t index = values_.index_of(offered[i]);
-      if (index >= offered_in_.size()) offered_in_.resize(index + 1);
-      if (std::exchange(offered_in_[index], round_) != round_) values.push_back(index);
-    }
-  }
-
   void set(void* config, uint32_t value) const override {
     field_(*static_cast<Config*>(config)) = values_[value];
   }
@@ -166,12 +151,18 @@ class TypedParameter final : public SpaceParameter {
   }
 
  private:
+  void meet_offered(const void* config) override {
+    add(function_(*static_cast<const Config*>(config)));
+  }
+  Value value(uint32_t index) const override { return value_of(T(values_[index])); }
+  void add(const std::vector<T>& values) {
+    for (size_t i = 0; i < values.size(); ++i)
+      if (meet(key_of(T(values[i])))) values_.push_back(values[i]);
+  }
+
   Field field_;
   std::function<std::vector<T>(const Config&)> function_;
-  FieldPath path_;
-  DistinctValues<T> values_;
-  uint64_t round_ = 0;                // calls of `offer`
-  std::vector<uint64_t> offered_in_;  // the last round in which a value was offered
+  std::vector<T> values_;  // in the order they were met, each once
 };
 
 }  // namespace ejk::detail
