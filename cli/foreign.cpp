@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ejk/error.h>
+#include <ejk/names.h>
 
 #include "files.h"
 #include "output.h"
@@ -86,7 +87,7 @@ void read_ejkernel(const std::string& name, const Value& document, Reading& read
       Entry entry;
       entry.id = ejkernel_id(member);
       entry.config = config;
-      entry.provenance = "imported";
+      entry.provenance = name_of(Provenance::imported);
       entry.device = Value::object();
       entry.environment = Value::object();
       entry.evidence.complete = false;  // so that whatever is measured takes its place

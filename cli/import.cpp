@@ -4,6 +4,7 @@
 #include <map>
 
 #include <ejk/device.h>
+#include <ejk/names.h>
 #include <ejk/tuner.h>
 
 #include "foreign.h"
@@ -23,12 +24,13 @@ void move_to_device(Entry& entry, const std::string& device) {
   entry.id.device = device;
   const bool here = device == cpu_device().fingerprint;
   entry.device = here ? cpu_device().identity : Value::object();
-  if (entry.provenance == "measured") entry.provenance = "transferred";
+  if (is_measured(entry)) entry.provenance = name_of(Provenance::transferred);
 }
 
 // Nobody here saw it being measured, whatever it says of itself.
 void mark(Entry& entry) {
-  if (entry.provenance != "transferred") entry.provenance = "imported";
+  if (!is(entry.provenance, Provenance::transferred))
+    entry.provenance = name_of(Provenance::imported);
 }
 
 // Better than what is there, not only as good. Of two that are, everybody keeps the same one,

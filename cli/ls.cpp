@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ejk ls: the entries of a store.
 #include <ejk/device.h>
+#include <ejk/names.h>
 
 #include "verbs.h"
 
@@ -11,10 +12,10 @@ using enum Table::Align;
 
 std::string state_of(const Held& held) {
   const Entry& e = held.entry;
-  const bool unknown = e.provenance != "measured" && e.evidence.samples == 0;
+  const bool unknown = !is_measured(e) && e.evidence.samples == 0;
   std::string out = unknown ? e.provenance : std::string(outcome_name(e.outcome));
   if (!e.evidence.complete && !unknown) out += ", cut short";
-  if (e.provenance != "measured" && !unknown) out += ", " + e.provenance;
+  if (!is_measured(e) && !unknown) out += ", " + e.provenance;
   if (held.hidden) out += ", hidden";
   return out;
 }

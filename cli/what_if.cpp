@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <ejk/device.h>
+#include <ejk/names.h>
 #include <ejk/offline.h>
 
 #include "calls.h"
@@ -38,10 +39,10 @@ size_t tier_of(const std::optional<PersistentCache::Found>& found) {
   const Entry& e = found->entry;
   if (e.outcome == Outcome::failed) return 6;
   if (!fits(e)) return 5;
-  if (e.provenance != "measured" && e.evidence.samples == 0) return 4;
+  if (!is_measured(e) && e.evidence.samples == 0) return 4;
   if (e.outcome == Outcome::unresolved) return 3;
   if (!e.evidence.complete) return 2;
-  const bool here = e.id.device == cpu_device().fingerprint && e.provenance == "measured";
+  const bool here = e.id.device == cpu_device().fingerprint && is_measured(e);
   return here && e.environment == cpu_device().environment ? 0 : 1;
 }
 

@@ -6,6 +6,8 @@
 #include <map>
 #include <mutex>
 
+#include <ejk/names.h>
+
 namespace ejk::python {
 
 namespace {
@@ -26,7 +28,8 @@ class ImportedFile final : public Store {
       Entry entry;
       entry.id = id;
       entry.config = found->second;
-      entry.provenance = "put";  // by a program of ejkernel, into a file that this program names
+      entry.provenance = name_of(
+          Provenance::put);  // by a program of ejkernel, into a file that this program names
       return entry;
     }
     return std::nullopt;
@@ -121,7 +124,7 @@ Entry entry_to_put(const EntryId& id, const AnyConfig& config) {
   Entry entry;
   entry.id = id;
   entry.config = config.to_value();
-  entry.provenance = "put";
+  entry.provenance = name_of(Provenance::put);
   if (id.device == cpu_device().fingerprint) {
     entry.device = cpu_device().identity;
     entry.environment = cpu_device().environment;

@@ -2,6 +2,8 @@
 // Caches of the program's own, as the memory tier and as a store. What they raise is raised.
 #include "own_caches.h"
 
+#include <ejk/names.h>
+
 namespace ejk::python {
 
 thread_local nb::handle selection;
@@ -47,7 +49,7 @@ class OwnStore final : public Store {
     Entry entry;
     entry.id = id;
     entry.config = config_of(found, id.op).to_value();
-    entry.provenance = "put";
+    entry.provenance = name_of(Provenance::put);
     return entry;
   }
   bool put(const Entry& entry, bool) override {

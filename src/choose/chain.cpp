@@ -8,6 +8,7 @@
 
 #include <ejk/detail/hash.h>
 #include <ejk/detail/warm_table.h>
+#include <ejk/names.h>
 #include <ejk/record.h>
 
 #include "base/thrown.h"
@@ -57,7 +58,7 @@ bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKern
 // Whether a tuning in which every candidate was rejected would end so again: it was done here, and
 // no candidate has come since.
 bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel& kernel) {
-  if (failed.provenance != "measured") return false;                  // nobody here saw it fail
+  if (!is_measured(failed)) return false;                             // nobody here saw it fail
   if (failed.evidence.strategy.ends_with(among_given)) return false;  // not the kernel's own list
   if (failed.environment != inv.device->environment || !failed.evidence.complete) return false;
   const bool here_and_now = std::ranges::any_of(failed.candidates, [](const Measurement& m) {
@@ -71,7 +72,7 @@ bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel&
 }  // namespace
 
 std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
-  if (entry.provenance != "measured") return {};
+  if (!is_measured(entry)) return {};
   if (entry.evidence.strategy.ends_with(among_given))
     return {};  // the kernel's own list is another
   if (tuned_with_fewer_cores(entry)) return "it was done with fewer cores than there are here";

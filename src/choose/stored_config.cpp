@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <functional>
 
+#include <ejk/names.h>
+
 #include "base/thrown.h"
 #include "base/time.h"
 #include "candidates/thread_fields.h"
@@ -35,7 +37,7 @@ Value best_with_fewer_threads(const Entry& entry) {
 // By what a store says of an entry. Where the guard is off nothing can be tried, and what this user
 // measured or put there is believed.
 bool entry_vouches(const Entry& entry, const AnyKernel& kernel, const AutotunePolicy& policy) {
-  const bool own = entry.provenance == "measured" || entry.provenance == "put";
+  const bool own = is_measured(entry) || is(entry.provenance, Provenance::put);
   return entry.trusted && own && (kernel.has_is_valid() || !policy.guard);
 }
 
@@ -146,7 +148,7 @@ std::optional<std::string> Chain::failure_of_first_run(const Call& call, const E
   } catch (...) {
     failure = base::what_was_thrown();
   }
-  if (waited && entry.trusted && entry.provenance == "measured") failure.reset();
+  if (waited && entry.trusted && is_measured(entry)) failure.reset();
   lock.lock();
   state_->first_runs.insert_or_assign(subject, failure);
   lock.unlock();

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include <ejk/names.h>
 #include <ejk/offline.h>
 
 #include "offline/stored_call.h"
@@ -66,9 +67,9 @@ std::vector<PlannedCall> plan_tuning(std::vector<RecordedCall> calls, Persistent
       planned.why = "an earlier tuning rejected every candidate";
     } else if (stored) {
       planned.expected_gain = left_to_gain;
-      planned.why = stored->for_any_outputs                  ? "it was tuned without its outputs"
-                    : stored->entry.provenance != "measured" ? "it was not measured here"
-                                                             : "its tuning was cut short";
+      planned.why = stored->for_any_outputs       ? "it was tuned without its outputs"
+                    : !is_measured(stored->entry) ? "it was not measured here"
+                                                  : "its tuning was cut short";
     } else {
       planned.expected_gain = all.expected(guess, guess_weight);
       planned.why = all.count == 0 ? "nothing is known yet" : all.text(" of other ops");

@@ -14,6 +14,7 @@
 
 #include <ejk/error.h>
 #include <ejk/invocation.h>
+#include <ejk/names.h>
 
 #include "base/env.h"
 
@@ -57,9 +58,6 @@ constexpr std::array<std::string_view, 2> device_names = {"fingerprint", "identi
 constexpr std::array<std::string_view, 2> evidence_others = {"samples", "complete"};
 constexpr std::array<std::string_view, 5> measurement_others = {"config", "status", "kind", "why",
                                                                 "samples"};
-
-constexpr std::array<std::pair<Outcome, std::string_view>, 3> outcomes = {
-    {{Outcome::tuned, "tuned"}, {Outcome::unresolved, "unresolved"}, {Outcome::failed, "failed"}}};
 
 bool contains(const auto& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -245,9 +243,7 @@ const Value& required(const Value& from, std::string_view name) {
 }
 
 Outcome outcome_from(const std::string& text) {
-  for (const auto& [outcome, name] : outcomes) {
-    if (name == text) return outcome;
-  }
+  if (const auto outcome = named<Outcome>(text)) return *outcome;
   throw Error(ErrorKind::parse, "unknown outcome \"" + text + "\"");
 }
 
@@ -272,12 +268,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
 
 }  // namespace
 
-std::string_view outcome_name(Outcome outcome) {
-  for (const auto& [value, name] : outcomes) {
-    if (value == outcome) return name;
-  }
-  return "unknown";
-}
+std::string_view outcome_name(Outcome outcome) { return name_of(outcome); }
 
 Value entry_to_document(const Entry& entry) {
   Value out = Value::object();
@@ -331,13 +322,12 @@ Entry entry_from_document(const Value& document) {
 }
 
 bool better_evidence(const Entry& candidate, const Entry& present, const Value& environment) {
-  const auto measured = [](const Entry& entry) { return entry.provenance == "measured"; };
   const auto here = [&](const Entry& entry) {
-    return entry.environment == environment && entry.provenance != "transferred";
+    return entry.environment == environment && !is(entry.provenance, Provenance::transferred);
   };
   const auto answers = [](const Entry& entry) { return entry.outcome != Outcome::failed; };
   const Evidence &a = candidate.evidence, &b = present.evidence;
-  if (measured(candidate) != measured(present)) return measured(candidate);
+  if (is_measured(candidate) != is_measured(present)) return is_measured(candidate);
   if (here(candidate) != here(present)) return here(candidate);
   if (answers(candidate) != answers(present)) return answers(candidate);
   if (a.complete != b.complete) return a.complete;

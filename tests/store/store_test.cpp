@@ -16,6 +16,7 @@
 #include <xxhash.h>
 
 #include <ejk/error.h>
+#include <ejk/names.h>
 #include <ejk/store.h>
 
 #include "base/file.h"
@@ -134,6 +135,17 @@ TEST(EntryDocument, KeepsUnknownMembersWhereTheyWere) {
   document.find("candidates")->as_array()[0]["energy"] = 3;
   const Value again = entry_to_document(entry_from_document(document));
   EXPECT_EQ(again, document);
+}
+
+TEST(EntryDocument, KeepsWordsThatThisVersionDoesNotKnow) {
+  Entry entry = full_entry();
+  entry.provenance = entry.evidence.strategy = entry.evidence.clock = "of tomorrow";
+  entry.candidates[1].status = entry.candidates[1].kind = "of tomorrow";
+  const Entry back = entry_from_document(entry_to_document(entry));
+  expect_equal(back, entry);
+  EXPECT_EQ(back.candidates[1].kind, "of tomorrow");
+  EXPECT_FALSE(is_measured(back));
+  EXPECT_EQ(named<Provenance>(back.provenance), std::nullopt);
 }
 
 TEST(EntryDocument, RefusesWhatIsNotAnEntryOfThisSchema) {
