@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <ejk/device.h>
+#include <ejk/names.h>
 
 #include "calls.h"
 #include "files.h"
@@ -40,13 +41,15 @@ void add_parameters(const Value& config, double ratio, const std::string& prefix
 // under each of its values, and the largest of these over the smallest. Who left the race as slower
 // has few samples, and counts with the least that they show.
 Value parameters_of(const Entry& entry) {
-  const auto winner = std::ranges::find(entry.candidates, "ok", &Measurement::status);
+  const auto winner =
+      std::ranges::find(entry.candidates, name_of(CandidateStatus::ok), &Measurement::status);
   const double fastest = winner == entry.candidates.end() ? 0 : winner->ratio;
   BestRatios best;
   for (const Measurement& m : entry.candidates) {
     if (!was_timed(m) || !m.config.is_object()) continue;
-    add_parameters(m.config, m.status == "slower" ? std::max(fastest, m.ratio_low) : m.ratio, "",
-                   best);
+    add_parameters(m.config,
+                   is(m.status, CandidateStatus::slower) ? std::max(fastest, m.ratio_low) : m.ratio,
+                   "", best);
   }
   Value out = Value::array();
   for (const auto& [name, values] : best) {
@@ -80,7 +83,7 @@ Value entry_report(const Held& held) {
   Value timed = Value::array(), rejected = Value::array();
   size_t untried = 0;
   for (const Measurement& m : held.entry.candidates) {
-    if (m.status == "rejected")
+    if (is(m.status, CandidateStatus::rejected))
       rejected.push_back(Value::object({{"config", m.config}, {"kind", m.kind}, {"why", m.why}}));
     else if (was_timed(m))
       timed.push_back(Value::object({{"config", m.config},
@@ -109,8 +112,8 @@ Value summary_of(const Value& entries) {
   size_t tuned = 0, unresolved = 0, failed = 0, with_speedup = 0;
   double logs = 0, noise = 0;
   for (const Value& e : entries.as_array()) {
-    const std::string& outcome = e.find("outcome")->as_string();
-    ++(outcome == "tuned" ? tuned : outcome == "failed" ? failed : unresolved);
+    const auto outcome = named<Outcome>(e.find("outcome")->as_string());
+    ++(outcome == Outcome::tuned ? tuned : outcome == Outcome::failed ? failed : unresolved);
     const double speedup = e.find("speedup")->as_double();
     if (speedup > 0) logs += std::log(speedup), ++with_speedup;
     if (has_interval(e)) noise = std::max(noise, e.find("noise")->as_double());
@@ -178,8 +181,8 @@ std::string distribution(const Value& timed) {
         "<g class=\"{}\"><title>{}: {:.3f}{}</title><line x1=\"{:.1f}\" "
         "x2=\"{:.1f}\" "
         "y1=\"{:.0f}\" y2=\"{:.0f}\"/><circle cx=\"{:.1f}\" cy=\"{:.0f}\" r=\"3.2\"/></g>",
-        at(m, "status").as_string() == "ok" ? "won" : "other", html(config_text(at(m, "config"))),
-        number(m, "ratio"),
+        is(at(m, "status").as_string(), CandidateStatus::ok) ? "won" : "other",
+        html(config_text(at(m, "config"))), number(m, "ratio"),
         has_interval(m) ? fmt::format(" ({:.3f} to {:.3f})", low_of(m), high_of(m)) : "",
         x(low_of(m)), x(high_of(m)), y, y, x(number(m, "ratio")), y);
   }

@@ -6,6 +6,7 @@
 
 #include <ejk/device.h>
 #include <ejk/invocation.h>
+#include <ejk/names.h>
 
 #include "verbs.h"
 
@@ -38,9 +39,7 @@ void show_candidates(const Entry& entry, int most, Output& out) {
   std::vector<const Measurement*> sorted;
   for (const Measurement& m : entry.candidates) sorted.push_back(&m);
   const auto rank = [](const Measurement& m) {
-    if (m.status == "ok") return 0;
-    if (m.status == "tied") return 1;
-    return m.status == "slower" ? 2 : m.status == "untried" ? 3 : 4;
+    return named<CandidateStatus>(m.status).value_or(CandidateStatus::rejected);
   };
   std::ranges::stable_sort(sorted, [&](const Measurement* a, const Measurement* b) {
     if (rank(*a) != rank(*b)) return rank(*a) < rank(*b);

@@ -7,6 +7,8 @@
 #include <exception>
 #include <variant>
 
+#include <ejk/names.h>
+
 namespace ejk::python {
 
 namespace {
@@ -238,7 +240,7 @@ class PythonTuner final : public Tuner {
     for (uint64_t i = 0; i < task.candidates->size(); ++i) {
       Measurement m;
       m.config = task.candidates->config(i).to_value();
-      m.status = i == winner ? "ok" : "slower";
+      m.status = name_of(i == winner ? CandidateStatus::ok : CandidateStatus::slower);
       result.candidates.push_back(std::move(m));
     }
     return result;

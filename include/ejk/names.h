@@ -15,6 +15,23 @@ namespace ejk {
 
 // Entry::provenance
 enum class Provenance : uint8_t { measured, put, imported, transferred };
+// Measurement::status, the best first
+enum class CandidateStatus : uint8_t { ok, tied, slower, untried, rejected };
+// Measurement::kind
+enum class Rejection : uint8_t {
+  wrong,
+  unsteady,
+  threw,
+  crashed,
+  exited,
+  timed_out,
+  out_of_memory,
+  out_of_bounds,
+  changed_host,
+  quarantined,
+  invalid,
+  unknown,  // it failed in a child process, and nobody can say of what
+};
 
 // The name of each value, in the order of the enum.
 template <class E>
@@ -22,6 +39,13 @@ inline constexpr std::array<std::string_view, 0> names_of{};
 template <>
 inline constexpr auto names_of<Provenance> =
     std::to_array<std::string_view>({"measured", "put", "imported", "transferred"});
+template <>
+inline constexpr auto names_of<CandidateStatus> =
+    std::to_array<std::string_view>({"ok", "tied", "slower", "untried", "rejected"});
+template <>
+inline constexpr auto names_of<Rejection> = std::to_array<std::string_view>(
+    {"wrong", "unsteady", "threw", "crashed", "exited", "timed_out", "out_of_memory",
+     "out_of_bounds", "changed_host", "quarantined", "invalid", "unknown"});
 template <>
 inline constexpr auto names_of<Outcome> = std::to_array<std::string_view>({"tuned", "unresolved",
                                                                            "failed"});
@@ -42,6 +66,22 @@ constexpr std::optional<E> named(std::string_view name) {
 template <class E>
 constexpr bool is(std::string_view name, E value) {
   return name == name_of(value);
+}
+
+// Time, memory and is_valid reject only here and now.
+constexpr bool is_permanent(Rejection kind) {
+  return kind != Rejection::timed_out && kind != Rejection::out_of_memory &&
+         kind != Rejection::invalid;
+}
+
+inline bool is_rejected_for_good(const Measurement& m) {
+  return is(m.status, CandidateStatus::rejected) &&
+         is_permanent(named<Rejection>(m.kind).value_or(Rejection::unknown));
+}
+
+// It took part and was not rejected.
+inline bool has_time(const Measurement& m) {
+  return !is(m.status, CandidateStatus::untried) && !is(m.status, CandidateStatus::rejected);
 }
 
 // By a tuning of this store's own. Only that is believed, and goes on.

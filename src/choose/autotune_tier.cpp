@@ -4,6 +4,8 @@
 #include <chrono>
 #include <functional>
 
+#include <ejk/names.h>
+
 #include "base/thrown.h"
 #include "base/time.h"
 #include "choose/chain.h"
@@ -185,30 +187,38 @@ std::string rejections(const TuneResult& result) {
   return text;
 }
 
+// It begins with the kind.
+std::optional<Rejection> rejection_of_heuristic(const TuneResult& result) {
+  const std::string_view problem = result.heuristic_problem;
+  return named<Rejection>(problem.substr(0, problem.find(':')));
+}
+
 // If not even the heuristic runs, it is the call or the kernel that is wrong, not the candidates;
 // without one, if all of them refuse it: what makes it wrong need not be part of the key.
 bool call_itself_fails(const TuneResult& result, bool has_heuristic) {
   if (result.winner) return false;
-  const auto not_its_own = [](std::string_view problem) {
-    return problem.starts_with("threw") || problem.starts_with("out_of_bounds") ||
-           problem.starts_with("changed_host");
+  const auto not_its_own = [](std::optional<Rejection> kind) {
+    return kind == Rejection::threw || kind == Rejection::out_of_bounds ||
+           kind == Rejection::changed_host;
   };
-  if (has_heuristic) return not_its_own(result.heuristic_problem);
+  if (has_heuristic) return not_its_own(rejection_of_heuristic(result));
   return std::ranges::all_of(result.candidates, [&](const Measurement& m) {
-    return not_its_own(m.kind) || m.kind == "invalid";
+    const auto kind = named<Rejection>(m.kind);
+    return not_its_own(kind) || kind == Rejection::invalid;
   });
 }
 
 // Of one that fails.
 bool only_changes_its_process(const TuneResult& result) {
-  constexpr std::string_view kind = "changed_host";
-  if (!result.heuristic_problem.empty()) return result.heuristic_problem.starts_with(kind);
-  return std::ranges::find(result.candidates, kind, &Measurement::kind) != result.candidates.end();
+  if (!result.heuristic_problem.empty())
+    return rejection_of_heuristic(result) == Rejection::changed_host;
+  return std::ranges::any_of(
+      result.candidates, [](const Measurement& m) { return is(m.kind, Rejection::changed_host); });
 }
 
-bool ended_as(const TuneResult& result, const Value& config, std::string_view status) {
+bool ended_as(const TuneResult& result, const Value& config, CandidateStatus status) {
   return std::ranges::any_of(result.candidates, [&](const Measurement& m) {
-    return m.status == status && m.config == config;
+    return is(m.status, status) && m.config == config;
   });
 }
 
@@ -324,7 +334,7 @@ std::optional<Entry> Chain::run_tuner(Call& call) {
   if (result.winner && !result.config) result.config = candidates->config(*result.winner);
   if (!result.note.empty())
     warn_once("note" + call.id.op, "[" + call.id.op + "] tuning: " + result.note);
-  if (call.unfinished && ended_as(result, call.unfinished->config, "untried"))
+  if (call.unfinished && ended_as(result, call.unfinished->config, CandidateStatus::untried))
     return finish("the budget was spent before the turn of the earlier winner, which stays");
   if (!result.winner && options_.stop != nullptr && options_.stop->load())
     return finish("it was stopped before a candidate was found");
@@ -344,7 +354,8 @@ std::optional<Entry> Chain::run_tuner(Call& call) {
     const std::string reasons = rejections(result);
     warn_of_failure(reasons);
     // What is stored would stay, and be run, although it is among the rejected.
-    const bool refuted = call.unfinished && ended_as(result, call.unfinished->config, "rejected");
+    const bool refuted =
+        call.unfinished && ended_as(result, call.unfinished->config, CandidateStatus::rejected);
     if (options_.persistent && options_.persist_autotune) options_.persistent->put(entry, refuted);
     if (refuted) call.unfinished.reset();
     in_vain(reasons);

@@ -62,7 +62,9 @@ bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel&
   if (failed.evidence.strategy.ends_with(among_given)) return false;  // not the kernel's own list
   if (failed.environment != inv.device->environment || !failed.evidence.complete) return false;
   const bool here_and_now = std::ranges::any_of(failed.candidates, [](const Measurement& m) {
-    return m.status == "untried" || m.kind == "timed_out" || m.kind == "out_of_memory";
+    const auto kind = named<Rejection>(m.kind);
+    if (kind == Rejection::invalid) return false;  // it is asked again for what is new
+    return is(m.status, CandidateStatus::untried) || (kind && !is_permanent(*kind));
   });
   if (here_and_now) return false;
   const bool searched = !failed.evidence.strategy.empty() && failed.evidence.strategy != "race";

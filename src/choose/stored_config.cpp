@@ -26,7 +26,8 @@ Value best_with_fewer_threads(const Entry& entry) {
   for (const Measurement& m : entry.candidates) {
     Value config = m.config;
     const int lowered = lower_threads(config);
-    const bool measured = m.ratio > 0 && (m.status == "tied" || m.status == "slower");
+    const bool measured = m.ratio > 0 && (is(m.status, CandidateStatus::tied) ||
+                                          is(m.status, CandidateStatus::slower));
     if (!measured || lowered > least || (lowered == least && (ratio == 0 || m.ratio >= ratio)))
       continue;
     best = std::move(config), least = lowered, ratio = m.ratio;

@@ -13,30 +13,25 @@ namespace ejk::detail {
 
 using Kind = Finding::Kind;
 
-std::string_view kind_name(Kind kind) {
+Rejection rejection_of(Kind kind) {
   switch (kind) {
-    case Kind::passed:
-      return "passed";
     case Kind::threw:
-      return "threw";
+      return Rejection::threw;
     case Kind::crashed:
-      return "crashed";
+      return Rejection::crashed;
     case Kind::exited:
-      return "exited";
+      return Rejection::exited;
     case Kind::timed_out:
-      return "timed_out";
+      return Rejection::timed_out;
     case Kind::out_of_memory:
-      return "out_of_memory";
+      return Rejection::out_of_memory;
     case Kind::out_of_bounds:
-      return "out_of_bounds";
+      return Rejection::out_of_bounds;
     case Kind::changed_host:
-      return "changed_host";
-    case Kind::waited:
-      return "waited";
-    case Kind::unknown:
-      break;
+      return Rejection::changed_host;
+    default:
+      return Rejection::unknown;
   }
-  return "unknown";
 }
 
 Guard::Guard(Trial& trial, GuardLimits limits, std::function<bool()> enough,

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include <ejk/names.h>
 #include <ejk/tuner.h>
 
 namespace ejk::detail {
@@ -48,7 +49,7 @@ struct Finding {
   double seconds = 0;                     // wall time of the run in the child, if it came back
   std::vector<OutputBytes> outputs = {};  // what it left, if it passed
 };
-std::string_view kind_name(Finding::Kind kind);
+Rejection rejection_of(Finding::Kind kind);  // of one that did not pass
 
 class GuardChild;
 struct JobReport;

@@ -20,15 +20,15 @@ bool is_still_right(Tuning& t, Entrant& e) {
   });
   acquit(t, e);
   const std::string changes = watch.put_back_after(e.config);
-  if (failure) t.reject(e, "threw", *failure);
-  else if (overrun) t.reject(e, "out_of_bounds", *overrun);
-  else if (!changes.empty()) t.reject(e, "changed_host", changes);
-  else if (difference) t.reject(e, "unsteady", "was right before the race: " + *difference);
+  if (!failure && overrun) t.reject(e, Rejection::out_of_bounds, *overrun);
+  else t.reject_if(e, failure, changes);
+  if (e.racing() && difference)
+    t.reject(e, Rejection::unsteady, "was right before the race: " + *difference);
   return e.racing();
 }
 
 bool may_come_back(const Entrant& e) {
-  if (e.status == Status::carried) return e.known.status != "rejected";
+  if (e.status == Status::carried) return !is(e.known.status, CandidateStatus::rejected);
   return e.status == Status::slower;
 }
 
@@ -86,7 +86,8 @@ bool confirm(Tuning& t, size_t winner) {
     return true;
   }
   if (is_still_right(t, e)) return true;
-  const std::string_view did = e.kind == "changed_host" ? "did other things" : "gave other results";
+  const std::string_view did =
+      e.rejection == Rejection::changed_host ? "did other things" : "gave other results";
   t.note += fmt::format("{} {} after the race than before ({}): it is left out; ",
                         stable_json(e.config.to_value()), did, e.why);
   race_on(t, winner);

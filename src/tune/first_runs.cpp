@@ -20,7 +20,7 @@ constexpr int most_deaths = 3;
 
 // The kind is told beside it.
 std::string reason(const Finding& finding) {
-  const std::string kind = std::string(kind_name(finding.kind)) + ": ";
+  const std::string kind = std::string(name_of(rejection_of(finding.kind))) + ": ";
   return finding.why.starts_with(kind) ? finding.why.substr(kind.size()) : finding.why;
 }
 
@@ -55,8 +55,8 @@ void reject_outputs(Tuning& t, size_t who, std::vector<OutputBytes> outputs, std
   const auto again = outputs_again(t, e.config, place);
   const auto change =
       again ? expect(t, std::move(outputs)).difference(*again) : std::optional<std::string>();
-  if (change) t.reject(e, "unsteady", "its results change from run to run: " + *change);
-  else t.reject(e, "wrong", std::move(difference));
+  if (change) t.reject(e, Rejection::unsteady, "its results change from run to run: " + *change);
+  else t.reject(e, Rejection::wrong, std::move(difference));
 }
 
 // Where nothing else says what is right, the first outputs that changed anything do: one that does
@@ -76,7 +76,8 @@ void judge_idle(Tuning& t) {
   if (!t.expected || t.idle.empty()) return;
   const auto difference = t.expected->difference(*t.untouched);
   for (size_t i : std::exchange(t.idle, {}))
-    if (difference && t.entrants[i].racing()) t.reject(t.entrants[i], "wrong", *difference);
+    if (difference && t.entrants[i].racing())
+      t.reject(t.entrants[i], Rejection::wrong, *difference);
 }
 
 // ---- runs --------------------------------------------------------------------------------------
@@ -101,12 +102,10 @@ void run_here(Tuning& t, size_t who) {
     outputs = t.task.trial->outputs();
   });
   const std::string changes = watch.put_back_after(e.config, !failure && !overrun);
-  if (failure) t.reject(e, "threw", *failure);
-  else if (overrun) t.reject(e, "out_of_bounds", *overrun);
-  else if (!changes.empty()) t.reject(e, "changed_host", changes);
-  else if (const auto thrown =
-               failure_of([&] { compare(t, who, std::move(outputs), Place::here); }))
-    t.reject(e, "threw", *thrown);
+  if (!failure && overrun) t.reject(e, Rejection::out_of_bounds, *overrun);
+  else t.reject_if(e, failure, changes);
+  if (e.racing())
+    t.reject_if(e, failure_of([&] { compare(t, who, std::move(outputs), Place::here); }), "");
   count(t, who);
 }
 
@@ -116,7 +115,7 @@ void judge(Tuning& t, size_t who, Finding finding) {
   if (finding.kind == Kind::passed) {
     t.passed_in_child = true;
     compare(t, who, std::move(finding.outputs), Place::child);
-  } else t.reject(e, std::string(kind_name(finding.kind)), reason(finding));
+  } else t.reject(e, rejection_of(finding.kind), reason(finding));
   count(t, who);
 }
 
@@ -209,7 +208,7 @@ void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
     t.doubt = std::move(finding);
     return;
   }
-  t.reject(e, std::string(kind_name(finding.kind)), reason(finding));
+  t.reject(e, rejection_of(finding.kind), reason(finding));
   count(t, *t.heuristic);
 }
 
@@ -219,13 +218,13 @@ void settle_doubt(Tuning& t) {
   Entrant& heuristic = t.entrants[*t.heuristic];
   const Finding doubt = *std::exchange(t.doubt, std::nullopt);
   if (t.passed_in_child) {
-    t.reject(heuristic, std::string(kind_name(doubt.kind)), reason(doubt));
+    t.reject(heuristic, rejection_of(doubt.kind), reason(doubt));
     return count(t, *t.heuristic);
   }
   do_without_guard(t, doubt.why);
   for (Entrant& e : t.entrants)
-    if (e.status == Status::rejected && e.ran && e.kind != "threw" && e.kind != "wrong")
-      e.status = Status::racing, e.ran = false, e.kind.clear(), e.why.clear();
+    if (e.ran && e.rejection && e.rejection != Rejection::threw && e.rejection != Rejection::wrong)
+      e.status = Status::racing, e.ran = false, e.rejection.reset(), e.why.clear();
 }
 
 // Where there is no guard, or it waits in a child.
@@ -332,7 +331,7 @@ void reject_condemned(Tuning& t, std::span<const size_t> who) {
   if (!t.task.journal) return;
   for (size_t i : who)
     if (const auto why = t.task.journal->condemned(t.entrants[i].config.to_value()))
-      t.reject(t.entrants[i], "quarantined", *why);
+      t.reject(t.entrants[i], Rejection::quarantined, *why);
 }
 
 // ---- what is left ------------------------------------------------------------------------------

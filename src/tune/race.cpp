@@ -91,9 +91,7 @@ bool run_round(Tuning& t) {
     sampling.repeats = e.repeats;
     Sample sample;
     const auto failure = failure_of([&] { sample = t.sampler.take(e.config, sampling); });
-    const std::string changes = watch.put_back_after(e.config);
-    if (failure) t.reject(e, "threw", *failure);
-    else if (!changes.empty()) t.reject(e, "changed_host", changes);
+    t.reject_if(e, failure, watch.put_back_after(e.config));
     if (!e.racing()) return false;
     seconds[i] = sample.seconds;
     e.waits += sample.waited;
@@ -219,10 +217,8 @@ bool warm_up_all(Tuning& t) {
       e.warm = t.sampler.warm_up(e.config, t.options.warmup);
     });
     acquit(t, e);
-    const std::string changes = watch.put_back_after(e.config);
-    if (failure) t.reject(e, "threw", *failure);
-    else if (!changes.empty()) t.reject(e, "changed_host", changes);
-    else if (needs_wall(e.warm.elapsed)) t.sampling.clock = Clock::wall;
+    t.reject_if(e, failure, watch.put_back_after(e.config));
+    if (e.racing() && needs_wall(e.warm.elapsed)) t.sampling.clock = Clock::wall;
   }
   start_again(t);
   return true;
@@ -266,7 +262,8 @@ bool reject_who_changes_the_host(Tuning& t) {
     const HostWatch watch(t);
     static_cast<void>(failure_of([&] { static_cast<void>(outputs_of_run(t, e.config)); }));
     const std::string changes = watch.put_back();
-    if (!changes.empty()) t.reject(e, "changed_host", changes), found = true;
+    t.reject_if(e, std::nullopt, changes);
+    found = found || !changes.empty();
   }
   return found;
 }

@@ -31,19 +31,14 @@ Outcome outcome_of(const Tuning& t, size_t winner) {
   return rivals ? Outcome::unresolved : Outcome::tuned;
 }
 
-std::string_view status_text(const Tuning& t, size_t index, std::optional<size_t> winner) {
-  switch (t.entrants[index].status) {
-    case Status::slower:
-      return "slower";
-    case Status::rejected:
-      return "rejected";
-    case Status::untried:
-      return "untried";
-    default:
-      break;
-  }
-  if (!winner || index == *winner) return "ok";
-  return clearly_slower(t, index, *winner) ? "slower" : "tied";
+CandidateStatus status_of(const Tuning& t, size_t index, std::optional<size_t> winner) {
+  using enum CandidateStatus;
+  const Entrant& e = t.entrants[index];
+  if (e.status == Status::rejected) return rejected;
+  if (e.status == Status::untried) return untried;
+  if (e.status == Status::slower) return slower;
+  if (!winner || index == *winner) return ok;
+  return clearly_slower(t, index, *winner) ? slower : tied;
 }
 
 // Of two that never met in a round, the ratio of their medians.
@@ -71,8 +66,8 @@ Measurement measurement_of(const Tuning& t, size_t index, std::optional<size_t> 
   const std::vector<double> taken = e.samples();
   Measurement m;
   m.config = e.config.to_value();
-  m.status = status_text(t, index, winner);
-  m.kind = e.status == Status::rejected ? e.kind : "";
+  m.status = name_of(status_of(t, index, winner));
+  if (e.rejection) m.kind = name_of(*e.rejection);
   m.why = e.why;
   m.samples = static_cast<int>(taken.size());
   if (!taken.empty() && e.slow_in_warm_up) ++m.samples;  // its warm-up counted as one
@@ -110,7 +105,7 @@ std::vector<Measurement> measurements(const Tuning& t, std::optional<size_t> win
     if (by_place.contains(place)) continue;
     Measurement& m = by_place[place];
     m.config = t.task.candidates->config(place).to_value();
-    m.status = "untried", m.why = "the search did not ask for it";
+    m.status = name_of(CandidateStatus::untried), m.why = "the search did not ask for it";
   }
   std::vector<Measurement> list;
   for (auto& [place, measurement] : by_place) list.push_back(std::move(measurement));
@@ -132,8 +127,9 @@ double expected_rest(const Tuning& t) {
 TuneResult report(const Tuning& t, std::optional<size_t> winner) {
   TuneResult result;
   result.note = t.note.substr(0, t.note.rfind("; "));  // each remark ends with it
-  if (t.heuristic && t.entrants[*t.heuristic].status == Status::rejected)
-    result.heuristic_problem = t.entrants[*t.heuristic].kind + ": " + t.entrants[*t.heuristic].why;
+  if (t.heuristic && t.entrants[*t.heuristic].rejection)
+    result.heuristic_problem = fmt::format("{}: {}", name_of(*t.entrants[*t.heuristic].rejection),
+                                           t.entrants[*t.heuristic].why);
   result.candidates = measurements(t, winner);
   Evidence& evidence = result.evidence;
   evidence.noise = noise(t);

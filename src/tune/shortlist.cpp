@@ -72,17 +72,11 @@ class Screening {
   void recall() {
     for (const Measurement& m : t_.task.known) {
       const auto point = set_.find(m.config);
-      if (!point || m.status == "untried") continue;
-      const bool failed = m.status == "rejected";
-      if (failed ? m.kind == "timed_out" || m.kind == "out_of_memory" || m.kind == "invalid"
-                 : !(m.ratio > 0))
-        continue;
+      if (!point || is(m.status, CandidateStatus::untried)) continue;
+      const bool failed = is(m.status, CandidateStatus::rejected);
+      if (failed ? !is_rejected_for_good(m) : !(m.ratio > 0)) continue;
       Entrant& e = t_.entrants[entrant_of(*point)];
-      if (e.racing() && t_.task.is_valid &&
-          !t_.task.is_valid(e.config)) {  // other calls may differ
-        t_.reject(e, "invalid", "is_valid says that it cannot run this call");
-        continue;
-      }
+      if (e.racing() && t_.reject_if_invalid(e)) continue;  // other calls may differ
       screened_.push_back({*point, failed ? std::nullopt : std::optional(m.ratio)});
       e.known = m;
       if (failed && e.racing() && !e.ran) e.status = Status::carried;
@@ -181,8 +175,8 @@ class Screening {
       for (const Measurement& m : measurements) {
         const auto point = set_.find(m.config);
         const auto place = point ? place_in(points, *point) : std::nullopt;
-        if (!place || m.status == "untried") continue;
-        if (m.status == "rejected") history.push_back({*place, std::nullopt});
+        if (!place || is(m.status, CandidateStatus::untried)) continue;
+        if (is(m.status, CandidateStatus::rejected)) history.push_back({*place, std::nullopt});
         else if (m.ratio > 0) history.push_back({*place, m.ratio});
       }
       if (history.size() > 1) all.push_back(std::move(history));
@@ -221,8 +215,7 @@ class Screening {
     for (uint64_t point : points) {
       who.push_back(entrant_of(point));
       Entrant& e = t_.entrants[who.back()];
-      if (e.racing() && t_.task.is_valid && !t_.task.is_valid(e.config))
-        t_.reject(e, "invalid", "is_valid says that it cannot run this call");
+      if (e.racing()) t_.reject_if_invalid(e);
     }
     first_runs(t_, who);
     std::vector<std::optional<double>> found;
@@ -230,7 +223,7 @@ class Screening {
       found.push_back(measure_roughly(who[i]));
       if (t_.entrants[who[i]].status == Status::untried) continue;
       screened_.push_back({points[i], found.back()});
-      if (t_.entrants[who[i]].kind == "invalid") ++invalid_;  // costs nothing
+      if (t_.entrants[who[i]].rejection == Rejection::invalid) ++invalid_;  // costs nothing
     }
     return found;
   }
@@ -262,9 +255,7 @@ class Screening {
       if (least < least_of_control && !too_late())
         least_of_control = std::min(least_of_control, sample(control_, sampling));
     });
-    const std::string changes = watch.put_back_after(t_.entrants[who].config);
-    if (failure) t_.reject(t_.entrants[who], "threw", *failure);
-    else if (!changes.empty()) t_.reject(t_.entrants[who], "changed_host", changes);
+    t_.reject_if(t_.entrants[who], failure, watch.put_back_after(t_.entrants[who].config));
     if (!t_.entrants[who].racing()) return std::nullopt;
     if (taken < samples && !(least / least_of_control > not_worth_more)) return put_off(who);
     Measurement& of_control = t_.entrants[control_].known;
@@ -288,10 +279,8 @@ class Screening {
       const Intent intent(t_.task.journal, e.config);
       t_.task.trial->reset(), t_.task.trial->run(e.config);
     });
-    const std::string changes = watch.put_back_after(e.config);
-    if (!failure && changes.empty()) return true;
-    if (failure) t_.reject(e, "threw", *failure);
-    else t_.reject(e, "changed_host", changes);
+    t_.reject_if(e, failure, watch.put_back_after(e.config));
+    if (e.racing()) return true;
     replace_control();
     return false;
   }
@@ -359,7 +348,7 @@ class Screening {
       Entrant& e = t_.entrants[i];
       if (!e.racing() || i == t_.heuristic || std::ranges::find(finalists, i) != finalists.end())
         continue;
-      e.known.config = e.config.to_value(), e.known.status = "slower";
+      e.known.config = e.config.to_value(), e.known.status = name_of(CandidateStatus::slower);
       e.status = Status::carried;
     }
     std::vector<size_t> recalled;

@@ -36,17 +36,15 @@ void enter_heuristic(Tuning& t) {
 
 void reject_invalid(Tuning& t) {
   for (Entrant& e : t.entrants) {
-    if (!e.config) t.reject(e, "threw", "an empty configuration was given");
-    else if (t.task.is_valid && e.candidate() && !t.task.is_valid(e.config))
-      t.reject(e, "invalid", "is_valid says that it cannot run this call");
+    if (!e.config) t.reject(e, Rejection::threw, "an empty configuration was given");
+    else if (e.candidate()) t.reject_if_invalid(e);
   }
 }
 
-// Time and memory reject only here and now.
 bool stands(const Measurement& m) {
-  if (m.status == "rejected")
-    return m.kind != "timed_out" && m.kind != "out_of_memory" && m.kind != "invalid";
-  return m.status == "slower" && m.samples > 1;  // a first run may have been cold
+  if (is(m.status, CandidateStatus::rejected)) return is_rejected_for_good(m);
+  // A first run may have been cold.
+  return is(m.status, CandidateStatus::slower) && m.samples > 1;
 }
 
 // Of what an earlier tuning found, only its winner and what it left open run again. Without that
@@ -60,8 +58,7 @@ void carry_over(Tuning& t) {
     Entrant& e = t.entrants[found->second];
     e.known = m;
     if (found->second == winner || found->second == t.heuristic || !e.racing()) continue;
-    const bool measured = m.status != "untried" && m.status != "rejected";
-    if (measured ? winner_races && (stands(m) || t.task.known_complete) : stands(m))
+    if (has_time(m) ? winner_races && (stands(m) || t.task.known_complete) : stands(m))
       e.status = Status::carried;
   }
 }
@@ -69,11 +66,12 @@ void carry_over(Tuning& t) {
 // After the earlier winner turned out to be bad.
 void readmit_carried(Tuning& t) {
   for (Entrant& e : t.entrants)
-    if (e.status == Status::carried && e.known.status != "rejected") e.status = Status::racing;
+    if (e.status == Status::carried && !is(e.known.status, CandidateStatus::rejected))
+      e.status = Status::racing;
 }
 
 bool was_measured(const Entrant& e) {
-  return !e.known.config.is_null() && e.known.status != "untried";
+  return !e.known.config.is_null() && !is(e.known.status, CandidateStatus::untried);
 }
 
 // The earlier winner, then what is new: what was measured keeps its numbers if the budget ends
@@ -157,8 +155,20 @@ size_t Tuning::enter(const AnyConfig& config) {
   return at->second;
 }
 
-void Tuning::reject(Entrant& e, std::string kind, std::string why) {
-  e.status = Status::rejected, e.kind = std::move(kind), e.why = std::move(why);
+void Tuning::reject(Entrant& e, Rejection kind, std::string why) {
+  e.status = Status::rejected, e.rejection = kind, e.why = std::move(why);
+}
+
+void Tuning::reject_if(Entrant& e, const std::optional<std::string>& thrown,
+                       const std::string& changes) {
+  if (thrown) reject(e, Rejection::threw, *thrown);
+  else if (!changes.empty()) reject(e, Rejection::changed_host, changes);
+}
+
+bool Tuning::reject_if_invalid(Entrant& e) const {
+  if (!task.is_valid || task.is_valid(e.config)) return false;
+  reject(e, Rejection::invalid, "is_valid says that it cannot run this call");
+  return true;
 }
 
 bool Tuning::any_can_win() const {

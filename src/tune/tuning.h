@@ -45,10 +45,11 @@ struct Entrant {
   AnyConfig config;
   std::vector<uint64_t> places;  // among the candidates; none: a heuristic that is only the control
   Status status = Status::racing;
-  std::string kind, why;  // of a rejection, or why it is untried
-  bool suspect = false;   // a process died while it ran this; it has only passed in a child
-  bool ran = false;       // its first run is over
-  double first_run = 0;   // wall seconds of that
+  std::optional<Rejection> rejection;
+  std::string why;       // of a rejection, or why it is untried
+  bool suspect = false;  // a process died while it ran this; it has only passed in a child
+  bool ran = false;      // its first run is over
+  double first_run = 0;  // wall seconds of that
   Footprint warm;
   int64_t repeats = 1;  // executions per sample: those of the race, or fewer if it is far slower
   bool slow_in_warm_up = false;  // far slower than the fastest
@@ -116,7 +117,13 @@ struct Tuning {
   }
   // The place of the config's entrant, which is made if there is none yet.
   size_t enter(const AnyConfig& config);
-  void reject(Entrant& e, std::string kind, std::string why);
+  static void reject(Entrant& e, Rejection kind, std::string why);
+  // Of one that ran: for what it threw or, if it did not, left changed in this process ("":
+  // nothing).
+  static void reject_if(Entrant& e, const std::optional<std::string>& thrown,
+                        const std::string& changes);
+  // True if is_valid does not let it run.
+  bool reject_if_invalid(Entrant& e) const;
   bool any_can_win() const;
   // The winner of the tuning that this one goes on with, if it is among the entrants.
   std::optional<size_t> earlier_winner() const;

@@ -148,6 +148,21 @@ TEST(EntryDocument, KeepsWordsThatThisVersionDoesNotKnow) {
   EXPECT_EQ(named<Provenance>(back.provenance), std::nullopt);
 }
 
+TEST(Rejections, OnlyTimeMemoryAndIsValidMayPassLater) {
+  for (const std::string_view kind : names_of<Rejection>) {
+    Measurement m;
+    m.status = name_of(CandidateStatus::rejected), m.kind = kind;
+    const bool may_pass = kind == "timed_out" || kind == "out_of_memory" || kind == "invalid";
+    EXPECT_NE(is_rejected_for_good(m), may_pass) << kind;
+  }
+}
+
+TEST(Rejections, OfAKindThatThisVersionDoesNotKnowLast) {
+  Measurement m;
+  m.status = "rejected", m.kind = "of tomorrow";
+  EXPECT_TRUE(is_rejected_for_good(m));
+}
+
 TEST(EntryDocument, RefusesWhatIsNotAnEntryOfThisSchema) {
   const Value good = entry_to_document(full_entry());
   const auto with = [&](const char* name, Value value) {
