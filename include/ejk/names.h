@@ -33,6 +33,9 @@ enum class Rejection : uint8_t {
   unknown,  // it failed in a child process, and nobody can say of what
 };
 
+// What came before the race; none: all candidates raced
+enum class Search : uint8_t { none, exhaustive, random, automatic };
+
 // The name of each value, in the order of the enum.
 template <class E>
 inline constexpr std::array<std::string_view, 0> names_of{};
@@ -46,6 +49,9 @@ template <>
 inline constexpr auto names_of<Rejection> = std::to_array<std::string_view>(
     {"wrong", "unsteady", "threw", "crashed", "exited", "timed_out", "out_of_memory",
      "out_of_bounds", "changed_host", "quarantined", "invalid", "unknown"});
+template <>
+inline constexpr auto names_of<Search> = std::to_array<std::string_view>({"race", "exhaustive",
+                                                                          "random", "auto"});
 template <>
 inline constexpr auto names_of<Outcome> = std::to_array<std::string_view>({"tuned", "unresolved",
                                                                            "failed"});

@@ -11,6 +11,7 @@
 #include "choose/chain.h"
 #include "choose/long_wait.h"
 #include "store/crash_journal.h"
+#include "store/strategy.h"
 #include "tune/tuning.h"
 
 namespace ejk::detail {
@@ -158,7 +159,7 @@ Entry Chain::Call::entry_of(const TuneResult& result) const {
   entry.device = inv.device->identity;
   entry.environment = inv.device->environment;
   entry.evidence = result.evidence;
-  if (given) entry.evidence.strategy += among_given;
+  if (given) entry.evidence.strategy += given_list_suffix;
   if (!inv.data.empty()) entry.evidence.data = inv.data;
   entry.candidates = result.candidates;
   return entry;

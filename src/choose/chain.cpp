@@ -17,6 +17,7 @@
 #include "candidates/thread_fields.h"
 #include "choose/long_wait.h"
 #include "choose/scope.h"
+#include "store/strategy.h"
 #include "tune/tuning.h"
 
 namespace ejk::detail {
@@ -38,7 +39,7 @@ bool tuned_with_fewer_cores(const Entry& entry) {
 // first are looked at, if at all: an entry of a search lists all candidates of small sets only.
 bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
   constexpr uint64_t most = 1000;
-  const bool searched = entry.evidence.strategy != "race";
+  const bool searched = strategy_of(entry.evidence).may_have_searched();
   std::set<std::string> known;
   for (const Measurement& m : entry.candidates) known.insert(stable_json(m.config));
   try {
@@ -58,8 +59,9 @@ bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKern
 // Whether a tuning in which every candidate was rejected would end so again: it was done here, and
 // no candidate has come since.
 bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel& kernel) {
-  if (!is_measured(failed)) return false;                             // nobody here saw it fail
-  if (failed.evidence.strategy.ends_with(among_given)) return false;  // not the kernel's own list
+  if (!is_measured(failed)) return false;  // nobody here saw it fail
+  const Strategy strategy = strategy_of(failed.evidence);
+  if (strategy.given_list) return false;  // not the kernel's own
   if (failed.environment != inv.device->environment || !failed.evidence.complete) return false;
   const bool here_and_now = std::ranges::any_of(failed.candidates, [](const Measurement& m) {
     const auto kind = named<Rejection>(m.kind);
@@ -67,16 +69,14 @@ bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel&
     return is(m.status, CandidateStatus::untried) || (kind && !is_permanent(*kind));
   });
   if (here_and_now) return false;
-  const bool searched = !failed.evidence.strategy.empty() && failed.evidence.strategy != "race";
-  return searched || !has_new_candidates(failed, inv, kernel);
+  return strategy.may_have_searched() || !has_new_candidates(failed, inv, kernel);
 }
 
 }  // namespace
 
 std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
   if (!is_measured(entry)) return {};
-  if (entry.evidence.strategy.ends_with(among_given))
-    return {};  // the kernel's own list is another
+  if (strategy_of(entry.evidence).given_list) return {};  // the kernel's own list is another
   if (tuned_with_fewer_cores(entry)) return "it was done with fewer cores than there are here";
   if (entry.environment != inv.device->environment) return {};
   if (!entry.evidence.complete) return "it was cut short";

@@ -29,8 +29,6 @@ namespace ejk::detail {
 std::string text_of(const EntryId& id);
 // Why a stored tuning should go on; "" if there is nothing left to do.
 std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel);
-// Marks the strategy of a tuning over configs that were given by hand.
-inline constexpr std::string_view among_given = " among given configs";
 inline constexpr uint64_t backward_salt = 0x5851F42D4C957F2D;
 
 // What a selector does where the warm table does not help.

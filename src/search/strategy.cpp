@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include <ejk/error.h>
+#include <ejk/names.h>
 
 #include "search/strategies.h"
 
@@ -67,9 +68,10 @@ std::unique_ptr<SearchStrategy> make_search(std::string_view name, SearchSpace s
   check_space(space);
   for (const SearchHistory& history : histories)
     for (const SearchResult& result : history) check_result(result, space.size());
-  if (name == "exhaustive") return detail::exhaustive_search(std::move(space));
-  if (name == "random") return detail::random_search(std::move(space), seed);
-  if (name == "auto") return detail::auto_search(std::move(space), seed, histories);
+  const auto search = named<Search>(name);
+  if (search == Search::exhaustive) return detail::exhaustive_search(std::move(space));
+  if (search == Search::random) return detail::random_search(std::move(space), seed);
+  if (search == Search::automatic) return detail::auto_search(std::move(space), seed, histories);
   refuse(fmt::format("no strategy is named \"{}\"; there are auto, random and exhaustive", name));
 }
 

@@ -9,7 +9,6 @@
 namespace ejk::detail {
 namespace {
 
-constexpr std::string_view single_run = "single run";
 constexpr double reported = 0.95;  // confidence of the intervals in the evidence
 
 constexpr double near_best = 0.01;   // as good as the best: among these the earlier one wins
@@ -189,7 +188,7 @@ double noise(const Tuning& t) {
 
 bool clearly_slower(const Tuning& t, size_t rival, size_t best) {
   const Entrant &mine = t.entrants[rival], &other = t.entrants[best];
-  if (t.strategy == single_run) {
+  if (t.strategy.single_run) {
     const std::vector<double> r = ratios(t, rival, best);
     if (r.empty()) return false;
     const bool searched =
@@ -292,7 +291,7 @@ void run_rounds(Tuning& t) {
 
 void count_first_runs(Tuning& t) {
   seat_incumbent(t);
-  t.strategy = single_run, t.sampling.clock = Clock::wall;
+  t.strategy.single_run = true, t.sampling.clock = Clock::wall;
   t.rounds = 1;
   // What a search or an earlier tuning measured says more than a first run, which may be cold.
   double unit = INFINITY;  // seconds of the ratio 1
@@ -309,7 +308,7 @@ void count_first_runs(Tuning& t) {
 // earliest of those as good as the best: equal candidates give the same winner every time.
 size_t pick(const Tuning& t) {
   const size_t best = leader(t);
-  const bool cut_short = !t.complete || t.strategy == single_run;
+  const bool cut_short = !t.complete || t.strategy.single_run;
   const bool beaten = cut_short && clearly_slower(t, t.incumbent, best);
   if (fast_enough(t, best) && !fast_enough(t, t.incumbent)) return best;
   if (t.entrants[t.incumbent].can_win() && !beaten) return t.incumbent;

@@ -135,7 +135,7 @@ TuneResult report(const Tuning& t, std::optional<size_t> winner) {
   evidence.noise = noise(t);
   evidence.complete = t.complete;
   evidence.tuning_seconds = t.elapsed();
-  evidence.strategy = t.strategy;
+  evidence.strategy = text_of(t.strategy);
   evidence.clock = clock_name(t.sampling.clock);
   evidence.cache = t.sampling.cache == CacheState::cold ? "cold" : "warm";
   evidence.guard = !t.guard ? "none" : t.waited.empty() ? "child" : "mixed";

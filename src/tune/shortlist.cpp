@@ -43,7 +43,7 @@ class Screening {
       Entrant& e = t_.entrants[*t_.heuristic];
       e.status = Status::untried, e.why = t_.doubt->why, t_.complete = false;
     }
-    t_.strategy = t_.options.strategy;
+    t_.strategy.search = named<Search>(t_.options.strategy);
   }
 
  private:

@@ -225,7 +225,8 @@ TuneResult Tuner::tune(const TuneTask& task) {
   if (t.any_can_win() && warm_up_all(t)) run_rounds(t);
   std::optional<size_t> winner = choose_winner(t);
   while (winner && !confirm(t, *winner)) winner = choose_winner(t);
-  if (t.strategy == "race" && has_gone_on(t)) t.complete = true;  // after the choice: it was cut
+  // After the choice: it was cut.
+  if (!t.strategy.single_run && has_gone_on(t)) t.complete = true;
   t.leading = winner.value_or(nobody);
   t.tell(TuneProgress::Kind::finished, t.leading);
   return report(t, winner);

@@ -15,6 +15,7 @@
 #include <ejk/tuner.h>
 
 #include "guard/guard.h"
+#include "store/strategy.h"
 #include "tune/decide.h"
 #include "tune/host_watch.h"
 #include "tune/output_check.h"
@@ -96,7 +97,8 @@ struct Tuning {
   bool deaf = false;        // on_progress has thrown
   size_t leading = nobody;  // the best so far that was told
   bool complete = true;
-  std::string strategy = "race", note;
+  Strategy strategy;
+  std::string note;
   double started, deadline;  // by the stopwatch
   std::mt19937_64 random;
 

@@ -20,6 +20,7 @@
 #include <ejk/store.h>
 
 #include "base/file.h"
+#include "store/strategy.h"
 #include "store_fixture.h"
 
 namespace ejk {
@@ -161,6 +162,27 @@ TEST(Rejections, OfAKindThatThisVersionDoesNotKnowLast) {
   Measurement m;
   m.status = "rejected", m.kind = "of tomorrow";
   EXPECT_TRUE(is_rejected_for_good(m));
+}
+
+TEST(StrategyText, TellsThreeFactsApart) {
+  for (const std::string text : {"race", "auto", "random", "exhaustive", "single run"})
+    for (const bool given : {false, true}) {
+      Evidence evidence;
+      evidence.strategy = given ? text + " among given configs" : text;
+      const detail::Strategy strategy = detail::strategy_of(evidence);
+      EXPECT_EQ(detail::text_of(strategy), evidence.strategy);
+      EXPECT_EQ(strategy.given_list, given);
+      EXPECT_EQ(strategy.single_run, text == "single run");
+      EXPECT_EQ(strategy.may_have_searched(), text != "race") << text;
+    }
+}
+
+TEST(StrategyText, OfAnotherVersionIsASearch) {
+  Evidence evidence;
+  EXPECT_FALSE(detail::strategy_of(evidence).may_have_searched());
+  evidence.strategy = "of tomorrow among given configs";
+  EXPECT_TRUE(detail::strategy_of(evidence).may_have_searched());
+  EXPECT_TRUE(detail::strategy_of(evidence).given_list);
 }
 
 TEST(EntryDocument, RefusesWhatIsNotAnEntryOfThisSchema) {
