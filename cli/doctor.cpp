@@ -19,6 +19,7 @@
 
 #include <ejk/device.h>
 #include <ejk/executor.h>
+#include <ejk/names.h>
 #include <ejk/quarantine.h>
 #include <ejk/record.h>
 
@@ -156,7 +157,7 @@ void look_at_noise(const std::string& root, double seconds, Findings& out) {
                    "differences between configs are not seen",
                    time_text(entry.evidence.seconds), percent_text(noise), entry.evidence.samples),
        noise < 0.02 ? "" : "a quieter machine, or a larger budget", noise});
-  const bool guarded = entry.evidence.guard == "child";
+  const bool guarded = is(entry.evidence.guard, FirstRuns::child);
   out.push_back({"first runs", guarded ? "ok" : "warn",
                  guarded ? "in a child process: a crash harms nobody"
                          : "in the process itself: a config that crashes ends it"});

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include <ejk/stopwatch.h>
 #include <ejk/store.h>
 
 namespace ejk {
@@ -35,6 +36,8 @@ enum class Rejection : uint8_t {
 
 // What came before the race; none: all candidates raced
 enum class Search : uint8_t { none, exhaustive, random, automatic };
+// Evidence::guard: where first runs happened
+enum class FirstRuns : uint8_t { child, none, mixed };
 
 // The name of each value, in the order of the enum.
 template <class E>
@@ -52,6 +55,11 @@ inline constexpr auto names_of<Rejection> = std::to_array<std::string_view>(
 template <>
 inline constexpr auto names_of<Search> = std::to_array<std::string_view>({"race", "exhaustive",
                                                                           "random", "auto"});
+template <>
+inline constexpr auto names_of<FirstRuns> = std::to_array<std::string_view>({"child", "none",
+                                                                             "mixed"});
+template <>
+inline constexpr auto names_of<Clock> = std::to_array<std::string_view>({"thread_cpu", "wall"});
 template <>
 inline constexpr auto names_of<Outcome> = std::to_array<std::string_view>({"tuned", "unresolved",
                                                                            "failed"});

@@ -136,9 +136,11 @@ TuneResult report(const Tuning& t, std::optional<size_t> winner) {
   evidence.complete = t.complete;
   evidence.tuning_seconds = t.elapsed();
   evidence.strategy = text_of(t.strategy);
-  evidence.clock = clock_name(t.sampling.clock);
+  evidence.clock = name_of(t.sampling.clock);
   evidence.cache = t.sampling.cache == CacheState::cold ? "cold" : "warm";
-  evidence.guard = !t.guard ? "none" : t.waited.empty() ? "child" : "mixed";
+  evidence.guard = name_of(!t.guard           ? FirstRuns::none
+                           : t.waited.empty() ? FirstRuns::child
+                                              : FirstRuns::mixed);
   evidence.data = "call";
   evidence.library = library_version();
   evidence.time = base::utc_now();

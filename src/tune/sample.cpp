@@ -73,10 +73,6 @@ bool may_have_starved(const Elapsed& e) {
 
 }  // namespace
 
-std::string_view clock_name(Clock clock) {
-  return clock == Clock::thread_cpu ? "thread_cpu" : "wall";
-}
-
 Footprint& Footprint::operator+=(const Footprint& other) {
   elapsed += other.elapsed;
   resets += other.resets;

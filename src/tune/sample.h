@@ -3,14 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 #include <ejk/stopwatch.h>
 #include <ejk/tuner.h>
 
 namespace ejk::detail {
-
-std::string_view clock_name(Clock clock);
 
 // What some executions cost, by every clock, while nothing is known of the kernel yet.
 struct Footprint {
