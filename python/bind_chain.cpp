@@ -317,7 +317,7 @@ void tell(const Event& event) {
   data["call_key"] = std::string(event.key);
   if (!event.tier.empty()) data["level"] = std::string(event.tier);
   if (!event.message.empty()) data["reason"] = std::string(event.message);
-  if (event.kind == "autotune_finish") data["seconds"] = event.seconds;
+  if (is(event.kind, EventKind::autotune_finish)) data["seconds"] = event.seconds;
   data["config"] = object_of(event.config);
   try {
     listener.attr("event")(std::string(event.kind), data);

@@ -38,6 +38,16 @@ enum class Rejection : uint8_t {
 enum class Search : uint8_t { none, exhaustive, random, automatic };
 // Evidence::guard: where first runs happened
 enum class FirstRuns : uint8_t { child, none, mixed };
+// Event::kind
+enum class EventKind : uint8_t {
+  override_,
+  overlay_hit,
+  cache_hit,
+  autotune_start,
+  autotune_finish,
+  heuristics,
+  error,
+};
 
 // The name of each value, in the order of the enum.
 template <class E>
@@ -60,6 +70,10 @@ inline constexpr auto names_of<FirstRuns> = std::to_array<std::string_view>({"ch
                                                                              "mixed"});
 template <>
 inline constexpr auto names_of<Clock> = std::to_array<std::string_view>({"thread_cpu", "wall"});
+template <>
+inline constexpr auto names_of<EventKind> =
+    std::to_array<std::string_view>({"override", "overlay_hit", "cache_hit", "autotune_start",
+                                     "autotune_finish", "heuristics", "error"});
 template <>
 inline constexpr auto names_of<Outcome> = std::to_array<std::string_view>({"tuned", "unresolved",
                                                                            "failed"});

@@ -4,8 +4,6 @@
 #include <chrono>
 #include <functional>
 
-#include <ejk/names.h>
-
 #include "base/thrown.h"
 #include "base/time.h"
 #include "choose/chain.h"
@@ -66,7 +64,7 @@ auto Chain::from_autotune(Call& call) -> std::optional<Found> {
       std::string why;
       if (const auto config = call.check(tuned, why)) {
         if (!call.dry) keep(call, *config, Origin::autotune);
-        return Found{*config, Origin::autotune, "cache_hit", "memory"};
+        return Found{*config, Origin::autotune, EventKind::cache_hit, "memory"};
       }
       lock.lock();
     }
@@ -288,7 +286,7 @@ std::optional<Entry> Chain::run_tuner(Call& call) {
   const std::string flight = text_of(call.id);
   auto finish = [&](const std::string& why) {
     call.pass("autotune", why);
-    if (options_.on_event) emit(call.event("autotune_finish", {}, why));
+    if (options_.on_event) emit(call.event(EventKind::autotune_finish, {}, why));
     return std::nullopt;
   };
   auto in_vain = [&](const std::string& why) {
@@ -298,7 +296,7 @@ std::optional<Entry> Chain::run_tuner(Call& call) {
     return finish(why);
   };
 
-  if (options_.on_event) emit(call.event("autotune_start"));
+  if (options_.on_event) emit(call.event(EventKind::autotune_start));
   std::string why;
   const auto candidates = call.candidates(why);
   if (!candidates) {
@@ -368,7 +366,7 @@ std::optional<Entry> Chain::run_tuner(Call& call) {
     state_->tried_in_vain.erase(flight);
   }
   if (options_.on_event)
-    emit(call.event("autotune_finish", entry.config, outcome_name(entry.outcome)));
+    emit(call.event(EventKind::autotune_finish, entry.config, outcome_name(entry.outcome)));
   return entry;
 }
 

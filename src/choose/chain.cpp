@@ -8,7 +8,6 @@
 
 #include <ejk/detail/hash.h>
 #include <ejk/detail/warm_table.h>
-#include <ejk/names.h>
 #include <ejk/record.h>
 
 #include "base/thrown.h"
@@ -156,8 +155,8 @@ Choice Chain::choose(const Invocation& inv, const AnyKernel& kernel) {
 
 Choice Chain::answer(const Call& call, const Found& found) {
   const AnyConfig& config = found.config.config();
-  if (options_.on_event && !found.event.empty()) {
-    Event event = call.event(found.event, config.to_value());
+  if (options_.on_event && found.event) {
+    Event event = call.event(*found.event, config.to_value());
     event.tier = found.tier;
     emit(event);
   }
@@ -168,7 +167,7 @@ Choice Chain::answer(const Call& call, const Found& found) {
 
 auto Chain::from_override(Call& call) -> std::optional<Found> {
   if (!call.inv.override_cfg) return call.pass("override", "none was given with the call");
-  return Found{call.override_cfg(), Origin::override_, "override"};
+  return Found{call.override_cfg(), Origin::override_, EventKind::override_};
 }
 
 auto Chain::from_overlay(Call& call) -> std::optional<Found> {
@@ -180,7 +179,7 @@ auto Chain::from_overlay(Call& call) -> std::optional<Found> {
     if (!record) continue;
     std::string why;
     if (const auto config = call.check(record->config, why))
-      return Found{*config, Origin::overlay, "overlay_hit"};
+      return Found{*config, Origin::overlay, EventKind::overlay_hit};
     if (call.dry) continue;
     warn_once("overlay" + call.id.op, "[" + call.id.op + "] the overlay's config for key " +
                                           call.id.key + " " + why + "; it is passed over");
@@ -206,7 +205,7 @@ auto Chain::from_memory(Call& call) -> std::optional<Found> {
                                                call.id.key + " " + why + "; it is passed over");
   if (!config) return call.pass("memory", "its config " + why, held);
   if (!call.dry) keep(call, *config, record->origin);
-  return Found{*config, Origin::memory, "cache_hit", "memory"};
+  return Found{*config, Origin::memory, EventKind::cache_hit, "memory"};
 }
 
 auto Chain::from_persistent(Call& call) -> std::optional<Found> {
@@ -267,7 +266,7 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
     }
   }
   if (!call.dry) keep(call, *config, Origin::persistent);
-  Found answer{*config, Origin::persistent, "cache_hit", "persistent"};
+  Found answer{*config, Origin::persistent, EventKind::cache_hit, "persistent"};
   if (!remark.empty()) answer.detail = remark;
   return answer;
 }
@@ -291,7 +290,7 @@ auto Chain::from_unfinished(Call& call) -> std::optional<Found> {
   if (auto found = from_autotune(call)) return found;
   if (!call.unfinished || (call.dry && call.would_tune)) return std::nullopt;
   if (!call.dry) keep(call, *call.unfinished_config, Origin::persistent);
-  return Found{*call.unfinished_config, Origin::persistent, "cache_hit", "persistent"};
+  return Found{*call.unfinished_config, Origin::persistent, EventKind::cache_hit, "persistent"};
 }
 
 auto Chain::from_heuristics(Call& call) -> std::optional<Found> {
@@ -310,7 +309,7 @@ auto Chain::from_heuristics(Call& call) -> std::optional<Found> {
     return call.pass("heuristics", "heuristic_cfg returned a config that " + why,
                      guess->to_value());
   if (!call.dry) keep(call, *config, Origin::heuristics);
-  return Found{*config, Origin::heuristics, "heuristics"};
+  return Found{*config, Origin::heuristics, EventKind::heuristics};
 }
 
 namespace {
@@ -332,7 +331,7 @@ void Chain::fail(Call& call) {
                         call.id.device + ":";
   for (const auto& tier : call.tiers) message += "\n  " + tier.name + ": " + tier.detail;
   message += "\n  arguments: " + call.id.spec + "\n" + cure_under(call.policy);
-  if (options_.on_event) emit(call.event("error", {}, message));
+  if (options_.on_event) emit(call.event(EventKind::error, {}, message));
   throw Error(ErrorKind::no_configuration, message);
 }
 
@@ -378,7 +377,7 @@ std::optional<Choice> Chain::reuse(const WarmEntry& entry) {
     if (!in_force.allow_heuristics || may_still_tune(in_force, entry.id)) return std::nullopt;
   }
   if (options_.on_event)
-    emit({"cache_hit",
+    emit({name_of(EventKind::cache_hit),
           entry.id.device,
           entry.id.op,
           entry.id.key,

@@ -16,6 +16,7 @@
 #include <ejk/detail/recent_map.h>
 #include <ejk/detail/warm_table.h>
 #include <ejk/error.h>
+#include <ejk/names.h>
 #include <ejk/selector.h>
 
 #include "base/time.h"
@@ -110,8 +111,8 @@ class Chain::Checked {
 struct Chain::Found {
   Checked config;
   Origin origin;
-  std::string_view event = {};  // that tells of it; "": there was one already
-  std::string_view tier = {};   // of a cache_hit
+  std::optional<EventKind> event = {};  // that tells of it; none: there was one already
+  std::string_view tier = {};           // of a cache_hit
   std::string detail = "has a config";
 };
 
@@ -131,8 +132,14 @@ struct Chain::Call {
   }
 
   // What to tell of this call. It refers to the texts given.
-  Event event(std::string_view kind, Value config = {}, std::string_view message = {}) const {
-    return {kind,   id.device, id.op, id.key, {}, std::move(config), base::seconds_now() - started,
+  Event event(EventKind kind, Value config = {}, std::string_view message = {}) const {
+    return {name_of(kind),
+            id.device,
+            id.op,
+            id.key,
+            {},
+            std::move(config),
+            base::seconds_now() - started,
             message};
   }
 

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <functional>
 
-#include <ejk/names.h>
-
 #include "base/thrown.h"
 #include "base/time.h"
 #include "candidates/thread_fields.h"
