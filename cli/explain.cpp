@@ -72,7 +72,7 @@ Value explain_stored(const std::vector<Held>& entries, const std::string& otherw
     list.push_back(Value::object({{"op", id.op},
                                   {"key", id.key},
                                   {"call", call_text(id.spec)},
-                                  {"origin", answered ? "persistent" : "none"},
+                                  {"origin", answered ? origin_name(Origin::persistent) : "none"},
                                   {"config", config},
                                   {"layers", std::move(layers)}}));
   }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include <ejk/cache.h>
 #include <ejk/stopwatch.h>
 #include <ejk/store.h>
 
@@ -74,6 +75,9 @@ template <>
 inline constexpr auto names_of<EventKind> =
     std::to_array<std::string_view>({"override", "overlay_hit", "cache_hit", "autotune_start",
                                      "autotune_finish", "heuristics", "error"});
+template <>
+inline constexpr auto names_of<Origin> = std::to_array<std::string_view>(
+    {"override", "overlay", "memory", "persistent", "autotune", "heuristics"});
 template <>
 inline constexpr auto names_of<Outcome> = std::to_array<std::string_view>({"tuned", "unresolved",
                                                                            "failed"});

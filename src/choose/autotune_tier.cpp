@@ -29,23 +29,24 @@ std::chrono::milliseconds patience_for(const AutotunePolicy& policy) {
 std::nullopt_t Chain::would_tune(Call& call) {
   try {
     const auto candidates = call.kernel.candidate_cfgs(call.inv);
-    if (!candidates) return call.pass("autotune", "the kernel has no candidate_cfgs");
+    if (!candidates) return call.pass(Origin::autotune, "the kernel has no candidate_cfgs");
     call.would_tune = candidates->size() > 0;
-    return call.pass("autotune",
+    return call.pass(Origin::autotune,
                      "would measure " + std::to_string(candidates->size()) + " candidates");
   } catch (...) {
-    return call.pass("autotune", "candidate_cfgs threw: " + base::what_was_thrown());
+    return call.pass(Origin::autotune, "candidate_cfgs threw: " + base::what_was_thrown());
   }
 }
 
 auto Chain::from_autotune(Call& call) -> std::optional<Found> {
-  if (!call.policy.allow_autotune) return call.pass("autotune", "the policy does not allow it");
+  if (!call.policy.allow_autotune)
+    return call.pass(Origin::autotune, "the policy does not allow it");
   const std::string flight = text_of(call.id);
   std::unique_lock lock(state_->mutex);
   // Another thread may be at it: wait for its result.
   while (state_->flights.is_on(flight) && !call.dry) {
     if (state_->flights.waits_for_itself(flight))
-      return call.pass("autotune",
+      return call.pass(Origin::autotune,
                        "this thread is already tuning this very call (the kernel calls itself)");
     state_->flights.wait_for(flight, lock);
     lock.unlock();
@@ -56,7 +57,7 @@ auto Chain::from_autotune(Call& call) -> std::optional<Found> {
     lock.lock();
   }
   if (const std::string* why = state_->tried_in_vain.find(flight))
-    return call.pass("autotune", "not tried again: " + *why);
+    return call.pass(Origin::autotune, "not tried again: " + *why);
   if (options_.forbid_reautotune) {
     if (const AnyConfig* earlier = state_->tuned.find(flight)) {
       const AnyConfig tuned = *earlier;
@@ -64,7 +65,7 @@ auto Chain::from_autotune(Call& call) -> std::optional<Found> {
       std::string why;
       if (const auto config = call.check(tuned, why)) {
         if (!call.dry) keep(call, *config, Origin::autotune);
-        return Found{*config, Origin::autotune, EventKind::cache_hit, "memory"};
+        return Found{*config, Origin::autotune, EventKind::cache_hit, Origin::memory};
       }
       lock.lock();
     }
@@ -95,7 +96,7 @@ auto Chain::tune_alone(Call& call) -> std::optional<Found> {
     // Another process may have finished it while this one waited.
     if (auto found = from_persistent(call)) return found;
     if (std::lock_guard lock(state_->mutex); state_->tried_in_vain.contains(text_of(call.id)))
-      return call.pass("autotune", "an earlier tuning rejected every candidate");
+      return call.pass(Origin::autotune, "an earlier tuning rejected every candidate");
   }
   if (call.resume_seconds > 0 && may_replace(call)) {
     // Counted before it is spent: a process that is killed meanwhile must not be followed by
@@ -113,7 +114,7 @@ auto Chain::tune_alone(Call& call) -> std::optional<Found> {
                              (call.stored_is_unusable || call.unfinished) && may_replace(call));
   std::string why;
   const auto config = call.check(call.winner, why);
-  if (!config) return call.pass("autotune", "its winner " + why, entry->config);
+  if (!config) return call.pass(Origin::autotune, "its winner " + why, entry->config);
   keep(call, *config, Origin::autotune);
   return Found{*config, Origin::autotune};
 }
@@ -285,7 +286,7 @@ TuneTask Chain::task_of(const Call& call, Trial& trial,
 std::optional<Entry> Chain::run_tuner(Call& call) {
   const std::string flight = text_of(call.id);
   auto finish = [&](const std::string& why) {
-    call.pass("autotune", why);
+    call.pass(Origin::autotune, why);
     if (options_.on_event) emit(call.event(EventKind::autotune_finish, {}, why));
     return std::nullopt;
   };
@@ -406,7 +407,7 @@ std::pair<Choice, Entry> Chain::tune_by_hand(Call& call) {
   } else if (entry && entry->outcome != Outcome::failed) {
     call.add_unfinished(*entry);
     config = call.check(call.winner, why);
-    if (!config) call.pass("autotune", "its winner " + why, entry->config);
+    if (!config) call.pass(Origin::autotune, "its winner " + why, entry->config);
   }
   if (!config) fail(call);
   // One that was cut short adds to what is stored, at most.

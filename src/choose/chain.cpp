@@ -134,14 +134,14 @@ Chain::Chain(const ConfigSelectorChain& selector, const SelectorOptions& options
 Chain::~Chain() = default;
 
 auto Chain::steps(const AutotunePolicy& policy) -> std::array<Step, 7> {
-  constexpr Step autotune{"autotune", &Chain::from_autotune};
-  constexpr Step heuristics{"heuristics", &Chain::from_heuristics};
+  constexpr Step autotune{Origin::autotune, &Chain::from_autotune};
+  constexpr Step heuristics{Origin::heuristics, &Chain::from_heuristics};
   const bool tune_first = policy.cache_miss_fallback == Fallback::autotune;
-  return {{{"override", &Chain::from_override},
-           {"overlay", &Chain::from_overlay},
-           {"memory", &Chain::from_memory},
-           {"persistent", &Chain::from_persistent},
-           {"persistent", &Chain::from_unfinished},
+  return {{{Origin::override_, &Chain::from_override},
+           {Origin::overlay, &Chain::from_overlay},
+           {Origin::memory, &Chain::from_memory},
+           {Origin::persistent, &Chain::from_persistent},
+           {Origin::persistent, &Chain::from_unfinished},
            tune_first ? autotune : heuristics,
            tune_first ? heuristics : autotune}};
 }
@@ -157,7 +157,7 @@ Choice Chain::answer(const Call& call, const Found& found) {
   const AnyConfig& config = found.config.config();
   if (options_.on_event && found.event) {
     Event event = call.event(*found.event, config.to_value());
-    event.tier = found.tier;
+    if (found.tier) event.tier = name_of(*found.tier);
     emit(event);
   }
   return {config, found.origin};
@@ -166,7 +166,7 @@ Choice Chain::answer(const Call& call, const Found& found) {
 // ---- the tiers ----------------------------------------------------------------------------------
 
 auto Chain::from_override(Call& call) -> std::optional<Found> {
-  if (!call.inv.override_cfg) return call.pass("override", "none was given with the call");
+  if (!call.inv.override_cfg) return call.pass(Origin::override_, "none was given with the call");
   return Found{call.override_cfg(), Origin::override_, EventKind::override_};
 }
 
@@ -184,36 +184,37 @@ auto Chain::from_overlay(Call& call) -> std::optional<Found> {
     warn_once("overlay" + call.id.op, "[" + call.id.op + "] the overlay's config for key " +
                                           call.id.key + " " + why + "; it is passed over");
   }
-  return call.pass("overlay", asked == 0 ? "no overlay is in scope"
-                                         : std::to_string(asked) + " in scope, none has this key");
+  return call.pass(Origin::overlay, asked == 0
+                                        ? "no overlay is in scope"
+                                        : std::to_string(asked) + " in scope, none has this key");
 }
 
 auto Chain::from_memory(Call& call) -> std::optional<Found> {
   const auto record = options_.cache->find(call.id);
-  if (!record) return call.pass("memory", "nothing for this key");
+  if (!record) return call.pass(Origin::memory, "nothing for this key");
   const Value held = record->config.to_value();
   if (record->origin == Origin::heuristics) {
     if (!call.policy.allow_heuristics)
-      return call.pass("memory", "holds a heuristic, which the policy does not allow", held);
+      return call.pass(Origin::memory, "holds a heuristic, which the policy does not allow", held);
     if (may_still_tune(call.policy, call.id))
-      return call.pass("memory", "holds a heuristic, but tuning is possible now", held);
+      return call.pass(Origin::memory, "holds a heuristic, but tuning is possible now", held);
   }
   std::string why;
   const auto config = call.check(record->config, why);
   if (!config && !call.dry && record->config.type() != &call.kernel.config_type())
     warn_once("memory" + text_of(call.id), "[" + call.id.op + "] the cached config for key " +
                                                call.id.key + " " + why + "; it is passed over");
-  if (!config) return call.pass("memory", "its config " + why, held);
+  if (!config) return call.pass(Origin::memory, "its config " + why, held);
   if (!call.dry) keep(call, *config, record->origin);
-  return Found{*config, Origin::memory, EventKind::cache_hit, "memory"};
+  return Found{*config, Origin::memory, EventKind::cache_hit, Origin::memory};
 }
 
 auto Chain::from_persistent(Call& call) -> std::optional<Found> {
   call.stored_is_unusable = false, call.resume_seconds = 0;
   call.stored.reset(), call.unfinished.reset(), call.unfinished_config.reset();
-  if (!options_.persistent) return call.pass("persistent", "no persistent cache is set");
+  if (!options_.persistent) return call.pass(Origin::persistent, "no persistent cache is set");
   const auto found = options_.persistent->get(call.id);
-  if (!found) return call.pass("persistent", "nothing for this key");
+  if (!found) return call.pass(Origin::persistent, "nothing for this key");
   const Entry& entry = found->entry;
   auto unusable = [&](const std::string& why) {
     call.stored_is_unusable = true, call.stored = entry;
@@ -221,11 +222,11 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
       warn_once("persistent" + text_of(call.id),
                 "[" + call.id.op + "] the entry for key " + call.id.key + " in " + found->where +
                     " is not used: " + why + "; it will be replaced when this call is tuned again");
-    return call.pass("persistent", found->where + ": " + why, entry.config);
+    return call.pass(Origin::persistent, found->where + ": " + why, entry.config);
   };
   if (entry.outcome == Outcome::failed) {
     if (!still_hopeless(entry, call.inv, call.kernel))
-      return call.pass("persistent",
+      return call.pass(Origin::persistent,
                        found->where +
                            ": an earlier tuning rejected every candidate, but there are new "
                            "ones, or it was in another environment");
@@ -235,7 +236,8 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
         state_->tried_in_vain.insert_or_assign(
             text, "an earlier tuning, kept in " + found->where + ", rejected every candidate");
     }
-    return call.pass("persistent", found->where + ": an earlier tuning rejected every candidate");
+    return call.pass(Origin::persistent,
+                     found->where + ": an earlier tuning rejected every candidate");
   }
   if (options_.strict_environment && entry.environment != call.inv.device->environment)
     return unusable("it was measured in another environment and the selector is strict");
@@ -244,9 +246,9 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
   std::string remark;
   const auto config = check_stored(call, entry, remark);
   if (!config)
-    return of_any_outputs
-               ? call.pass("persistent", found->where + ": its config " + remark, entry.config)
-               : unusable("its config " + remark);
+    return of_any_outputs ? call.pass(Origin::persistent, found->where + ": its config " + remark,
+                                      entry.config)
+                          : unusable("its config " + remark);
   if (may_resume(call)) {
     const bool here = entry.environment == call.inv.device->environment && !of_any_outputs;
     const double seconds = here ? seconds_to_resume(call.policy, entry.evidence) : 0;
@@ -261,12 +263,12 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
         call.unfinished->evidence = {};
         call.unfinished->evidence.complete = false;
       }
-      return call.pass("persistent", found->where + ": the tuning goes on, " + why_more,
+      return call.pass(Origin::persistent, found->where + ": the tuning goes on, " + why_more,
                        entry.config);
     }
   }
   if (!call.dry) keep(call, *config, Origin::persistent);
-  Found answer{*config, Origin::persistent, EventKind::cache_hit, "persistent"};
+  Found answer{*config, Origin::persistent, EventKind::cache_hit, Origin::persistent};
   if (!remark.empty()) answer.detail = remark;
   return answer;
 }
@@ -290,23 +292,24 @@ auto Chain::from_unfinished(Call& call) -> std::optional<Found> {
   if (auto found = from_autotune(call)) return found;
   if (!call.unfinished || (call.dry && call.would_tune)) return std::nullopt;
   if (!call.dry) keep(call, *call.unfinished_config, Origin::persistent);
-  return Found{*call.unfinished_config, Origin::persistent, EventKind::cache_hit, "persistent"};
+  return Found{*call.unfinished_config, Origin::persistent, EventKind::cache_hit,
+               Origin::persistent};
 }
 
 auto Chain::from_heuristics(Call& call) -> std::optional<Found> {
   if (!call.policy.allow_heuristics)
-    return call.pass("heuristics", "the policy does not allow them");
+    return call.pass(Origin::heuristics, "the policy does not allow them");
   std::optional<AnyConfig> guess;
   try {
     guess = call.kernel.heuristic_cfg(call.inv);
   } catch (...) {
-    return call.pass("heuristics", "heuristic_cfg threw: " + base::what_was_thrown());
+    return call.pass(Origin::heuristics, "heuristic_cfg threw: " + base::what_was_thrown());
   }
-  if (!guess) return call.pass("heuristics", "the kernel has no heuristic_cfg");
+  if (!guess) return call.pass(Origin::heuristics, "the kernel has no heuristic_cfg");
   std::string why;
   const auto config = call.check(*guess, why);
   if (!config)
-    return call.pass("heuristics", "heuristic_cfg returned a config that " + why,
+    return call.pass(Origin::heuristics, "heuristic_cfg returned a config that " + why,
                      guess->to_value());
   if (!call.dry) keep(call, *config, Origin::heuristics);
   return Found{*config, Origin::heuristics, EventKind::heuristics};
@@ -381,7 +384,7 @@ std::optional<Choice> Chain::reuse(const WarmEntry& entry) {
           entry.id.device,
           entry.id.op,
           entry.id.key,
-          "memory",
+          name_of(Origin::memory),
           entry.owner.to_value(),
           base::seconds_now() - started,
           {}});

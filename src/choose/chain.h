@@ -53,7 +53,7 @@ class Chain {
   struct Found;
   // A step of the chain, by the tier that answers in it.
   struct Step {
-    std::string_view tier;
+    Origin tier;
     std::optional<Found> (Chain::*ask)(Call&);
   };
   // In the order in which a call asks them; the first answer wins.
@@ -112,7 +112,7 @@ struct Chain::Found {
   Checked config;
   Origin origin;
   std::optional<EventKind> event = {};  // that tells of it; none: there was one already
-  std::string_view tier = {};           // of a cache_hit
+  std::optional<Origin> tier = {};      // of a cache_hit
   std::string detail = "has a config";
 };
 
@@ -120,14 +120,14 @@ struct Chain::Call {
   Call(const Chain& chain, const Invocation& invocation, const AnyKernel& any_kernel, bool is_dry);
 
   // Of a tier that is asked again, its last word counts.
-  void say(Explanation::Tier tier) {
-    const auto before = std::ranges::find(tiers, tier.name, &Explanation::Tier::name);
-    if (before == tiers.end()) tiers.push_back(std::move(tier));
-    else *before = std::move(tier);
+  void say(Origin tier, bool answers, std::string detail, Value config) {
+    const auto before = std::ranges::find(tiers, name_of(tier), &Explanation::Tier::name);
+    auto& said = before == tiers.end() ? tiers.emplace_back() : *before;
+    said = {std::string(name_of(tier)), answers, std::move(detail), std::move(config)};
   }
   // Why a tier did not answer.
-  std::nullopt_t pass(std::string tier, std::string why, Value config = {}) {
-    say({std::move(tier), false, std::move(why), std::move(config)});
+  std::nullopt_t pass(Origin tier, std::string why, Value config = {}) {
+    say(tier, false, std::move(why), std::move(config));
     return std::nullopt;
   }
 

@@ -49,22 +49,23 @@ void find_nearest(PersistentCache& store, const EntryId& id, Explanation& out) {
 
 Explanation Chain::explain(const Invocation& inv, const AnyKernel& kernel) {
   Call call(*this, inv, kernel, true);
-  Explanation out{call.id.device, call.id.op, call.id.key, call.id.spec, {}, "error", {}, {}, {}};
+  Explanation out{call.id.device, call.id.op, call.id.key, call.id.spec, {}, {}, {}, {}, {}};
+  std::optional<Origin> origin;
   for (const Step& step : steps(call.policy)) {
     const auto found = (this->*step.ask)(call);
-    const bool tunes = step.tier == "autotune" && call.would_tune;
+    const bool tunes = step.tier == Origin::autotune && call.would_tune;
     const Value config = found ? found->config.config().to_value() : Value();
-    if (found) call.say({std::string(step.tier), true, found->detail, config});
+    if (found) call.say(step.tier, true, found->detail, config);
     else if (tunes)
-      std::ranges::find(call.tiers, step.tier, &Explanation::Tier::name)->answers = true;
-    if (out.origin != "error" || (!found && !tunes)) continue;
-    out.origin = step.tier;
+      std::ranges::find(call.tiers, name_of(step.tier), &Explanation::Tier::name)->answers = true;
+    if (origin || (!found && !tunes)) continue;
+    origin = step.tier;
     out.config = config;
   }
   out.tiers = std::move(call.tiers);
-  const bool stored = out.origin == "override" || out.origin == "overlay" ||
-                      out.origin == "memory" || out.origin == "persistent";
-  if (!stored && options_.persistent) find_nearest(*options_.persistent, call.id, out);
+  out.origin = origin ? name_of(*origin) : name_of(EventKind::error);
+  const bool known = origin && origin != Origin::autotune && origin != Origin::heuristics;
+  if (!known && options_.persistent) find_nearest(*options_.persistent, call.id, out);
   return out;
 }
 

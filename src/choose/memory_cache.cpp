@@ -3,26 +3,11 @@
 #include <charconv>
 
 #include <ejk/cache.h>
+#include <ejk/names.h>
 
 namespace ejk {
 
-std::string_view origin_name(Origin origin) {
-  switch (origin) {
-    case Origin::override_:
-      return "override";
-    case Origin::overlay:
-      return "overlay";
-    case Origin::memory:
-      return "memory";
-    case Origin::persistent:
-      return "persistent";
-    case Origin::autotune:
-      return "autotune";
-    case Origin::heuristics:
-      return "heuristics";
-  }
-  return "unknown";
-}
+std::string_view origin_name(Origin origin) { return name_of(origin); }
 
 namespace {
 
