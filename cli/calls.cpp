@@ -10,6 +10,7 @@
 
 #include "arguments.h"
 #include "base/env.h"
+#include "store/op_name.h"
 
 namespace ejk::cli {
 namespace {
@@ -18,7 +19,7 @@ std::string op_known_as(const std::string& name) {
   std::vector<std::string> found;
   const auto known = registered_kernels();
   for (const std::string& op : known)
-    if (op_matches({name}, op)) found.push_back(op);
+    if (detail::op_matches(op, name)) found.push_back(op);
   if (found.size() == 1) return found.front();
   std::string list;
   for (const std::string& op : found.empty() ? known : found)

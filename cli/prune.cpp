@@ -11,6 +11,7 @@
 #include <ejk/device.h>
 #include <ejk/tuner.h>
 
+#include "store/op_name.h"
 #include "verbs.h"
 
 namespace ejk::cli {
@@ -37,9 +38,8 @@ time_t seconds_of(const std::string& utc) {
 }
 
 std::pair<std::string, std::string> name_and_version(const std::string& op) {
-  const size_t at = op.rfind("@v");
-  return at == std::string::npos ? std::pair{op, std::string()}
-                                 : std::pair{op.substr(0, at), op.substr(at + 2)};
+  const detail::OpName split(op);
+  return {std::string(split.name), std::string(split.version)};
 }
 
 // "10" is newer than "9", and "1.10" than "1.9".

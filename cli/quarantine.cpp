@@ -2,6 +2,7 @@
 // ejk quarantine: configs that crashed reproducibly and are not run again.
 #include <ejk/quarantine.h>
 
+#include "store/op_name.h"
 #include "verbs.h"
 
 namespace ejk::cli {
@@ -15,7 +16,7 @@ int quarantine_ls_verb(const QuarantineOptions& options, Output& out) {
       options.op.empty() ? std::vector<std::string>{} : std::vector{options.op};
   for (const std::string& path : store_paths(options.store))
     for (const QuarantineRecord& r : quarantine_list(path, problems.sink())) {
-      if (!op_matches(ops, r.id.op)) continue;
+      if (!detail::op_matches(r.id.op, ops)) continue;
       table.add({r.id.op, r.id.key, config_text(r.config), r.why, r.time, r.id.device});
       list.push_back(Value::object({{"op", r.id.op},
                                     {"key", r.id.key},
@@ -31,7 +32,7 @@ int quarantine_ls_verb(const QuarantineOptions& options, Output& out) {
   Value suspected = Value::array();
   for (const std::string& path : store_paths(options.store))
     for (const SuspectRecord& r : suspect_list(path, problems.sink())) {
-      if (!op_matches(ops, r.op)) continue;
+      if (!detail::op_matches(r.op, ops)) continue;
       suspects.add({r.op, count_text(static_cast<size_t>(r.times), "process", "processes"),
                     config_text(r.config), r.device});
       suspected.push_back(Value::object({{"op", r.op},

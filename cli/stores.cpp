@@ -18,6 +18,7 @@
 #include "base/env.h"
 #include "output.h"
 #include "store/checksum.h"
+#include "store/op_name.h"
 
 namespace ejk::cli {
 namespace fs = std::filesystem;
@@ -101,13 +102,6 @@ Value Problems::to_value() const {
   return out;
 }
 
-bool op_matches(const std::vector<std::string>& ops, std::string_view op) {
-  return ops.empty() || std::ranges::any_of(ops, [&](const std::string& wanted) {
-           return op == wanted ||
-                  (op.starts_with(wanted) && op.substr(wanted.size()).starts_with("@v"));
-         });
-}
-
 std::string key_text(const std::string& key) {
   if (key.ends_with(':'))
     return "the op " + key.substr(0, key.size() - 1) + "; `ejk ls` lists what is there";
@@ -129,13 +123,13 @@ std::string device_named(const std::string& name) {
 }
 
 bool matches(const Filter& filter, const EntryId& id) {
-  if (!op_matches(filter.ops, id.op)) return false;
+  if (!detail::op_matches(id.op, filter.ops)) return false;
   if (!filter.device.empty() && !id.device.starts_with(device_named(filter.device))) return false;
   if (filter.key.empty()) return true;
   if (const auto label = parse_label(filter.key)) return id.op == label->op && id.key == label->key;
   const size_t colon = filter.key.rfind(':');
   if (colon == std::string::npos) return id.key.starts_with(filter.key);
-  return op_matches({filter.key.substr(0, colon)}, id.op) &&
+  return detail::op_matches(id.op, filter.key.substr(0, colon)) &&
          id.key.starts_with(filter.key.substr(colon + 1));
 }
 

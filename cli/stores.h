@@ -36,7 +36,6 @@ struct Filter {
   std::string key;               // how it begins, "OP:KEY" or a label
 };
 bool matches(const Filter& filter, const EntryId& id);
-bool op_matches(const std::vector<std::string>& ops, std::string_view op);
 // What is missing if nothing has this key, and what to do.
 std::string key_text(const std::string& key);
 // Throws Failure(usage) for a key that cannot be one.

@@ -10,6 +10,7 @@
 
 #include "base/time.h"
 #include "offline/stored_call.h"
+#include "store/op_name.h"
 
 namespace ejk {
 
@@ -22,13 +23,6 @@ std::string folder_of(const OfflineOptions& options) {
                 "there is no folder of recorded calls: set OfflineOptions::folder or "
                 "EJKERNEL_OPS_RECORD_DIR");
   return folder;
-}
-
-bool is_wanted(const std::string& op, const OfflineOptions& options) {
-  if (options.ops.empty()) return true;
-  return std::ranges::any_of(options.ops, [&](const std::string& wanted) {
-    return op == wanted || op.substr(0, op.rfind("@v")) == wanted;
-  });
 }
 
 // One run through a list of calls.
@@ -161,7 +155,7 @@ OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOpti
   size_t left_out = 0;
   for (auto& [op, by_key] : recorded[tunings.result.device])
     for (auto& [key, call] : by_key) {
-      if (is_wanted(op, options)) calls.push_back(std::move(call));
+      if (detail::op_matches(op, options.ops)) calls.push_back(std::move(call));
       else ++left_out;
     }
   const size_t offered = calls.size();
@@ -200,7 +194,9 @@ OfflineResult autotune_labels(ConfigSelectorChain& selector, const FoundLabels& 
   std::vector<const RecordedCall*> calls;
   std::set<std::string> seen;  // labels that differ in their prefix are one call
   for (const Label& label : found.labels) {
-    if (!is_wanted(label.op, options) || !seen.insert(label.op + ":" + label.key).second) continue;
+    if (!detail::op_matches(label.op, options.ops) ||
+        !seen.insert(label.op + ":" + label.key).second)
+      continue;
     if (label.truncated) {
       tunings.skip(label.op, label.key,
                    std::string("its label is truncated (") +

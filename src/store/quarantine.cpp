@@ -15,6 +15,7 @@
 #include "base/sha256.h"
 #include "base/warn.h"
 #include "store/crash_journal.h"
+#include "store/op_name.h"
 
 namespace ejk {
 namespace {
@@ -81,7 +82,7 @@ std::optional<QuarantineRecord> read_record(const Directory& in, const std::stri
 }
 
 bool is_of(std::string_view own, std::string_view op) {
-  return op.empty() || own == op || own.substr(0, own.rfind("@v")) == op;
+  return op.empty() || detail::op_matches(own, op);
 }
 
 }  // namespace
