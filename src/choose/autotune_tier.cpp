@@ -10,7 +10,7 @@
 #include "choose/long_wait.h"
 #include "store/crash_journal.h"
 #include "store/strategy.h"
-#include "tune/tuning.h"
+#include "tune/limits.h"
 
 namespace ejk::detail {
 
@@ -277,7 +277,7 @@ TuneTask Chain::task_of(const Call& call, Trial& trial,
     task.known_winner = call.unfinished->config;
     task.known_complete = call.unfinished->evidence.complete;
   }
-  if (options_.persistent && task.candidates->size() > most_raced)  // only a search asks
+  if (options_.persistent && too_large_to_race(*task.candidates))  // only a search asks
     task.histories = other_tunings(*options_.persistent, call.id, task.budget.seconds);
   return task;
 }

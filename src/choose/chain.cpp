@@ -17,7 +17,7 @@
 #include "choose/long_wait.h"
 #include "choose/scope.h"
 #include "store/strategy.h"
-#include "tune/tuning.h"
+#include "tune/limits.h"
 
 namespace ejk::detail {
 
@@ -43,7 +43,7 @@ bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKern
   for (const Measurement& m : entry.candidates) known.insert(stable_json(m.config));
   try {
     const auto offered = kernel.candidate_cfgs(inv);
-    if (!offered || (searched && offered->size() > most_listed)) return false;
+    if (!offered || (searched && too_large_to_list(*offered))) return false;
     const uint64_t count = std::min(offered->size(), most);
     for (uint64_t i = 0; i < count; ++i) {
       const AnyConfig c = offered->config(i);

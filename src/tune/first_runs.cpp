@@ -276,7 +276,7 @@ void leave_out_deadly_heuristic(Tuning& t) {
   if (found->second <= (t.guard ? most_deaths : 1)) return;
   leave_out(e, died_of_it(found->second));
   // Where there is a guard it can be tried once more. A search would go on in every process.
-  if (!t.guard && t.task.candidates->size() <= most_raced) t.complete = false;
+  if (!t.guard && !too_large_to_race(*t.task.candidates)) t.complete = false;
 }
 
 // Before anything else runs: the guard, the reference, the heuristic.

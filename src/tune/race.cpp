@@ -165,9 +165,8 @@ bool settled(const Tuning& t, size_t best) {
 }
 
 bool fast_enough(const Tuning& t, size_t who) {
-  if (!(t.task.budget.target_seconds > 0)) return false;
-  const std::vector<double> taken = t.entrants[who].samples();
-  return !taken.empty() && median_interval(taken, reported).median <= t.task.budget.target_seconds;
+  const Interval seconds = median_interval(t.entrants[who].samples(), reported);
+  return is_fast_enough(seconds.median, t.task.budget);
 }
 
 bool as_good(const Tuning& t, size_t i, size_t best) {
@@ -192,7 +191,7 @@ bool clearly_slower(const Tuning& t, size_t rival, size_t best) {
     const std::vector<double> r = ratios(t, rival, best);
     if (r.empty()) return false;
     const bool searched =
-        t.task.candidates->size() > most_raced && mine.known.ratio > 0 && other.known.ratio > 0;
+        too_large_to_race(*t.task.candidates) && mine.known.ratio > 0 && other.known.ratio > 0;
     if (!searched) return r.front() > hopeless_in_one;
     return r.front() > (rival == t.earlier_winner() ? beats_earlier_winner : clear_in_search);
   }

@@ -101,7 +101,7 @@ std::vector<Measurement> measurements(const Tuning& t, std::optional<size_t> win
   const uint64_t size = t.task.candidates->size();
   if (winner && !t.entrants[*winner].candidate())
     by_place.emplace(size, measurement_of(t, *winner, winner));
-  for (uint64_t place = 0; size <= most_listed && place < size; ++place) {
+  for (uint64_t place = 0; !too_large_to_list(*t.task.candidates) && place < size; ++place) {
     if (by_place.contains(place)) continue;
     Measurement& m = by_place[place];
     m.config = t.task.candidates->config(place).to_value();

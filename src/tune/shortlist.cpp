@@ -54,9 +54,8 @@ class Screening {
   int evaluated() const { return static_cast<int>(screened_.size()) - invalid_; }
 
   bool fast_enough() const {
-    return t_.task.budget.target_seconds > 0 && t_.leading != nobody &&
-           t_.entrants[t_.leading].known.seconds > 0 &&
-           t_.entrants[t_.leading].known.seconds <= t_.task.budget.target_seconds;
+    return t_.leading != nobody &&
+           is_fast_enough(t_.entrants[t_.leading].known.seconds, t_.task.budget);
   }
 
   // False once the share of the budget is used; what is left undone makes the tuning incomplete.

@@ -18,8 +18,6 @@ namespace ejk {
 namespace detail {
 namespace {
 
-bool is_large(const Tuning& t) { return t.task.candidates->size() > most_raced; }
-
 // Equal configs become one entrant.
 void enter_candidates(Tuning& t) {
   const CandidateSet& set = *t.task.candidates;
@@ -102,7 +100,9 @@ void run_open_ones(Tuning& t) {
 bool has_gone_on(const Tuning& t) {
   const bool open = std::ranges::any_of(
       t.entrants, [](const Entrant& e) { return e.status == Status::untried && !e.suspect; });
-  if (t.task.known.empty() || is_large(t) || open || t.rounds == 0 || t.stopped()) return false;
+  if (t.task.known.empty() || too_large_to_race(*t.task.candidates) || open || t.rounds == 0 ||
+      t.stopped())
+    return false;
   return t.rounds >= first_look || incumbent_leads(t);
 }
 
@@ -217,10 +217,10 @@ TuneResult Tuner::tune(const TuneTask& task) {
                             task.trial == nullptr ? "a trial" : "candidates",
                             task.trial == nullptr ? "trial" : "candidates"));
   Tuning t(task, options_);
-  if (!is_large(t)) enter_candidates(t);
+  if (!too_large_to_race(*t.task.candidates)) enter_candidates(t);
   enter_heuristic(t);
   reject_invalid(t);
-  if (is_large(t)) screen(t);
+  if (too_large_to_race(*t.task.candidates)) screen(t);
   else run_open_ones(t);
   if (t.any_can_win() && warm_up_all(t)) run_rounds(t);
   std::optional<size_t> winner = choose_winner(t);

@@ -18,14 +18,13 @@
 #include "store/strategy.h"
 #include "tune/decide.h"
 #include "tune/host_watch.h"
+#include "tune/limits.h"
 #include "tune/output_check.h"
 #include "tune/sample.h"
 #include "tune/statistics.h"
 
 namespace ejk::detail {
 
-inline constexpr uint64_t most_raced = 48;    // larger sets are searched for their best few
-inline constexpr uint64_t most_listed = 256;  // of larger ones an entry has only what was looked at
 inline constexpr size_t nobody = std::numeric_limits<size_t>::max();  // index of no entrant
 
 enum class Status { racing, slower, rejected, untried, carried };
