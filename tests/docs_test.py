@@ -47,6 +47,17 @@ def test_every_file_says_what_it_is_in_its_second_line(folder):
         assert second.startswith("// ") or beside_its_header, path
 
 
+def test_no_source_decides_by_a_word_that_has_a_type():
+    words = set(re.findall(r'"([\w ]+)"', (ROOT / "include/ejk/names.h").read_text()))
+    assert {"measured", "timed_out", "wall", "autotune_finish", "persistent"} <= words
+    words -= {"autotune", "heuristics"}  # words of policies too
+    compared = re.compile(r'(?:[=!]= |starts_with\(|ends_with\()"([\w ]+)"')
+    wrong = []
+    for path in [*sources("src"), *sources("cli"), *sources("python")]:
+        wrong += [f"{path.name}: {word}" for word in compared.findall(path.read_text()) if word in words]
+    assert wrong == []
+
+
 def test_folders_include_private_headers_of_earlier_layers_only():
     text = section((ROOT / "ARCHITECTURE.md").read_text(), "## The layers")
     (line,) = re.findall(r"(?m)^`base` < .*$", text)

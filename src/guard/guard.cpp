@@ -3,6 +3,7 @@
 #include "guard/guard.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <utility>
 
@@ -14,24 +15,13 @@ namespace ejk::detail {
 using Kind = Finding::Kind;
 
 Rejection rejection_of(Kind kind) {
-  switch (kind) {
-    case Kind::threw:
-      return Rejection::threw;
-    case Kind::crashed:
-      return Rejection::crashed;
-    case Kind::exited:
-      return Rejection::exited;
-    case Kind::timed_out:
-      return Rejection::timed_out;
-    case Kind::out_of_memory:
-      return Rejection::out_of_memory;
-    case Kind::out_of_bounds:
-      return Rejection::out_of_bounds;
-    case Kind::changed_host:
-      return Rejection::changed_host;
-    default:
-      return Rejection::unknown;
-  }
+  using enum Rejection;
+  constexpr std::array from_threw_on = {threw,         crashed,       exited,      timed_out,
+                                        out_of_memory, out_of_bounds, changed_host};
+  static_assert(from_threw_on.size() ==
+                1 + static_cast<size_t>(Kind::changed_host) - static_cast<size_t>(Kind::threw));
+  const auto at = static_cast<size_t>(kind) - static_cast<size_t>(Kind::threw);
+  return at < from_threw_on.size() ? from_threw_on[at] : unknown;
 }
 
 Guard::Guard(Trial& trial, GuardLimits limits, std::function<bool()> enough,

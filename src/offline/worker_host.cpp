@@ -34,8 +34,10 @@ namespace {
 
 using SteadyClock = base::Clock;
 using detail::count_in;
+using detail::event_in;
 using detail::Rubbish;
 using detail::text_in;
+using detail::WorkerEvent;
 using std::chrono::milliseconds;
 
 constexpr size_t longest_line = size_t{16} << 20;
@@ -288,8 +290,9 @@ struct Worker::State {
     if (!answer)
       refuse(end(fmt::format("was killed after {:g} s", options.patience_seconds)) +
              " before it was ready");
-    if (text_in(*answer, "event") == "refused") refuse("refused: " + text_in(*answer, "message"));
-    if (text_in(*answer, "event") != "ready" || count_in(*answer, "protocol") != worker_protocol)
+    if (event_in(*answer) == WorkerEvent::refused)
+      refuse("refused: " + text_in(*answer, "message"));
+    if (event_in(*answer) != WorkerEvent::ready || count_in(*answer, "protocol") != worker_protocol)
       refuse(fmt::format("does not speak protocol {}: it said {}", worker_protocol,
                          quoted(to_json(*answer))));
     device = text_in(*answer, "device");
@@ -330,11 +333,12 @@ struct Worker::State {
     try {
       for (;;) {
         const std::optional<Value> answer = listen(deadline, meanwhile);
-        const std::string event = answer && is_for_this(*answer) ? text_in(*answer, "event") : "";
-        busy = event != "failed" && event != "tuned";
-        if (event == "failed") detail::throw_failure(*answer);
-        if (event == "tuned") return detail::entry_in(*answer, call, options.validate_backward);
-        if (event == "progress")
+        const auto event = answer && is_for_this(*answer) ? event_in(*answer) : std::nullopt;
+        busy = event != WorkerEvent::failed && event != WorkerEvent::tuned;
+        if (event == WorkerEvent::failed) detail::throw_failure(*answer);
+        if (event == WorkerEvent::tuned)
+          return detail::entry_in(*answer, call, options.validate_backward);
+        if (event == WorkerEvent::progress)
           tell(call, detail::progress_in(*answer)), heard = SteadyClock::now();
         if (!answer || SteadyClock::now() >= deadline) {
           lost = end(told_to_stop

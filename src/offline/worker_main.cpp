@@ -23,21 +23,8 @@
 namespace ejk {
 namespace {
 
+using detail::WorkerEvent;
 using Clock = std::chrono::steady_clock;
-
-std::string_view name_of(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::invalid_argument:
-      return "invalid_argument";
-    case ErrorKind::no_configuration:
-      return "no_configuration";
-    case ErrorKind::parse:
-      return "parse";
-    case ErrorKind::io:
-      return "io";
-  }
-  return "other";
-}
 
 // Standard input, line by line.
 class Requests {
@@ -90,7 +77,7 @@ class Answers {
     constexpr std::chrono::milliseconds pause{100};
     if (const auto now = Clock::now(); now >= next_) next_ = now + pause;
     else return;
-    say(Value::object({{"event", "progress"},
+    say(Value::object({{"event", name_of(WorkerEvent::progress)},
                        {"tried", p.tried},
                        {"candidates", p.candidates},
                        {"racing", p.racing},
@@ -136,7 +123,8 @@ Entry tune(const detail::TuneRequest& request, Answers& answers, const WarningSi
 }
 
 Value failed(std::string_view kind, std::string_view message) {
-  return Value::object({{"event", "failed"}, {"kind", kind}, {"message", message}});
+  return Value::object(
+      {{"event", name_of(WorkerEvent::failed)}, {"kind", kind}, {"message", message}});
 }
 
 Value answer(const std::string& line, Answers& answers, const WarningSink& on_warning) {
@@ -146,7 +134,7 @@ Value answer(const std::string& line, Answers& answers, const WarningSink& on_wa
     Value entry =
         entry_to_document(tune(detail::request_from_document(request), answers, on_warning));
     entry.erase("candidates");  // they are in the store
-    return Value::object({{"event", "tuned"}, {"entry", std::move(entry)}});
+    return Value::object({{"event", name_of(WorkerEvent::tuned)}, {"entry", std::move(entry)}});
   } catch (const Error& error) {
     return failed(name_of(error.kind()), error.what());
   } catch (const std::exception& error) {
@@ -162,7 +150,7 @@ int run_worker(WarningSink on_warning) {
   const StopOnInterrupt stop;
   Requests requests;
   Answers answers;
-  answers.say(Value::object({{"event", "ready"},
+  answers.say(Value::object({{"event", name_of(WorkerEvent::ready)},
                              {"protocol", worker_protocol},
                              {"device", cpu_device().fingerprint},
                              {"process", ::getpid()},

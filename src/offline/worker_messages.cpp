@@ -51,6 +51,10 @@ std::string text_in(const Value& answer, std::string_view name) {
   return found != nullptr && found->is_string() ? found->as_string() : "";
 }
 
+std::optional<WorkerEvent> event_in(const Value& answer) {
+  return named<WorkerEvent>(text_in(answer, "event"));
+}
+
 uint64_t count_in(const Value& answer, std::string_view name) {
   constexpr double most = 1e18;
   return static_cast<uint64_t>(std::min(number_in(answer, name), most));
@@ -78,11 +82,8 @@ Entry entry_in(const Value& answer, const RecordedCall& call, bool backward) {
 }
 
 void throw_failure(const Value& answer) {
-  const std::string kind = text_in(answer, "kind"), message = text_in(answer, "message");
-  if (kind == "no_configuration") throw Error(ErrorKind::no_configuration, message);
-  if (kind == "parse") throw Error(ErrorKind::parse, message);
-  if (kind == "io") throw Error(ErrorKind::io, message);
-  throw Error(ErrorKind::invalid_argument, message);
+  const auto kind = named<ErrorKind>(text_in(answer, "kind"));
+  throw Error(kind.value_or(ErrorKind::invalid_argument), text_in(answer, "message"));
 }
 
 Value request_to_document(const TuneRequest& request) {

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <ejk/names.h>
 #include <ejk/record.h>
 #include <ejk/store.h>
 #include <ejk/tuner.h>
@@ -14,6 +16,11 @@
 namespace ejk::detail {
 
 // ---- a worker's answers, as its host reads them
+
+enum class WorkerEvent : uint8_t { ready, refused, progress, tuned, failed };
+constexpr auto names_of(WorkerEvent) {
+  return words("ready", "refused", "progress", "tuned", "failed");
+}
 
 // Thrown for what is no answer.
 struct Rubbish {
@@ -24,6 +31,7 @@ struct Rubbish {
 Value answer_in(const std::string& line);
 // Members of an answer; "" and 0 if they are missing or of another kind.
 std::string text_in(const Value& answer, std::string_view name);
+std::optional<WorkerEvent> event_in(const Value& answer);  // nullopt: one not known here
 uint64_t count_in(const Value& answer, std::string_view name);
 TuneProgress progress_in(const Value& answer);
 // The entry of that call. Throws Rubbish if it is of another one, or none.

@@ -150,7 +150,7 @@ TEST(EntryDocument, KeepsWordsThatThisVersionDoesNotKnow) {
 }
 
 TEST(Rejections, OnlyTimeMemoryAndIsValidMayPassLater) {
-  for (const std::string_view kind : names_of<Rejection>) {
+  for (const std::string_view kind : names_of(Rejection{})) {
     Measurement m;
     m.status = name_of(CandidateStatus::rejected), m.kind = kind;
     const bool may_pass = kind == "timed_out" || kind == "out_of_memory" || kind == "invalid";
