@@ -16,14 +16,14 @@ bool is_still_right(Tuning& t, Entrant& e) {
   const auto failure = failure_of([&] {
     const std::vector<OutputBytes> outputs = outputs_of_run(t, e.config);
     overrun = t.task.trial->overrun();
-    difference = t.expected->difference(outputs);
+    difference = t.checks.expected->difference(outputs);
   });
   acquit(t, e);
   const std::string changes = watch.put_back_after(e.config);
-  if (!failure && overrun) t.reject(e, Rejection::out_of_bounds, *overrun);
-  else t.reject_if(e, failure, changes);
+  if (!failure && overrun) e.reject(Rejection::out_of_bounds, *overrun);
+  else e.reject_if(failure, changes);
   if (e.racing() && difference)
-    t.reject(e, Rejection::unsteady, "was right before the race: " + *difference);
+    e.reject(Rejection::unsteady, "was right before the race: " + *difference);
   return e.racing();
 }
 
@@ -34,8 +34,8 @@ bool may_come_back(const Entrant& e) {
 
 // Those that were only slower than it, now or in an earlier tuning.
 void readmit_others(Tuning& t) {
-  std::vector<size_t> not_run;
-  for (size_t i = 0; i < t.entrants.size(); ++i) {
+  std::vector<EntrantId> not_run;
+  for (const EntrantId i : t.entrants.ids()) {
     Entrant& e = t.entrants[i];
     if (!may_come_back(e)) continue;
     e.status = Status::racing;
@@ -45,42 +45,45 @@ void readmit_others(Tuning& t) {
 }
 
 bool any_measured(const Tuning& t) {
-  return std::ranges::any_of(t.entrants,
-                             [](const Entrant& e) { return e.can_win() && !e.samples().empty(); });
+  return std::ranges::any_of(t.entrants.ids(), [&](EntrantId i) {
+    return t.entrants[i].can_win() && !t.samples[i].taken().empty();
+  });
 }
 
 // The budget was spent before anybody who is left had a sample: their first runs count.
 void forget_race(Tuning& t) {
-  for (Entrant& e : t.entrants) e.seconds.clear();
-  t.rounds = 0;
+  for (const EntrantId i : t.entrants.ids()) t.samples[i].seconds.clear();
+  t.samples.rounds = 0;
   t.complete = false;
 }
 
 // Who has no sample, for the budget was spent, cannot be chosen.
 void leave_out_unmeasured(Tuning& t) {
-  for (Entrant& e : t.entrants) {
-    if (!e.racing() || !e.samples().empty()) continue;
-    e.status = Status::untried, e.why = "the budget was spent before its turn";
+  for (const EntrantId i : t.entrants.ids()) {
+    if (!t.entrants[i].racing() || !t.samples[i].taken().empty()) continue;
+    t.entrants[i].leave_out("the budget was spent before its turn");
     t.complete = false;
   }
 }
 
 // What was carried over was slower than the earlier winner, not than those that are left.
-void race_on(Tuning& t, size_t rejected) {
-  if (!t.any_can_win() || rejected == t.earlier_winner()) readmit_others(t);
-  const bool cold = std::ranges::any_of(
-      t.entrants, [](const Entrant& e) { return e.racing() && e.warm.executions == 0; });
-  if (t.any_can_win() && !t.spent() && (!cold || warm_up_all(t))) run_rounds(t);
-  if (t.any_can_win() && !any_measured(t)) forget_race(t);
+void race_on(Tuning& t, EntrantId rejected) {
+  if (!t.entrants.any_can_win() || rejected == t.earlier_winner()) readmit_others(t);
+  const bool cold = std::ranges::any_of(t.entrants.ids(), [&](EntrantId i) {
+    return t.entrants[i].racing() && t.samples[i].warm.executions == 0;
+  });
+  const bool found = t.entrants.any_can_win();
+  if (found && !t.spent() && (!cold || warm_up_all(t))) run_rounds(t);
+  if (t.entrants.any_can_win() && !any_measured(t)) forget_race(t);
   else leave_out_unmeasured(t);
 }
 
 }  // namespace
 
-bool confirm(Tuning& t, size_t winner) {
+bool confirm(Tuning& t, EntrantId winner) {
   Entrant& e = t.entrants[winner];
   // A trial without outputs, or whose outputs no run changed, has nothing to check.
-  if (!t.expected) return true;
+  if (!t.checks.expected) return true;
   if (t.stopped()) {  // nothing may run any more, so the next tuning has to check it
     t.complete = false;
     return true;

@@ -27,9 +27,9 @@ std::string reason(const Finding& finding) {
 // ---- what the outputs must be ------------------------------------------------------------------
 
 Expected expect(Tuning& t, std::vector<OutputBytes> outputs) {
-  return Expected::sharing(t.untouched, std::move(outputs), [&trial = *t.task.trial](DType dtype) {
-    return trial.tolerance(dtype);
-  });
+  return Expected::sharing(
+      t.checks.untouched, std::move(outputs),
+      [&trial = *t.task.trial](DType dtype) { return trial.tolerance(dtype); });
 }
 
 enum class Place { child, here };
@@ -39,7 +39,8 @@ std::optional<std::vector<OutputBytes>> outputs_again(Tuning& t, const AnyConfig
                                                       Place place) {
   std::optional<std::vector<OutputBytes>> outputs;
   if (place == Place::child) {
-    if (Finding f = t.guard->again(config); f.kind == Kind::passed) outputs = std::move(f.outputs);
+    if (Finding f = t.checks.guard->again(config); f.kind == Kind::passed)
+      outputs = std::move(f.outputs);
   } else if (!t.stopped()) {
     const HostWatch watch(t);
     static_cast<void>(failure_of([&] { outputs = outputs_of_run(t, config); }));
@@ -49,46 +50,46 @@ std::optional<std::vector<OutputBytes>> outputs_again(Tuning& t, const AnyConfig
 }
 
 // Of one whose outputs are not the expected ones: that may be so in some of its runs only.
-void reject_outputs(Tuning& t, size_t who, std::vector<OutputBytes> outputs, std::string difference,
-                    Place place) {
+void reject_outputs(Tuning& t, EntrantId who, std::vector<OutputBytes> outputs,
+                    std::string difference, Place place) {
   Entrant& e = t.entrants[who];
   const auto again = outputs_again(t, e.config, place);
   const auto change =
       again ? expect(t, std::move(outputs)).difference(*again) : std::optional<std::string>();
-  if (change) t.reject(e, Rejection::unsteady, "its results change from run to run: " + *change);
-  else t.reject(e, Rejection::wrong, std::move(difference));
+  if (change) e.reject(Rejection::unsteady, "its results change from run to run: " + *change);
+  else e.reject(Rejection::wrong, std::move(difference));
 }
 
 // Where nothing else says what is right, the first outputs that changed anything do: one that does
 // nothing must not set the measure for those that work.
-void compare(Tuning& t, size_t who, std::vector<OutputBytes> outputs, Place place) {
-  if (!t.expected && same_bytes(outputs, *t.untouched)) return t.idle.push_back(who);
-  if (!t.expected) {
-    t.expected = expect(t, std::move(outputs));
+void compare(Tuning& t, EntrantId who, std::vector<OutputBytes> outputs, Place place) {
+  if (!t.checks.expected && same_bytes(outputs, *t.checks.untouched))
+    return t.checks.idle.push_back(who);
+  if (!t.checks.expected) {
+    t.checks.expected = expect(t, std::move(outputs));
     return;
   }
-  if (auto difference = t.expected->difference(outputs))
+  if (auto difference = t.checks.expected->difference(outputs))
     reject_outputs(t, who, std::move(outputs), std::move(*difference), place);
 }
 
 // Those that left everything untouched before somebody showed what there is to do.
 void judge_idle(Tuning& t) {
-  if (!t.expected || t.idle.empty()) return;
-  const auto difference = t.expected->difference(*t.untouched);
-  for (size_t i : std::exchange(t.idle, {}))
-    if (difference && t.entrants[i].racing())
-      t.reject(t.entrants[i], Rejection::wrong, *difference);
+  if (!t.checks.expected || t.checks.idle.empty()) return;
+  const auto difference = t.checks.expected->difference(*t.checks.untouched);
+  for (EntrantId i : std::exchange(t.checks.idle, {}))
+    if (difference && t.entrants[i].racing()) t.entrants[i].reject(Rejection::wrong, *difference);
 }
 
 // ---- runs --------------------------------------------------------------------------------------
 
-void count(Tuning& t, size_t who) {
+void count(Tuning& t, EntrantId who) {
   t.entrants[who].ran = true;
   ++t.tried;
   t.tell(TuneProgress::Kind::candidate, who, t.entrants[who].why);
 }
 
-void run_here(Tuning& t, size_t who) {
+void run_here(Tuning& t, EntrantId who) {
   Entrant& e = t.entrants[who];
   const FirstRunWatch watch(t);
   std::vector<OutputBytes> outputs;
@@ -102,35 +103,30 @@ void run_here(Tuning& t, size_t who) {
     outputs = t.task.trial->outputs();
   });
   const std::string changes = watch.put_back_after(e.config, !failure && !overrun);
-  if (!failure && overrun) t.reject(e, Rejection::out_of_bounds, *overrun);
-  else t.reject_if(e, failure, changes);
+  if (!failure && overrun) e.reject(Rejection::out_of_bounds, *overrun);
+  else e.reject_if(failure, changes);
   if (e.racing())
-    t.reject_if(e, failure_of([&] { compare(t, who, std::move(outputs), Place::here); }), "");
+    e.reject_if(failure_of([&] { compare(t, who, std::move(outputs), Place::here); }), "");
   count(t, who);
 }
 
-void judge(Tuning& t, size_t who, Finding finding) {
+void judge(Tuning& t, EntrantId who, Finding finding) {
   Entrant& e = t.entrants[who];
   e.first_run = finding.seconds;
   if (finding.kind == Kind::passed) {
-    t.passed_in_child = true;
+    t.checks.passed_in_child = true;
     compare(t, who, std::move(finding.outputs), Place::child);
-  } else t.reject(e, rejection_of(finding.kind), reason(finding));
+  } else e.reject(rejection_of(finding.kind), reason(finding));
   count(t, who);
 }
 
-bool any_ran(const Tuning& t) {
-  return std::ranges::any_of(t.entrants, [](const Entrant& e) { return e.can_win() && e.ran; });
+bool time_for_more(const Tuning& t) {
+  return !t.has_enough() && (!t.entrants.any_can_win() || t.may_try_more());
 }
 
-bool time_for_more(const Tuning& t) { return !t.has_enough() && (!any_ran(t) || t.may_try_more()); }
-
-// Not tried any further, which is no verdict. The tuning may be complete without it.
-void leave_out(Entrant& e, std::string why) { e.status = Status::untried, e.why = std::move(why); }
-
 // The guard could not try them. The tuning stays open for a process in which it can.
-void leave_open(Tuning& t, std::span<const size_t> who) {
-  for (size_t i : who) leave_out(t.entrants[i], t.entrants[i].why), t.complete = false;
+void leave_open(Tuning& t, std::span<const EntrantId> who) {
+  for (EntrantId i : who) t.entrants[i].status = Status::untried, t.complete = false;
 }
 
 // A config that asks for one thread waits for no thread of a pool: here it would wait as well.
@@ -142,28 +138,28 @@ bool may_wait_for_a_pool(const Entrant& e) {
 // Returns those that must run here. One that only waits in a child does, for its threads may be
 // here. So does what the child could say nothing about, unless others passed beside it: then it is
 // no fault of the guard, and this process is too dear to find out.
-std::vector<size_t> run_guarded(Tuning& t, const std::vector<size_t>& who) {
+std::vector<EntrantId> run_guarded(Tuning& t, const std::vector<EntrantId>& who) {
   std::vector<AnyConfig> configs;
-  std::vector<size_t> waiting, unsaid;
-  for (size_t i : who) configs.push_back(t.entrants[i].config);
-  t.guard->run(configs, [&](size_t index, Finding finding) {
-    const size_t i = who[index];
+  std::vector<EntrantId> waiting, unsaid;
+  for (EntrantId i : who) configs.push_back(t.entrants[i].config);
+  t.checks.guard->run(configs, [&](size_t index, Finding finding) {
+    const EntrantId i = who[index];
     if (finding.kind == Kind::waited || finding.kind == Kind::unknown) {
       (finding.kind == Kind::waited ? waiting : unsaid).push_back(i);
       t.entrants[i].why = std::move(finding.why);
     } else judge(t, i, std::move(finding));
     return time_for_more(t);
   });
-  if (t.passed_in_child) {
-    const auto alone = std::stable_partition(waiting.begin(), waiting.end(), [&](size_t i) {
+  if (t.checks.passed_in_child) {
+    const auto alone = std::stable_partition(waiting.begin(), waiting.end(), [&](EntrantId i) {
       return may_wait_for_a_pool(t.entrants[i]);
     });
     leave_open(t, {alone, waiting.end()}), leave_open(t, std::exchange(unsaid, {}));
     waiting.erase(alone, waiting.end());
   }
-  for (size_t i : waiting) {
+  for (EntrantId i : waiting) {
     const std::string why = std::exchange(t.entrants[i].why, {});
-    if (t.waited.empty()) t.waited = why;
+    if (t.checks.waited.empty()) t.checks.waited = why;
   }
   waiting.insert(waiting.end(), unsaid.begin(), unsaid.end());
   return waiting;
@@ -172,15 +168,15 @@ std::vector<size_t> run_guarded(Tuning& t, const std::vector<size_t>& who) {
 // ---- the control and the reference -------------------------------------------------------------
 
 void do_without_guard(Tuning& t, const std::string& why) {
-  if (!t.guard) return;
+  if (!t.checks.guard) return;
   t.note += fmt::format("first runs are not guarded: {}; ", why);
-  t.guard.reset();
+  t.checks.guard.reset();
 }
 
 // Once others were tried in children, too.
 void tell_who_waited(Tuning& t) {
-  if (t.waited.empty() || std::exchange(t.told_who_waited, true)) return;
-  if (!t.passed_in_child) return do_without_guard(t, t.waited);
+  if (t.checks.waited.empty() || std::exchange(t.checks.told_who_waited, true)) return;
+  if (!t.checks.passed_in_child) return do_without_guard(t, t.checks.waited);
   t.note +=
       "some configs only wait in a child process, perhaps for threads that only exist here, such "
       "as a pool's: their first runs are not guarded; ";
@@ -190,36 +186,36 @@ void tell_who_waited(Tuning& t) {
 // is a bad heuristic, not a bad guard; one that waits runs here. What else it dies of is decided
 // when others have been tried in a child.
 void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
-  Entrant& e = t.entrants[*t.heuristic];
-  Finding finding = t.guard->prove(e.config);
+  Entrant& e = t.entrants[*t.roles.heuristic];
+  Finding finding = t.checks.guard->prove(e.config);
   e.first_run = finding.seconds;
   if (finding.kind == Kind::passed) {
-    t.passed_in_child = true;
+    t.checks.passed_in_child = true;
     outputs = std::move(finding.outputs);
-    count(t, *t.heuristic);
+    count(t, *t.roles.heuristic);
     return;
   }
-  t.guard->rest();
+  t.checks.guard->rest();
   if (finding.kind == Kind::waited) {
-    t.waited = std::move(finding.why);
+    t.checks.waited = std::move(finding.why);
     return;
   }
   if (finding.kind != Kind::threw && finding.kind != Kind::changed_host) {
-    t.doubt = std::move(finding);
+    t.checks.doubt = std::move(finding);
     return;
   }
-  t.reject(e, rejection_of(finding.kind), reason(finding));
-  count(t, *t.heuristic);
+  e.reject(rejection_of(finding.kind), reason(finding));
+  count(t, *t.roles.heuristic);
 }
 
 // Once others were tried: if one of them passed in a child, it was the heuristic's own fault. If
 // none did, children cannot run this kernel, and what they said of it does not count.
 void settle_doubt(Tuning& t) {
-  Entrant& heuristic = t.entrants[*t.heuristic];
-  const Finding doubt = *std::exchange(t.doubt, std::nullopt);
-  if (t.passed_in_child) {
-    t.reject(heuristic, rejection_of(doubt.kind), reason(doubt));
-    return count(t, *t.heuristic);
+  Entrant& heuristic = t.entrants[*t.roles.heuristic];
+  const Finding doubt = *std::exchange(t.checks.doubt, std::nullopt);
+  if (t.checks.passed_in_child) {
+    heuristic.reject(rejection_of(doubt.kind), reason(doubt));
+    return count(t, *t.roles.heuristic);
   }
   do_without_guard(t, doubt.why);
   for (Entrant& e : t.entrants)
@@ -243,7 +239,7 @@ std::optional<std::vector<OutputBytes>> reference_here(Tuning& t, std::string& f
 std::optional<std::vector<OutputBytes>> reference_outputs(Tuning& t) {
   std::string failure;
   std::optional<Finding> finding;
-  if (t.guard && !(finding = t.guard->reference())) return std::nullopt;
+  if (t.checks.guard && !(finding = t.checks.guard->reference())) return std::nullopt;
   if (finding && finding->kind == Kind::passed) return std::move(finding->outputs);
   if (finding && finding->kind != Kind::waited) failure = finding->why;
   else if (auto outputs = reference_here(t, failure)) return outputs;
@@ -254,10 +250,10 @@ std::optional<std::vector<OutputBytes>> reference_outputs(Tuning& t) {
   return std::nullopt;
 }
 
-void announce(Tuning& t, std::span<const size_t> who) {
-  if (!t.guard) return;
-  for (size_t i : who)
-    if (t.entrants[i].racing()) t.guard->announce({&t.entrants[i].config, 1});
+void announce(Tuning& t, std::span<const EntrantId> who) {
+  if (!t.checks.guard) return;
+  for (EntrantId i : who)
+    if (t.entrants[i].racing()) t.checks.guard->announce({&t.entrants[i].config, 1});
 }
 
 std::string died_of_it(int deaths) {
@@ -267,32 +263,32 @@ std::string died_of_it(int deaths) {
 
 // A heuristic that ended processes is no control to begin with.
 void leave_out_deadly_heuristic(Tuning& t) {
-  if (!t.heuristic || !t.task.journal) return;
-  Entrant& e = t.entrants[*t.heuristic];
+  if (!t.roles.heuristic || !t.task.journal) return;
+  Entrant& e = t.entrants[*t.roles.heuristic];
   const auto suspects = t.task.journal->suspects();
   const auto found = suspects.find(stable_json(e.config.to_value()));
   if (!e.racing() || found == suspects.end()) return;
   e.suspect = true;
-  if (found->second <= (t.guard ? most_deaths : 1)) return;
-  leave_out(e, died_of_it(found->second));
+  if (found->second <= (t.checks.guard ? most_deaths : 1)) return;
+  e.leave_out(died_of_it(found->second));
   // Where there is a guard it can be tried once more. A search would go on in every process.
-  if (!t.guard && !too_large_to_race(*t.task.candidates)) t.complete = false;
+  if (!t.checks.guard && !too_large_to_race(*t.task.candidates)) t.complete = false;
 }
 
 // Before anything else runs: the guard, the reference, the heuristic.
 void prepare(Tuning& t) {
   t.task.trial->reset();
-  t.untouched = std::make_shared<const std::vector<OutputBytes>>(t.task.trial->outputs());
+  t.checks.untouched = std::make_shared<const std::vector<OutputBytes>>(t.task.trial->outputs());
   leave_out_deadly_heuristic(t);
-  const bool has_heuristic = t.heuristic && t.entrants[*t.heuristic].racing();
+  const bool has_heuristic = t.roles.heuristic && t.entrants[*t.roles.heuristic].racing();
   std::vector<OutputBytes> of_heuristic;
-  if (t.guard && has_heuristic) prove_guard(t, of_heuristic);
+  if (t.checks.guard && has_heuristic) prove_guard(t, of_heuristic);
   if (t.stopped()) return;
-  if (auto outputs = reference_outputs(t)) t.expected = expect(t, std::move(*outputs));
-  if (!has_heuristic || t.doubt) return;
-  Entrant& e = t.entrants[*t.heuristic];
-  if (!e.ran) run_here(t, *t.heuristic);
-  else if (e.racing()) compare(t, *t.heuristic, std::move(of_heuristic), Place::child);
+  if (auto outputs = reference_outputs(t)) t.checks.expected = expect(t, std::move(*outputs));
+  if (!has_heuristic || t.checks.doubt) return;
+  Entrant& e = t.entrants[*t.roles.heuristic];
+  if (!e.ran) run_here(t, *t.roles.heuristic);
+  else if (e.racing()) compare(t, *t.roles.heuristic, std::move(of_heuristic), Place::child);
 }
 
 // ---- suspects ----------------------------------------------------------------------------------
@@ -300,12 +296,12 @@ void prepare(Tuning& t) {
 // A process died while it ran this config, which may be innocent: it runs in a child first, and
 // here at once only where there is none, after a single death. One that only waits in a child does
 // not run here: nobody could tell whether it would end this process too.
-void try_suspect(Tuning& t, size_t who, int deaths) {
+void try_suspect(Tuning& t, EntrantId who, int deaths) {
   Entrant& e = t.entrants[who];
   e.suspect = true;
   bool waited = false;
-  if (t.guard) {
-    t.guard->run({&e.config, 1}, [&](size_t, Finding finding) {
+  if (t.checks.guard) {
+    t.checks.guard->run({&e.config, 1}, [&](size_t, Finding finding) {
       waited = finding.kind == Kind::waited;
       if (finding.kind == Kind::unknown || finding.kind == Kind::waited) return true;
       const bool fatal = finding.kind == Kind::crashed && finding.fatal_signal;
@@ -313,47 +309,47 @@ void try_suspect(Tuning& t, size_t who, int deaths) {
       judge(t, who, std::move(finding));
       // A read out of bounds may be harmless outside of the child; without a control nothing is
       // sure.
-      if (fatal && any_ran(t)) t.task.journal->condemn(e.config.to_value(), why);
+      if (fatal && t.entrants.any_can_win()) t.task.journal->condemn(e.config.to_value(), why);
       return true;
     });
     if (e.ran && !e.racing()) return;
   }
   if (waited || deaths > (e.ran ? most_deaths : 1)) {
     t.complete = t.complete && e.ran;  // where there is a guard it can be tried once more
-    return leave_out(e, died_of_it(deaths) + (waited ? ", and it only waits in a child" : ""));
+    return e.leave_out(died_of_it(deaths) + (waited ? ", and it only waits in a child" : ""));
   }
   if (e.ran) return;
   run_here(t, who);
   if (e.racing()) acquit(t, e);
 }
 
-void reject_condemned(Tuning& t, std::span<const size_t> who) {
+void reject_condemned(Tuning& t, std::span<const EntrantId> who) {
   if (!t.task.journal) return;
-  for (size_t i : who)
+  for (EntrantId i : who)
     if (const auto why = t.task.journal->condemned(t.entrants[i].config.to_value()))
-      t.reject(t.entrants[i], Rejection::quarantined, *why);
+      t.entrants[i].reject(Rejection::quarantined, *why);
 }
 
 // ---- what is left ------------------------------------------------------------------------------
 
 // The heuristic first: the others are compared with it.
-std::vector<size_t> not_yet_run(const Tuning& t, const std::vector<size_t>& but) {
-  std::vector<size_t> list;
-  const auto add = [&](size_t i) {
+std::vector<EntrantId> not_yet_run(const Tuning& t, const std::vector<EntrantId>& but) {
+  std::vector<EntrantId> list;
+  const auto add = [&](EntrantId i) {
     const Entrant& e = t.entrants[i];
     if (e.racing() && !e.ran && std::ranges::find(but, i) == but.end()) list.push_back(i);
   };
-  if (t.heuristic) add(*t.heuristic);
-  for (size_t i = 0; i < t.entrants.size(); ++i)
-    if (i != t.heuristic) add(i);
+  if (t.roles.heuristic) add(*t.roles.heuristic);
+  for (EntrantId i : t.entrants.ids())
+    if (i != t.roles.heuristic) add(i);
   return list;
 }
 
-void leave_untried(Tuning& t, std::span<const size_t> who) {
-  for (size_t i : who) {
+void leave_untried(Tuning& t, std::span<const EntrantId> who) {
+  for (EntrantId i : who) {
     Entrant& e = t.entrants[i];
     if (!e.racing() || e.ran) continue;
-    e.status = Status::untried, e.why = "the budget was spent before its turn";
+    e.leave_out("the budget was spent before its turn");
     t.complete = false;
   }
 }
@@ -377,41 +373,39 @@ std::vector<OutputBytes> outputs_of_run(Tuning& t, const AnyConfig& config) {
   return t.task.trial->outputs();
 }
 
-bool Tuning::has_enough() const { return stopped() || (spent() && any_ran(*this)); }
-
 void acquit(Tuning& t, Entrant& e) {
   if (e.suspect) t.task.journal->acquit(e.config.to_value());
   e.suspect = false;
 }
 
-void first_runs(Tuning& t, std::span<const size_t> who) {
+void first_runs(Tuning& t, std::span<const EntrantId> who) {
   reject_condemned(t, who);
   announce(t, who);
-  if (!std::exchange(t.prepared, true)) prepare(t);
+  if (!std::exchange(t.checks.prepared, true)) prepare(t);
   if (t.stopped()) return leave_untried(t, who);
   const auto deaths = t.task.journal ? t.task.journal->suspects() : std::map<std::string, int>{};
-  std::vector<size_t> plain, suspects;
-  for (size_t i : who) {
+  std::vector<EntrantId> plain, suspects;
+  for (EntrantId i : who) {
     const Entrant& e = t.entrants[i];
     if (!e.racing() || e.ran) continue;
     const bool suspect = !deaths.empty() && deaths.contains(stable_json(e.config.to_value()));
     (suspect ? suspects : plain).push_back(i);
   }
-  if (t.doubt) std::erase(plain, *t.heuristic);
-  if (t.guard && !plain.empty()) plain = run_guarded(t, plain);
+  if (t.checks.doubt) std::erase(plain, *t.roles.heuristic);
+  if (t.checks.guard && !plain.empty()) plain = run_guarded(t, plain);
   if (!who.empty()) tell_who_waited(t);
-  if (t.doubt && !who.empty()) {
+  if (t.checks.doubt && !who.empty()) {
     settle_doubt(t);
-    if (!t.guard) plain = not_yet_run(t, suspects);
+    if (!t.checks.guard) plain = not_yet_run(t, suspects);
   }
-  for (size_t i : plain)
+  for (EntrantId i : plain)
     if (time_for_more(t)) run_here(t, i);
-  for (size_t i : suspects)
+  for (EntrantId i : suspects)
     if (time_for_more(t))
       try_suspect(t, i, deaths.at(stable_json(t.entrants[i].config.to_value())));
   leave_untried(t, who);
   judge_idle(t);
-  if (t.guard) t.guard->rest();
+  if (t.checks.guard) t.checks.guard->rest();
 }
 
 }  // namespace ejk::detail

@@ -39,11 +39,11 @@ class Screening {
       search(pass == passes ? evaluations() : evaluations() / passes * pass,
              static_cast<uint64_t>(pass));
     keep_finalists();
-    if (t_.doubt) {  // nobody came to say whose fault it was: not to be run here
-      Entrant& e = t_.entrants[*t_.heuristic];
-      e.status = Status::untried, e.why = t_.doubt->why, t_.complete = false;
+    if (t_.checks.doubt) {  // nobody came to say whose fault it was: not to be run here
+      t_.entrants[*t_.roles.heuristic].leave_out(t_.checks.doubt->why);
+      t_.complete = false;
     }
-    t_.strategy.search = named<Search>(t_.options.strategy);
+    t_.search = named<Search>(t_.options.strategy);
   }
 
  private:
@@ -54,15 +54,16 @@ class Screening {
   int evaluated() const { return static_cast<int>(screened_.size()) - invalid_; }
 
   bool fast_enough() const {
-    return t_.leading != nobody &&
-           is_fast_enough(t_.entrants[t_.leading].known.seconds, t_.task.budget);
+    return t_.roles.leading &&
+           is_fast_enough(t_.entrants[*t_.roles.leading].known.seconds, t_.task.budget);
   }
 
   // False once the share of the budget is used; what is left undone makes the tuning incomplete.
   bool may_go_on() {
-    if (t_.any_can_win() && (t_.spent() || t_.elapsed() > share_of_budget * t_.task.budget.seconds))
+    if (t_.entrants.any_can_win() &&
+        (t_.spent() || t_.elapsed() > share_of_budget * t_.task.budget.seconds))
       cut_ = true;
-    if (!t_.any_can_win() && t_.spent() && !screened_.empty()) cut_ = true;
+    if (!t_.entrants.any_can_win() && t_.spent() && !screened_.empty()) cut_ = true;
     if (cut_) t_.complete = false;
     return !cut_ && !fast_enough();
   }
@@ -85,36 +86,38 @@ class Screening {
   // The earlier winner, whose ratio says what the unit of the others is; else the heuristic.
   void choose_control() {
     if (const auto winner = earlier_winner()) {
-      const size_t who = entrant_of(*winner);
+      const EntrantId who = entrant_of(*winner);
       const Entrant& e = t_.entrants[who];
       if (!e.ran) ++t_.again, first_runs(t_, {&who, 1});
       if (e.racing() && e.known.ratio > 0) control_ = who, unit_ = e.known.ratio;
     }
-    if (control_ != nobody) return;
+    if (control_) return;
     if (!best(1).empty()) {  // the recalled ratios have a unit already: one of them must be run
       for (const Screened& s : best(most_finalists)) {
-        const size_t who = entrant_of(s.point);
+        const EntrantId who = entrant_of(s.point);
         if (!t_.entrants[who].ran) ++t_.again, first_runs(t_, {&who, 1});
       }
       replace_control();
-      if (control_ != nobody) return;
+      if (control_) return;
       screened_.clear();  // nobody knows what it was measured with
     }
-    if (t_.heuristic && t_.entrants[*t_.heuristic].racing() && t_.entrants[*t_.heuristic].ran)
-      control_ = *t_.heuristic, t_.entrants[control_].known.ratio = 1;
+    if (t_.roles.heuristic && t_.entrants[*t_.roles.heuristic].racing() &&
+        t_.entrants[*t_.roles.heuristic].ran)
+      control_ = t_.roles.heuristic, t_.entrants[*control_].known.ratio = 1;
   }
 
   // One of the better ones takes its place, not the best, which may only have been lucky: its ratio
   // is the unit from now on.
   void replace_control() {
-    std::vector<size_t> known;
-    for (size_t i = 0; i < t_.entrants.size(); ++i)
+    std::vector<EntrantId> known;
+    for (const EntrantId i : t_.entrants.ids())
       if (const Entrant& e = t_.entrants[i]; e.racing() && e.ran && e.known.ratio > 0)
         known.push_back(i);
-    control_ = nobody, unit_ = 1;
+    control_.reset(), unit_ = 1;
     if (known.empty()) return;
     const auto one = known.begin() + static_cast<std::ptrdiff_t>(known.size() / 4);
-    std::ranges::nth_element(known, one, {}, [&](size_t i) { return t_.entrants[i].known.ratio; });
+    std::ranges::nth_element(known, one, {},
+                             [&](EntrantId i) { return t_.entrants[i].known.ratio; });
     control_ = *one, unit_ = t_.entrants[*one].known.ratio;
   }
 
@@ -122,8 +125,8 @@ class Screening {
     return t_.task.known.empty() ? std::nullopt : set_.find(t_.task.known_winner);
   }
 
-  size_t entrant_of(uint64_t point) {
-    const size_t who = t_.enter(set_.config(point));
+  EntrantId entrant_of(uint64_t point) {
+    const EntrantId who = t_.entrants.enter(set_.config(point));
     auto& places = t_.entrants[who].places;
     if (std::ranges::find(places, point) == places.end()) places.push_back(point);
     return who;
@@ -210,7 +213,7 @@ class Screening {
   // ---- one batch of points ---------------------------------------------------------------------
 
   std::vector<std::optional<double>> evaluate(const std::vector<uint64_t>& points) {
-    std::vector<size_t> who;
+    std::vector<EntrantId> who;
     for (uint64_t point : points) {
       who.push_back(entrant_of(point));
       Entrant& e = t_.entrants[who.back()];
@@ -230,15 +233,14 @@ class Screening {
   // The ratio to the control, by turns with it, of the least each of them took: noise only adds
   // time, and one disturbed sample of the control would make any point look good. The first point
   // that works is the control if there is no other.
-  std::optional<double> measure_roughly(size_t who) {
-    if (!t_.entrants[who].racing()) return std::nullopt;
-    const auto too_late = [&] { return t_.spent() && t_.leading != nobody; };
-    if (too_late()) return put_off(who);
-    if (control_ == nobody) control_ = who;
-    if (who == control_) {
-      const Entrant& e = t_.entrants[who];
+  std::optional<double> measure_roughly(EntrantId who) {
+    Entrant& e = t_.entrants[who];
+    if (!e.racing()) return std::nullopt;
+    const auto too_late = [&] { return t_.spent() && t_.roles.leading; };
+    if (too_late()) return put_off(e);
+    if (!control_) control_ = who;
+    if (who == control_)
       return remember(who, 1, 1, e.known.seconds > 0 ? e.known.seconds : e.first_run);
-    }
     if (!control_still_runs()) return measure_roughly(who);
     double least = INFINITY, least_of_control = INFINITY;
     int taken = 0;
@@ -246,77 +248,77 @@ class Screening {
     const auto failure = failure_of([&] {
       const Sampling sampling = sampling_for(who);
       while (taken < samples && !(least / least_of_control > not_worth_more) && !too_late()) {
-        least_of_control = std::min(least_of_control, sample(control_, sampling));
+        least_of_control = std::min(least_of_control, sample(*control_, sampling));
         least = std::min(least, sample(who, sampling));
         ++taken;
       }
       // The machine may have become faster after the control's last turn: it has the last word.
       if (least < least_of_control && !too_late())
-        least_of_control = std::min(least_of_control, sample(control_, sampling));
+        least_of_control = std::min(least_of_control, sample(*control_, sampling));
     });
-    t_.reject_if(t_.entrants[who], failure, watch.put_back_after(t_.entrants[who].config));
-    if (!t_.entrants[who].racing()) return std::nullopt;
-    if (taken < samples && !(least / least_of_control > not_worth_more)) return put_off(who);
-    Measurement& of_control = t_.entrants[control_].known;
+    e.reject_if(failure, watch.put_back_after(e.config));
+    if (!e.racing()) return std::nullopt;
+    if (taken < samples && !(least / least_of_control > not_worth_more)) return put_off(e);
+    Measurement& of_control = t_.entrants[*control_].known;
     of_control.seconds = least_of_control, of_control.samples = std::max(of_control.samples, taken);
     return remember(who, least / least_of_control, taken, least);
   }
 
   // A sample taken in haste may be luck, and would be the unit when the search goes on.
-  std::optional<double> put_off(size_t who) {
-    t_.entrants[who].status = Status::untried;
-    t_.entrants[who].why = "the search ended before it was measured";
+  static std::nullopt_t put_off(Entrant& e) {
+    e.leave_out("the search ended before it was measured");
     return std::nullopt;
   }
 
   // One that passed in a child may throw here: that must not be held against the others.
   bool control_still_runs() {
-    Entrant& e = t_.entrants[control_];
+    Entrant& e = t_.entrants[*control_];
     if (!e.racing()) return replace_control(), false;
     const HostWatch watch(t_);
     const auto failure = failure_of([&] {
       const Intent intent(t_.task.journal, e.config);
       t_.task.trial->reset(), t_.task.trial->run(e.config);
     });
-    t_.reject_if(e, failure, watch.put_back_after(e.config));
+    e.reject_if(failure, watch.put_back_after(e.config));
     if (e.racing()) return true;
     replace_control();
     return false;
   }
 
-  double sample(size_t who, const Sampling& sampling) {
+  double sample(EntrantId who, const Sampling& sampling) {
     return t_.sampler.take(t_.entrants[who].config, sampling).seconds;
   }
 
   // Both are measured alike: by the thread's own time unless one of them waits or uses other
   // threads, and as often as the faster one needs unless the other would take too long.
-  Sampling sampling_for(size_t who) {
-    Sampling sampling{.clock = Clock::thread_cpu, .cache = t_.sampling.cache};
-    for (size_t i : {control_, who}) {
+  Sampling sampling_for(EntrantId who) {
+    Sampling sampling{.clock = Clock::thread_cpu, .cache = t_.samples.sampling.cache};
+    for (const EntrantId i : {*control_, who}) {
       Entrant& e = t_.entrants[i];
-      if (e.warm.executions == 0) {
+      Footprint& warm = t_.samples[i].warm;
+      if (warm.executions == 0) {
         const Intent intent(t_.task.journal, e.config);
-        e.warm = t_.sampler.observe(e.config, 1);
+        warm = t_.sampler.observe(e.config, 1);
         acquit(t_, e);
       }
-      if (needs_wall(e.warm.elapsed)) sampling.clock = Clock::wall;
+      if (needs_wall(warm.elapsed)) sampling.clock = Clock::wall;
     }
-    const auto [few, many] = std::minmax({t_.sampler.repeats(t_.entrants[control_].warm, sampling),
-                                          t_.sampler.repeats(t_.entrants[who].warm, sampling)});
+    const auto [few, many] = std::minmax({t_.sampler.repeats(t_.samples[*control_].warm, sampling),
+                                          t_.sampler.repeats(t_.samples[who].warm, sampling)});
     sampling.repeats = std::min(many, far_slower * few);
     return sampling;
   }
 
-  double remember(size_t who, double to_control, int taken, double seconds) {
+  double remember(EntrantId who, double to_control, int taken, double seconds) {
     const double ratio = to_control * unit_;
     Entrant& e = t_.entrants[who];
     e.known.ratio = e.known.ratio_low = e.known.ratio_high = ratio;
     e.known.samples = taken;
     e.known.seconds = seconds;
-    if (t_.leading == nobody && unit_ < ratio && t_.entrants[control_].candidate())
-      t_.leading = control_;
-    if (t_.leading == nobody || ratio < t_.entrants[t_.leading].known.ratio) {
-      t_.leading = who;
+    auto& leading = t_.roles.leading;
+    if (!leading && unit_ < ratio && t_.entrants[*control_].candidate()) leading = control_;
+    if (!leading || ratio < t_.entrants[*leading].known.ratio) {
+      leading = who;
       t_.tell(TuneProgress::Kind::best, who);
     }
     return ratio;
@@ -327,8 +329,8 @@ class Screening {
   std::vector<Screened> best(size_t count) const {
     std::vector<Screened> right;
     std::ranges::copy_if(screened_, std::back_inserter(right), [&](const Screened& s) {
-      const auto at = t_.by_config.find(stable_json(set_.config(s.point).to_value()));
-      return s.ratio && at != t_.by_config.end() && t_.entrants[at->second].racing();
+      const auto who = t_.entrants.find(set_.config(s.point).to_value());
+      return s.ratio && who && t_.entrants[*who].racing();
     });
     std::ranges::stable_sort(right, {}, [](const Screened& s) { return *s.ratio; });
     if (right.size() > count) right.resize(count);
@@ -337,30 +339,31 @@ class Screening {
 
   // The others are slower as far as one could see, and stay in the report as that.
   void keep_finalists() {
-    std::vector<size_t> finalists;
+    std::vector<EntrantId> finalists;
     const std::vector<Screened> fastest = best(most_finalists);
     for (const Screened& s : fastest)  // the first may only have been lucky: some race in any case
       if (finalists.size() < least_finalists || *s.ratio <= finalist_band * *fastest.front().ratio)
         finalists.push_back(entrant_of(s.point));
     if (const auto winner = earlier_winner()) finalists.push_back(entrant_of(*winner));
-    for (size_t i = 0; i < t_.entrants.size(); ++i) {
+    for (const EntrantId i : t_.entrants.ids()) {
       Entrant& e = t_.entrants[i];
-      if (!e.racing() || i == t_.heuristic || std::ranges::find(finalists, i) != finalists.end())
+      if (!e.racing() || i == t_.roles.heuristic ||
+          std::ranges::find(finalists, i) != finalists.end())
         continue;
       e.known.config = e.config.to_value(), e.known.status = name_of(CandidateStatus::slower);
       e.status = Status::carried;
     }
-    std::vector<size_t> recalled;
-    for (size_t i : finalists)
+    std::vector<EntrantId> recalled;
+    for (const EntrantId i : finalists)
       if (t_.entrants[i].racing() && !t_.entrants[i].ran) recalled.push_back(i);
     t_.again += static_cast<int>(recalled.size());
     first_runs(t_, recalled);
-    t_.leading = nobody;
+    t_.roles.leading.reset();
   }
 
   Tuning& t_;
   const CandidateSet& set_;
-  size_t control_ = nobody;
+  std::optional<EntrantId> control_;
   double unit_ = 1;  // ratio of the control in the unit of what is known
   std::vector<Screened> screened_;
   int invalid_ = 0;   // of them

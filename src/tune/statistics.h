@@ -14,7 +14,7 @@ struct Interval {
 };
 // The median and its distribution-free confidence interval, between order statistics. With too few
 // values for that confidence: from the smallest to the largest. All 0 if there are none.
-Interval median_interval(std::vector<double> values, double confidence);
+Interval median_interval(std::vector<double> values, double confidence = 0.95);
 // Round by round over/under, of the rounds in which both took part (the others are NaN).
 std::vector<double> paired_ratios(std::span<const double> over, std::span<const double> under);
 
