@@ -5,10 +5,11 @@
 #include <nanobind/ndarray.h>
 
 #include <array>
+#include <cstdlib>
 #include <utility>
 
 #include "ffi.h"
-#include "named_ops.h"
+#include "op_table.h"
 
 namespace ejk::python {
 
@@ -72,9 +73,62 @@ OpCall described(const Described& arrays, nb::handle options) {
   return call;
 }
 
+const char* kind_name(ops::DescribedOption::Kind kind) {
+  using Kind = ops::DescribedOption::Kind;
+  switch (kind) {
+    case Kind::flag:
+      return "flag";
+    case Kind::number:
+      return "number";
+    case Kind::whole_number:
+      return "whole_number";
+    case Kind::dtype:
+      return "dtype";
+  }
+  std::abort();
+}
+
+nb::dict described(const ops::Description& op) {
+  nb::list arrays, options;
+  for (const ops::DescribedArray& array : op.arrays)
+    arrays.append(nb::make_tuple(std::string(array.name), array.may_miss));
+  for (const ops::DescribedOption& option : op.options)
+    options.append(nb::make_tuple(std::string(option.name), kind_name(option.kind),
+                                  object_of(option.otherwise)));
+  using TakesResult = ops::Description::TakesResult;
+  nb::dict out;
+  out["arrays"] = arrays;
+  out["options"] = options;
+  out["gradients"] = op.gradients;
+  out["takes_result"] = op.gradient_takes_result == TakesResult::after_arrays;
+  out["result_is_first"] = op.gradient_takes_result == TakesResult::as_first_array;
+  return out;
+}
+
 }  // namespace
 
 void bind_ops(nb::module_& m) {
+  m.def(
+      "op_descriptions",
+      [] {
+        nb::dict out;
+        for (const std::string& name : op_names())
+          out[name.c_str()] = described(named_op(name).description());
+        return out;
+      },
+      in_core(),
+      "Of each built-in operation: (name, may miss) of its arrays, (name, kind, default) of its "
+      "options, of how many arrays there are gradients, and whether these take the result, after "
+      "the arrays or in place of the first.");
+  m.def(
+      "op_results",
+      [](const std::string& op, const Described& arrays, nb::handle options) {
+        nb::list out;
+        for (const auto& [dtype, shape] : named_op(op).results(described(arrays, options)))
+          out.append(nb::make_tuple(nb::tuple(nb::cast(shape)), std::string(dtype_name(dtype))));
+        return out;
+      },
+      in_core(), "(shape, dtype) of the result, then of what is kept for the gradient.");
   m.def(
       "op_heuristic",
       [](const std::string& op, const Described& arrays, nb::handle options) {

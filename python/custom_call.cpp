@@ -17,7 +17,7 @@
 #include <ejk/registry.h>
 #include <ejk/value.h>
 
-#include "named_ops.h"
+#include "op_table.h"
 
 namespace ejk::python {
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """ejk.modules: the C++ operations in JAX and on arrays in memory, against plain JAX."""
 
+import inspect
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import run_program
-from ejk import modules
+from ejk import _core, modules
 from ejk.modules import _ffi, _plain
 from ejk.ops import ConfigSelectorChain, Executor, find_labels_in_lowered, overlay_cache, policy_override
 from ejk.ops.config.cache import ConfigCache
@@ -356,7 +359,7 @@ def test_any_dlpack_object_in_a_program_without_jax():
 import sys
 sys.modules["jax"] = None  # as if it were not installed
 import numpy
-from ejk import modules
+from ejk import _core, modules
 
 class Foreign:
     def __init__(self, array):
@@ -384,7 +387,7 @@ from ejk.modules import _ffi
 _ffi._version_of = lambda jax: (0, 0)
 import jax
 import jax.numpy as jnp
-from ejk import modules
+from ejk import _core, modules
 x = jnp.arange(6.0).reshape(2, 3)
 out = modules.softmax(x)
 assert abs(out.sum(1) - 1).max() < 1e-6
@@ -395,3 +398,69 @@ print(jax.devices()[0].platform)
     found = run_program(program)
     assert found.stdout == "cpu\n", found.stderr
     assert found.stderr.count("version") == 1 and "install this package again" in found.stderr
+
+
+# ---- operations as their folders describe them -----------------------------------------------------
+
+OPS = sorted(_core.op_descriptions())
+
+
+def parameters(function):
+    return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+def test_every_folder_of_an_operation_is_listed_and_callable():
+    folders = {path.parent.name for path in (pathlib.Path(__file__).parents[2] / "src/ops").glob("*/op.h")}
+    assert set(OPS) - folders == {"paged_decode_attention"} and folders <= set(OPS)
+    assert all(op in modules.__all__ and callable(getattr(modules, op)) for op in OPS)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_plain_jax_has_the_arrays_and_options_of_the_description(op):
+    face = modules._face(modules._described_alone(op))
+    assert parameters(getattr(_plain, op))[1:] == parameters(face)[:-2]
+
+
+@pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm", "matmul", "grouped_matmul"])
+def test_functions_have_the_arrays_and_options_of_the_description(op):
+    assert parameters(getattr(modules, op)) == parameters(modules._face(modules._described_alone(op)))
+
+
+DESCRIBED = {
+    "softmax": ((normal(6, 64),), {"scale": 2.0}),
+    "rms_norm": ((normal(6, 64), w), {}),
+    "layer_norm": ((normal(6, 64), None, c), {"eps": 1e-3}),
+    "matmul": ((normal(3, 9, 5), normal(3, 4, 5), normal(4)), {"transpose_b": True}),
+    "grouped_matmul": ((normal(9, 5), normal(3, 5, 4), jnp.array([2, 0, 5], jnp.int32)), {}),
+    "flash_attention": ((q, k, v, None, jnp.array([20, 0], jnp.int32)), {"causal": True, "softcap": 3.0}),
+    "decode_attention": ((q[:, 0], k, v), {"window_left": 5}),
+    "paged_decode_attention": (
+        (normal(3, 4, 16), normal(9, 8, 2, 16), normal(9, 8, 2, 16), table.astype("int32"), in_pages.astype("int32")),
+        {"scale": 0.3},
+    ),
+}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_description_alone_makes_an_operation_and_its_gradient(op):
+    arrays, options = DESCRIBED[op]
+    face, plain = modules._face(modules._described_alone(op)), getattr(_plain, op)
+    floats = [i for i, a in enumerate(arrays) if a is not None and a.dtype == "float32"]
+
+    def both(function):
+        def of_floats(*given):
+            all_arrays = list(arrays)
+            for i, a in zip(floats, given):
+                all_arrays[i] = a
+            return function(*all_arrays, **options)
+
+        out, pull = jax.vjp(jax.jit(of_floats), *(arrays[i] for i in floats))
+        return out, *pull(jnp.cos(out))
+
+    for found, expected in zip(both(face), both(plain), strict=True):
+        close(found, expected, 1e-4)
+
+
+def test_a_description_without_plain_jax_says_where_it_runs():
+    with pytest.raises(NotImplementedError, match=r"\[softmax\] runs on CPUs, with float32 or bfloat16"):
+        modules._face(modules._described_alone("softmax"))(x.astype("float16"))

@@ -9,6 +9,8 @@
 #include <ejk/ops.h>
 #include <ejk/registry.h>
 
+#include "ops/list.h"
+
 namespace ejk::ops {
 namespace {
 
@@ -41,7 +43,7 @@ std::unique_ptr<RebuiltCall> rebuild_any(const RecordedCall& call) {
 
 // All types are of one op.
 template <class First, class... Rest>
-void register_types() {
+void register_types(KernelTypes<First, Rest...>) {
   KernelType type = detail::kernel_type<First>();
   type.rebuild = &rebuild_any<First, Rest...>;
   if constexpr (sizeof...(Rest) > 0) type.ready = nullptr;  // the arrays say which type it is
@@ -51,15 +53,7 @@ void register_types() {
 }  // namespace
 
 void register_kernels() {
-  register_types<Matmul<float>, Matmul<BFloat16>, Matmul<BFloat16, BFloat16>>();
-  register_types<GroupedMatmul<float>, GroupedMatmul<BFloat16>,
-                 GroupedMatmul<BFloat16, BFloat16>>();
-  register_types<FlashAttention>();
-  register_types<DecodeAttention>();
-  register_types<PagedDecodeAttention>();
-  register_types<RmsNorm<float>, RmsNorm<BFloat16>>();
-  register_types<LayerNorm<float>, LayerNorm<BFloat16>>();
-  register_types<Softmax<float>, Softmax<BFloat16>>();
+  BuiltInOps::for_each([]<class Op>() { register_types(typename Op::Kernels{}); });
 }
 
 }  // namespace ejk::ops

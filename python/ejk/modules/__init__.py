@@ -18,6 +18,7 @@ Errors of shapes and types are ValueError; they name the operation, what was giv
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Any
 
@@ -145,6 +146,38 @@ def decode_attention(
     return _run(_paged_decode_attention, (query, key, value, block_table, lengths), options, cfg, executor)
 
 
+# ---- operations without a function of their own here ---------------------------------------------
+
+
+def _face(kernel: NativeKernel) -> Any:
+    """The operation as a function of the arrays and options that its folder in src/ops describes."""
+    arrays = [name for name, _ in kernel.described["arrays"]]
+    options = [name for name, _, _ in kernel.described["options"]]
+    by_place, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    required = inspect.Parameter.empty
+    signature = inspect.Signature(
+        [inspect.Parameter(a, by_place, default=None if may_miss else required) for a, may_miss in kernel.described["arrays"]]
+        + [inspect.Parameter(o, by_name, default=default) for o, _, default in kernel.described["options"]]
+        + [inspect.Parameter(name, by_name, default=None) for name in ("cfg", "executor")]
+    )
+
+    def face(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        values = given.arguments
+        of_run = tuple(values[name] for name in arrays), tuple(values[name] for name in options)
+        return _run(kernel, *of_run, values["cfg"], values["executor"])
+
+    face.__name__ = face.__qualname__ = kernel.op_id
+    face.__doc__ = type(kernel).__doc__
+    face.__signature__ = signature  # type: ignore[attr-defined]
+    return face
+
+
+def _described_alone(op: str) -> NativeKernel:
+    return type(op, (NativeKernel,), {"op_id": op, "__doc__": f"The operation {op} of the C++ library, on CPUs."})()
+
+
 # ---- where a call goes ---------------------------------------------------------------------------
 
 
@@ -201,6 +234,10 @@ def _in_memory(kernel, arrays, options, cfg, executor):
     return torch.from_dlpack(out) if torch is not None and isinstance(first, torch.Tensor) else out
 
 
+paged_decode_attention = _face(_paged_decode_attention)
+for _op in _core.op_descriptions().keys() - globals().keys():
+    globals()[_op] = _face(_described_alone(_op))
+
 __all__ = [
     "CppKernel",
     "DecodeAttention",
@@ -218,6 +255,7 @@ __all__ = [
     "layer_norm",
     "load_kernels",
     "matmul",
+    "paged_decode_attention",
     "rms_norm",
     "softmax",
 ]

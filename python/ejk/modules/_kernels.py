@@ -3,36 +3,41 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 
 from ejk import _core
 from ejk.modules import _ffi, _plain
 from ejk.ops.core.kernel import Kernel
 
+_DESCRIBED = _core.op_descriptions()
+
 
 class NativeKernel(Kernel):
-    """An operation of the C++ library. Configs are dicts; `help(ejk.modules)` lists the operations."""
+    """An operation of the C++ library. Configs are dicts; `help(ejk.modules)` lists the operations.
+
+    Its arrays, options, results and gradients are those that its folder in src/ops describes."""
 
     version = "1"
 
     def __init__(self) -> None:
         super().__init__(self.op_id)
 
-    plain = None  # the same in plain JAX, with the arrays and options of `run`
-
     def __init_subclass__(cls, **kwargs) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.plain is None:
+        described = _DESCRIBED.get(getattr(cls, "op_id", None))
+        if described is None:
             return
-        _, *parameters = inspect.signature(cls.plain).parameters.values()
-        arrays = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
-        cls._may_miss = [(place, p.name) for place, p in enumerate(arrays) if p.default is None]
-        cls._options = [(p.name, _READ[p.annotation], p.default) for p in parameters[len(arrays) :]]
+        cls.described = described
+        cls._may_miss = [(place, name) for place, (name, may_miss) in enumerate(described["arrays"]) if may_miss]
+        cls._options = [(name, _reader(kind, default), default) for name, kind, default in described["options"]]
 
     def checked(self, arrays, given):
         """What a function of ejk.modules was given, in order, as (arrays, options) of `run`. Raises ValueError."""
-        raise NotImplementedError
+        return arrays, self.options_of(*given)
+
+    def plain(self, *arrays, **options):
+        """The same in plain JAX, for other devices and types."""
+        raise NotImplementedError(f"[{self.op_id}] runs on CPUs, with float32 or bfloat16 arrays: it has no plain JAX")
 
     def options_of(self, *values):
         """The options of `run`, all of them, in order."""
@@ -82,28 +87,36 @@ class NativeKernel(Kernel):
 
     # -- how --
 
-    def results(self, args, kwargs, shapes, residuals: bool):
-        """(shape, dtype) of what C++ writes: the output and, with residuals, what the gradient needs."""
-        raise NotImplementedError
-
     def output_shape(self, args, kwargs, shape):
-        return args[0].shape
+        return shape
 
     def forward(self, args, kwargs, cfg, residuals: bool = False):
-        shapes, options = self.native(*args, **kwargs)
-        arrays = [a.reshape(shape) for a, shape in zip(args_there(args), shapes)]
-        results = self.results(args, kwargs, shapes, residuals)
-        out, *rest = _ffi.call(self.op_id, arrays, options, cfg, results)
-        return out.reshape(self.output_shape(args, kwargs, out.shape)), *rest
+        arrays, options, results = self._arranged(args, kwargs)
+        out, *kept = _ffi.call(self.op_id, arrays, options, cfg, results if residuals else results[:1])
+        return out.reshape(self.output_shape(args, kwargs, out.shape)), kept
 
-    def backward(self, args, kwargs, cfg, wanted: int, more):
-        """Gradients of the first `wanted` arguments, None for those that are not there."""
+    def fwd_with_residuals(self, *args, cfg, **kwargs):
+        return self.forward(args, kwargs, cfg, residuals=True)
+
+    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
+        if self.described["result_is_first"]:
+            args = (y, *args[1:])
+        arrays, options, results = self._arranged(args, kwargs)
+        shape, _ = results[0]
+        more = [y.reshape(shape)] if self.described["takes_result"] else []
+        more += [*residuals, dy.reshape(shape)]
+        wanted = args[: self.described["gradients"]]
+        types = [(a.shape, a.dtype) for a in arrays[: len(args_there(wanted))]]
+        found = iter(_ffi.call(self.op_id, [*arrays, *more], options, cfg, types, pull=True))
+        gradients = [None if a is None else next(found).reshape(a.shape) for a in wanted]
+        return (*gradients, *(None for _ in args[len(wanted) :]))
+
+    def _arranged(self, args, kwargs):
+        """Arrays and options as C++ takes them, and (shape, dtype) of what it gives."""
         shapes, options = self.native(*args, **kwargs)
         arrays = [a.reshape(shape) for a, shape in zip(args_there(args), shapes)]
-        results = [(shape, a.dtype) for a, shape in zip(args_there(args[:wanted]), shapes)]
-        found = iter(_ffi.call(self.op_id, [*arrays, *more], options, cfg, results, pull=True))
-        gradients = [None if a is None else next(found).reshape(a.shape) for a in args[:wanted]]
-        return (*gradients, *(None for _ in args[wanted:]))
+        described = [(a.dtype.name, list(a.shape)) for a in arrays]
+        return arrays, options, _core.op_results(self.op_id, described, options)
 
 
 def args_there(args):
@@ -144,7 +157,10 @@ def _real(value):
     return None if value is None else float(value)
 
 
-_READ = {"bool": bool, "float": float, "int | None": _whole, "float | None": _real, "str | None": _named}
+def _reader(kind, default):
+    if kind == "number":
+        return _real if default is None else float
+    return {"flag": bool, "whole_number": _whole, "dtype": _named}[kind]
 
 
 class _OverRows(NativeKernel):
@@ -152,6 +168,9 @@ class _OverRows(NativeKernel):
 
     def shapes(self, arrays, options):
         return [_rows(arrays[0]), *(a.shape for a in arrays[1:])]
+
+    def output_shape(self, args, kwargs, shape):
+        return args[0].shape
 
 
 class Softmax(_OverRows):
@@ -163,18 +182,6 @@ class Softmax(_OverRows):
     def checked(self, arrays, given):
         self.check(arrays[0].ndim >= 1, arrays, "x with at least one axis")
         return arrays, self.options_of(*given)
-
-    def results(self, args, kwargs, shapes, residuals):
-        return [(shapes[0], args[0].dtype)]
-
-    def fwd_with_residuals(self, *args, cfg, **kwargs):
-        return self.forward(args, kwargs, cfg)[0], ()
-
-    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
-        shapes, options = self.native(*args, **kwargs)
-        arrays = [y.reshape(shapes[0]), dy.reshape(shapes[0])]
-        (dx,) = _ffi.call(self.op_id, arrays, options, cfg, [(shapes[0], y.dtype)], pull=True)
-        return (dx.reshape(y.shape),)
 
 
 class RmsNorm(_OverRows):
@@ -188,16 +195,6 @@ class RmsNorm(_OverRows):
         self.check(x.ndim >= 1 and _is_line(weight, x), arrays, "x[..., n] and weight[n]")
         return arrays, self.options_of(*given)
 
-    def results(self, args, kwargs, shapes, residuals):
-        return [(shapes[0], args[0].dtype)] + ([((shapes[0][0],), "float32")] if residuals else [])
-
-    def fwd_with_residuals(self, *args, cfg, **kwargs):
-        out, scales = self.forward(args, kwargs, cfg, residuals=True)
-        return out, scales
-
-    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
-        return self.backward(args, kwargs, cfg, 2, [residuals, dy.reshape(_rows(y))])
-
 
 class LayerNorm(_OverRows):
     """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last axis."""
@@ -210,16 +207,6 @@ class LayerNorm(_OverRows):
         fits = x.ndim >= 1 and _is_line(weight, x) and _is_line(bias, x)
         self.check(fits, arrays, "x[..., n], weight[n] and bias[n]")
         return arrays, self.options_of(*given)
-
-    def results(self, args, kwargs, shapes, residuals):
-        return [(shapes[0], args[0].dtype)] + ([((shapes[0][0], 3), "float32")] if residuals else [])
-
-    def fwd_with_residuals(self, *args, cfg, **kwargs):
-        out, moments = self.forward(args, kwargs, cfg, residuals=True)
-        return out, moments
-
-    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
-        return self.backward(args, kwargs, cfg, 3, [residuals, dy.reshape(_rows(y))])
 
 
 class Matmul(NativeKernel):
@@ -247,26 +234,11 @@ class Matmul(NativeKernel):
             shape_a = (lead, *a.shape[-2:])
         return [shape_a, (math.prod(b.shape[:-2]), *b.shape[-2:]), *(c.shape for c in bias)]
 
-    def results(self, args, kwargs, shapes, residuals):
-        options = self.native(*args, **kwargs)[1]
-        a, b = shapes[:2]
-        m = a[2] if options["transpose_a"] else a[1]
-        n = b[1] if options["transpose_b"] else b[2]
-        return [((max(a[0], b[0]) if a[0] and b[0] else 0, m, n), options["result"])]
-
     def output_shape(self, args, kwargs, shape):
         a, b = args[:2]
         rows = a.shape[-1] if kwargs.get("transpose_a") else a.shape[-2]
         lead = a.shape[:-2] if a.ndim >= b.ndim else b.shape[:-2]
         return (*lead, rows, shape[-1])
-
-    def fwd_with_residuals(self, *args, cfg, **kwargs):
-        return self.forward(args, kwargs, cfg)[0], ()
-
-    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
-        shapes, _ = self.native(*args, **kwargs)
-        shape = self.results(args, kwargs, shapes, False)[0][0]
-        return self.backward(args, kwargs, cfg, 3, [dy.reshape(shape)])
 
 
 class GroupedMatmul(NativeKernel):
@@ -281,18 +253,6 @@ class GroupedMatmul(NativeKernel):
         fits = fits and a.shape[1] == b.shape[1] and group_sizes.shape[0] == b.shape[0]
         self.check(fits, arrays, "a[rows, k], b[groups, k, n] and group_sizes[groups]")
         return (a, b, _int32(group_sizes)), self.options_of(*given)
-
-    def results(self, args, kwargs, shapes, residuals):
-        return [((shapes[0][0], shapes[1][2]), kwargs.get("result") or args[0].dtype)]
-
-    def output_shape(self, args, kwargs, shape):
-        return shape
-
-    def fwd_with_residuals(self, *args, cfg, **kwargs):
-        return self.forward(args, kwargs, cfg)[0], ()
-
-    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
-        return self.backward(args, kwargs, cfg, 2, [dy])
 
 
 class FlashAttention(NativeKernel):
@@ -312,17 +272,6 @@ class FlashAttention(NativeKernel):
         self.check(fits, lengths, f"a length for each of the {query.shape[0]} batch elements")
         left, right = window if isinstance(window, (tuple, list)) else (window, window)
         return (query, key, value, *map(_int32, lengths)), self.options_of(causal, left, right, softcap, scale)
-
-    def results(self, args, kwargs, shapes, residuals):
-        batch, queries, heads, _ = shapes[0]
-        return [(shapes[0], args[0].dtype)] + ([((batch, heads, queries), "float32")] if residuals else [])
-
-    def fwd_with_residuals(self, *args, cfg, **kwargs):
-        out, lse = self.forward(args, kwargs, cfg, residuals=True)
-        return out, lse
-
-    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
-        return self.backward(args, kwargs, cfg, 3, [y, residuals, dy])
 
 
 class DecodeAttention(NativeKernel):
@@ -344,15 +293,6 @@ class DecodeAttention(NativeKernel):
         self.check(fits, (query, key, value), needed)
         fits = lengths is None or tuple(lengths.shape) == (query.shape[0],)
         self.check(fits, (lengths,), f"a length for each of the {query.shape[0]} sequences")
-
-    def results(self, args, kwargs, shapes, residuals):
-        return [(shapes[0], args[0].dtype)]
-
-    def fwd_with_residuals(self, *args, cfg, **kwargs):
-        return self.forward(args, kwargs, cfg)[0], ()
-
-    def vjp(self, residuals, y, dy, *args, cfg, **kwargs):
-        return self.backward(args, kwargs, cfg, 3, [dy])
 
 
 class PagedDecodeAttention(DecodeAttention):
