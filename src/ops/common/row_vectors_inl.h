@@ -10,11 +10,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
-#include <ejk/tensor.h>
-#include <hwy/cache_control.h>
-#include <hwy/highway.h>
+#include "ops/simd/vectors_inl.h"
 
 // For functions that are slow unless all they call becomes part of them. Sanitizers would take
 // minutes to compile that.
@@ -28,43 +25,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace ejk::ops {
 namespace HWY_NAMESPACE {
-
-namespace hn = hwy::HWY_NAMESPACE;
-
-using Floats = hn::ScalableTag<float>;
-using Vector = hn::Vec<Floats>;
-using Bits16 = hn::Rebind<uint16_t, Floats>;
-using Bits32 = hn::RebindToUnsigned<Floats>;
-
-HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(Floats())); }
-HWY_INLINE Vector all(float value) { return hn::Set(Floats(), value); }
-HWY_INLINE float sum_of_lanes(Vector v) { return hn::GetLane(hn::SumOfLanes(Floats(), v)); }
-
-HWY_INLINE Vector load(const float* from) { return hn::LoadU(Floats(), from); }
-HWY_INLINE Vector load(const BFloat16* from) {
-  const auto bits = hn::PromoteTo(Bits32(), hn::LoadU(Bits16(), &from->bits));
-  return hn::BitCast(Floats(), hn::ShiftLeft<16>(bits));
-}
-
-// To the nearest, ties to even, as BFloat16(float) does; a NaN stays one.
-HWY_INLINE hn::Vec<Bits16> to_bfloat16(Vector v) {
-  const Bits32 d;
-  const auto bits = hn::BitCast(d, v);
-  const auto last_kept = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1u));
-  const auto rounded = hn::Add(bits, hn::Add(last_kept, hn::Set(d, 0x7fffu)));
-  const auto quiet = hn::Or(bits, hn::Set(d, 0x400000u));
-  const auto chosen = hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(v)), quiet, rounded);
-  return hn::TruncateTo(Bits16(), hn::ShiftRight<16>(chosen));
-}
-HWY_INLINE void store(Vector v, float* to) { hn::StoreU(v, Floats(), to); }
-HWY_INLINE void store(Vector v, BFloat16* to) { hn::StoreU(to_bfloat16(v), Bits16(), &to->bits); }
-// Past the caches; `to` is aligned to a whole vector of its type.
-HWY_INLINE void stream(Vector v, float* to) { hn::Stream(v, Floats(), to); }
-HWY_INLINE void stream(Vector v, BFloat16* to) {
-  // A vector shorter than what a stream writes at least would run over what is behind it.
-  if constexpr (HWY_MAX_BYTES / 2 < HWY_STREAM_MULTIPLE) store(v, to);
-  else hn::Stream(to_bfloat16(v), Bits16(), &to->bits);
-}
 
 // Where a walk is: a whole vector of columns ...
 struct Whole {
@@ -93,13 +53,11 @@ struct Some {
   size_t count;
   template <class T>
   HWY_INLINE Vector operator()(const T* row) const {
-    T lanes_of_it[HWY_MAX_BYTES / sizeof(float)] = {};
-    std::memcpy(lanes_of_it, row + column, count * sizeof(T));
-    return load(lanes_of_it);
+    return load_some(Floats(), row + column, static_cast<int64_t>(count));
   }
   template <class T>
   HWY_INLINE void put(Vector v, T* row) const {
-    T lanes_of_it[HWY_MAX_BYTES / sizeof(float)];
+    T lanes_of_it[lanes];
     store(v, lanes_of_it);
     std::memcpy(row + column, lanes_of_it, count * sizeof(T));
   }
@@ -119,16 +77,14 @@ HWY_INLINE At at_column(int64_t column) {
 // step(at) for all columns from `column` on.
 template <class At = Whole, class Step>
 HWY_INLINE void walk(int64_t columns, Step step, int64_t column = 0) {
-  const int64_t n = lanes();
-  for (; column + n <= columns; column += n) step(at_column<At>(column));
+  for (; column + lanes <= columns; column += lanes) step(at_column<At>(column));
   if (column < columns) step(Some{column, static_cast<size_t>(columns - column)});
 }
 
 // The same, where all that is put goes to `out`, past the caches.
 template <class T, class Step>
 HWY_INLINE void walk_streamed(const T* out, int64_t columns, Step step) {
-  const int64_t n = lanes();
-  const size_t bytes = static_cast<size_t>(n) * sizeof(T);
+  const size_t bytes = static_cast<size_t>(lanes) * sizeof(T);
   const size_t over = reinterpret_cast<uintptr_t>(out) % bytes;
   if (over % sizeof(T) != 0) return walk(columns, step);
   int64_t column = over == 0 ? 0 : static_cast<int64_t>((bytes - over) / sizeof(T));
@@ -148,13 +104,13 @@ HWY_INLINE void fetch(const T* row, int64_t column) {
 template <class T>
 HWY_INLINE void fetch_four(const T* row, int64_t column) {
   constexpr auto line = static_cast<int64_t>(64 / sizeof(T));
-  for (int64_t c = 0; c < 4 * lanes(); c += line) fetch(row, column + c);
+  for (int64_t c = 0; c < 4 * lanes; c += line) fetch(row, column + c);
 }
 // Four vectors that are needed next, from the second level, where they are, into the first.
 template <class T>
 HWY_INLINE void fetch_near(const T* row, int64_t column) {
   constexpr auto line = static_cast<int64_t>(64 / sizeof(T));
-  for (int64_t c = 4 * line; c < 4 * line + 4 * lanes(); c += line)
+  for (int64_t c = 4 * line; c < 4 * line + 4 * lanes; c += line)
     __builtin_prefetch(row + column + c, 0, 3);
 }
 // Both, for a walk that has reached `column`. All of it must be inlined where something is stored:
@@ -173,15 +129,14 @@ HWY_INLINE void fetch_rows(int64_t) {}
 // `ahead`: nothing, or a row to fetch for later and rows to fetch from near.
 template <class At = Whole, class Sum, class Step, class Join, class... Ahead>
 HWY_INLINE Sum fold(int64_t columns, const Sum& start, Step step, Join join, Ahead... ahead) {
-  const int64_t n = lanes();
   Sum a = start, b = start, c = start, d = start;
   int64_t column = 0;
-  for (; column + 4 * n <= columns; column += 4 * n) {
+  for (; column + 4 * lanes <= columns; column += 4 * lanes) {
     fetch_rows(column, ahead...);
     step(at_column<At>(column), a);
-    step(at_column<At>(column + n), b);
-    step(at_column<At>(column + 2 * n), c);
-    step(at_column<At>(column + 3 * n), d);
+    step(at_column<At>(column + lanes), b);
+    step(at_column<At>(column + 2 * lanes), c);
+    step(at_column<At>(column + 3 * lanes), d);
   }
   fetch_rows(column, ahead...);
   walk<At>(
@@ -215,7 +170,7 @@ template <class Rows>
 HWY_INLINE bool can_stream_ahead(const Rows& rows) {
   if (!rows.streamed || !rows.ahead) return false;
   const auto *first = rows.out[0], *second = rows.out[1];
-  const auto bytes = static_cast<uintptr_t>(lanes()) * sizeof(*first);
+  const auto bytes = static_cast<uintptr_t>(lanes) * sizeof(*first);
   return reinterpret_cast<uintptr_t>(first) % bytes == 0 &&
          reinterpret_cast<uintptr_t>(second) % bytes == 0;
 }

@@ -29,8 +29,8 @@ class DecodeGradient {
       : p_(problem),
         c_(cotangents),
         group_(p_.heads_per_kv_head()),
-        step_(round_up(p_.dim, vector_size)),
-        line_(round_up(std::max<int64_t>(p_.positions, 1), vector_size)),
+        step_(round_up(p_.dim, lanes)),
+        line_(round_up(std::max<int64_t>(p_.positions, 1), lanes)),
         q_(zeros(group_ * step_)),
         g_(zeros(group_ * step_)),
         dq_(zeros(group_ * step_)),
@@ -75,16 +75,16 @@ class DecodeGradient {
     return lines[static_cast<size_t>(head * line_ + position - seen_.begin)];
   }
   float dot(const float* a, const float* b) const {
-    const F32 d;
-    V32 sum = hn::Zero(d);
-    for (int64_t i = 0; i < step_; i += vector_size)
+    const Floats d;
+    Vector sum = hn::Zero(d);
+    for (int64_t i = 0; i < step_; i += lanes)
       sum = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), sum);
-    return hn::GetLane(hn::SumOfLanes(d, sum));
+    return sum_of_lanes(sum);
   }
   void add(float factor, const float* from, float* to) const {
-    const F32 d;
-    const V32 factors = hn::Set(d, factor);
-    for (int64_t i = 0; i < step_; i += vector_size)
+    const Floats d;
+    const Vector factors = hn::Set(d, factor);
+    for (int64_t i = 0; i < step_; i += lanes)
       hn::Store(hn::MulAdd(factors, hn::Load(d, from + i), hn::Load(d, to + i)), d, to + i);
   }
 
@@ -98,31 +98,30 @@ class DecodeGradient {
 
   // Logits of a head become its weights; slopes are those of the cap.
   void softmax(int64_t head) {
-    const F32 d;
+    const Floats d;
     float *line = weights_.get() + head * line_, *slopes = slopes_.get() + head * line_;
-    const int64_t count = seen_.end - seen_.begin, padded = round_up(count, vector_size);
-    for (int64_t i = 0; i < padded; i += vector_size) {
-      V32 slope = hn::Set(d, 1.f);
+    const int64_t count = seen_.end - seen_.begin, padded = round_up(count, lanes);
+    for (int64_t i = 0; i < padded; i += lanes) {
+      Vector slope = hn::Set(d, 1.f);
       if (p_.softcap != 0) {
-        const V32 capped = tanh(hn::Load(d, line + i));
+        const Vector capped = tanh(hn::Load(d, line + i));
         slope = hn::NegMulAdd(capped, capped, slope);
         hn::Store(hn::Mul(hn::Set(d, p_.softcap * log2_e), capped), d, line + i);
       }
       hn::Store(slope, d, slopes + i);
     }
     std::fill(line + count, line + padded, minus_infinity);
-    V32 max = hn::Load(d, line);
-    for (int64_t i = vector_size; i < padded; i += vector_size)
-      max = hn::Max(max, hn::Load(d, line + i));
+    Vector max = hn::Load(d, line);
+    for (int64_t i = lanes; i < padded; i += lanes) max = hn::Max(max, hn::Load(d, line + i));
     max = hn::MaxOfLanes(d, max);
-    V32 sum = hn::Zero(d);
-    for (int64_t i = 0; i < padded; i += vector_size) {
-      const V32 weight = exp2_up_to_127(d, hn::Sub(hn::Load(d, line + i), max));
+    Vector sum = hn::Zero(d);
+    for (int64_t i = 0; i < padded; i += lanes) {
+      const Vector weight = exp2_up_to_127(d, hn::Sub(hn::Load(d, line + i), max));
       hn::Store(weight, d, line + i);
       sum = hn::Add(sum, weight);
     }
-    const V32 inverse = hn::Div(hn::Set(d, 1.f), hn::SumOfLanes(d, sum));
-    for (int64_t i = 0; i < padded; i += vector_size)
+    const Vector inverse = hn::Div(hn::Set(d, 1.f), hn::SumOfLanes(d, sum));
+    for (int64_t i = 0; i < padded; i += lanes)
       hn::Store(hn::Mul(hn::Load(d, line + i), inverse), d, line + i);
   }
 

@@ -33,8 +33,8 @@ class ByHead {
   ByHead(const DecodeProblem& problem, int64_t block)
       : p_(problem),
         block_(std::min(block, std::max<int64_t>(problem.positions, 1))),
-        step_(round_up(p_.dim, vector_size)),
-        logits_step_(round_up(block_, std::max<int64_t>(vector_size, keys_at_once))),
+        step_(round_up(p_.dim, lanes)),
+        logits_step_(round_up(block_, std::max<int64_t>(lanes, keys_at_once))),
         q_(floats(p_.heads * step_)),
         logits_(floats(p_.heads * logits_step_)),
         key_at_(static_cast<size_t>(block_ + keys_ahead)),
@@ -103,25 +103,25 @@ class ByHead {
 
   template <int Heads>
   HWY_INLINE void dot_products(const T* const* rows, int64_t head, int64_t i) {
-    const F32 d;
-    V32 sum[Heads][keys_at_once];
+    const Floats d;
+    Vector sum[Heads][keys_at_once];
 #pragma GCC unroll 4
     for (int h = 0; h < Heads; ++h)
 #pragma GCC unroll 4
       for (int j = 0; j < keys_at_once; ++j) sum[h][j] = hn::Zero(d);
-    const auto add = [&](int64_t c, const V32* keys) HWY_ATTR {
+    const auto add = [&](int64_t c, const Vector* keys) HWY_ATTR {
 #pragma GCC unroll 4
       for (int h = 0; h < Heads; ++h) {
-        const V32 q = hn::Load(d, q_.get() + (head + h) * step_ + c);
+        const Vector q = hn::Load(d, q_.get() + (head + h) * step_ + c);
 #pragma GCC unroll 4
         for (int j = 0; j < keys_at_once; ++j) sum[h][j] = hn::MulAdd(q, keys[j], sum[h][j]);
       }
     };
     int64_t c = 0;
-    V32 keys[keys_at_once];
-    for (; c + vector_size <= p_.dim; c += vector_size) {
+    Vector keys[keys_at_once];
+    for (; c + lanes <= p_.dim; c += lanes) {
 #pragma GCC unroll 4
-      for (int j = 0; j < keys_at_once; ++j) keys[j] = load_row(rows[j] + c);
+      for (int j = 0; j < keys_at_once; ++j) keys[j] = load(rows[j] + c);
       add(c, keys);
     }
     if (c < p_.dim) {
@@ -130,36 +130,36 @@ class ByHead {
     }
 #pragma GCC unroll 4
     for (int h = 0; h < Heads; ++h)
-      sums_of_four(sum[h][0], sum[h][1], sum[h][2], sum[h][3],
-                   logits_.get() + (head + h) * logits_step_ + i);
+      sum_four(sum[h][0], sum[h][1], sum[h][2], sum[h][3],
+               logits_.get() + (head + h) * logits_step_ + i);
   }
 
   // Logits of a head become weights relative to the largest one so far.
   void softmax(int64_t head, int64_t count) {
-    const F32 d;
+    const Floats d;
     float* logits = logits_.get() + head * logits_step_;
-    const int64_t padded = round_up(count, vector_size);
+    const int64_t padded = round_up(count, lanes);
     if (p_.softcap != 0)
-      for (int64_t i = 0; i < padded; i += vector_size)
+      for (int64_t i = 0; i < padded; i += lanes)
         hn::Store(hn::Mul(hn::Set(d, p_.softcap * log2_e), tanh(hn::Load(d, logits + i))), d,
                   logits + i);
     std::fill(logits + count, logits + padded, minus_infinity);
-    V32 max = hn::Set(d, max_[head]);
-    for (int64_t i = 0; i < padded; i += vector_size) max = hn::Max(max, hn::Load(d, logits + i));
+    Vector max = hn::Set(d, max_[head]);
+    for (int64_t i = 0; i < padded; i += lanes) max = hn::Max(max, hn::Load(d, logits + i));
     const float old = max_[head], largest = hn::GetLane(hn::MaxOfLanes(d, max));
     max_[head] = largest;
     // So far nothing but -inf: 0 instead keeps the weights at 0.
-    const V32 base = hn::Set(d, largest == minus_infinity ? 0.f : largest);
-    V32 sum = hn::Zero(d);
-    for (int64_t i = 0; i < padded; i += vector_size) {
-      const V32 weight = exp2_up_to_127(d, hn::Sub(hn::Load(d, logits + i), base));
+    const Vector base = hn::Set(d, largest == minus_infinity ? 0.f : largest);
+    Vector sum = hn::Zero(d);
+    for (int64_t i = 0; i < padded; i += lanes) {
+      const Vector weight = exp2_up_to_127(d, hn::Sub(hn::Load(d, logits + i), base));
       hn::Store(weight, d, logits + i);
       sum = hn::Add(sum, weight);
     }
-    const V32 factor = exp2_up_to_127(d, hn::Sub(hn::Set(d, old), base));
-    sum_[head] = sum_[head] * hn::GetLane(factor) + hn::GetLane(hn::SumOfLanes(d, sum));
+    const Vector factor = exp2_up_to_127(d, hn::Sub(hn::Set(d, old), base));
+    sum_[head] = sum_[head] * hn::GetLane(factor) + sum_of_lanes(sum);
     float* out = out_ + head * step_;
-    for (int64_t c = 0; c < step_; c += vector_size)
+    for (int64_t c = 0; c < step_; c += lanes)
       hn::Store(hn::Mul(hn::Load(d, out + c), factor), d, out + c);
   }
 
@@ -168,13 +168,13 @@ class ByHead {
     in_fours(group, [&]<int Heads>(int64_t g) {
       int64_t c = 0;
       const auto columns = [&]<int Vectors>() {
-        for (; c + Vectors * vector_size <= p_.dim; c += Vectors * vector_size)
+        for (; c + Vectors * lanes <= p_.dim; c += Vectors * lanes)
           add_values<Heads, Vectors>(kv_head, kv_head * group + g, begin, end, c);
       };
       if constexpr (Heads == 1) columns.template operator()<8>();
       columns.template operator()<4>();
       columns.template operator()<2>();
-      for (; c < p_.dim; c += vector_size)
+      for (; c < p_.dim; c += lanes)
         add_values<Heads, 1>(kv_head, kv_head * group + g, begin, end, c);
     });
   }
@@ -182,23 +182,23 @@ class ByHead {
   template <int Heads, int Vectors>
   HWY_INLINE void add_values(int64_t kv_head, int64_t head, int64_t begin, int64_t end,
                              int64_t column) {
-    const F32 d;
-    V32 sum[Heads][Vectors];
+    const Floats d;
+    Vector sum[Heads][Vectors];
     float* out = out_ + head * step_ + column;
 #pragma GCC unroll 4
     for (int h = 0; h < Heads; ++h)
 #pragma GCC unroll 8
-      for (int j = 0; j < Vectors; ++j) sum[h][j] = hn::Load(d, out + h * step_ + j * vector_size);
+      for (int j = 0; j < Vectors; ++j) sum[h][j] = hn::Load(d, out + h * step_ + j * lanes);
     for (int64_t i = begin; i < end; ++i) {
       const T* row = value_row(i, kv_head) + column;
-      V32 values[Vectors];
+      Vector values[Vectors];
 #pragma GCC unroll 8
       for (int j = 0; j < Vectors; ++j)
-        values[j] =
-            Vectors == 1 ? load_part(row, 0, p_.dim - column) : load_row(row + j * vector_size);
+        values[j] = Vectors == 1 ? load_part(row, 0, p_.dim - column) : load(row + j * lanes);
 #pragma GCC unroll 4
       for (int h = 0; h < Heads; ++h) {
-        const V32 weight = hn::Set(d, logits_[static_cast<size_t>((head + h) * logits_step_ + i)]);
+        const Vector weight =
+            hn::Set(d, logits_[static_cast<size_t>((head + h) * logits_step_ + i)]);
 #pragma GCC unroll 8
         for (int j = 0; j < Vectors; ++j) sum[h][j] = hn::MulAdd(weight, values[j], sum[h][j]);
       }
@@ -206,7 +206,7 @@ class ByHead {
 #pragma GCC unroll 4
     for (int h = 0; h < Heads; ++h)
 #pragma GCC unroll 8
-      for (int j = 0; j < Vectors; ++j) hn::Store(sum[h][j], d, out + h * step_ + j * vector_size);
+      for (int j = 0; j < Vectors; ++j) hn::Store(sum[h][j], d, out + h * step_ + j * lanes);
   }
 
   const DecodeProblem& p_;

@@ -29,17 +29,17 @@ class ByPosition {
   ByPosition(const DecodeProblem& problem, int64_t block)
       : p_(problem),
         block_(std::min(block, std::max<int64_t>(problem.positions, 1))),
-        step_(round_up(p_.dim, vector_size)),
-        width_(p_.heads < vector_size
+        step_(round_up(p_.dim, lanes)),
+        width_(p_.heads < lanes
                    ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p_.heads)))
-                   : round_up(p_.heads, vector_size)),
-        period_(std::max(width_, vector_size)),
+                   : round_up(p_.heads, lanes)),
+        period_(std::max(width_, lanes)),
         q_(floats(p_.heads * step_)),
-        weights_(floats(round_up(block_ * width_, vector_size))),
+        weights_(floats(round_up(block_ * width_, lanes))),
         of_lanes_(floats(period_)),
         factors_(floats(period_)) {
     // Lanes of no head are computed with, so they must be numbers.
-    std::fill_n(weights_.get(), round_up(block_ * width_, vector_size), 0.f);
+    std::fill_n(weights_.get(), round_up(block_ * width_, lanes), 0.f);
   }
 
   // out [heads][step] gets sums of weights times values; max and sum [heads] what they are
@@ -88,14 +88,14 @@ class ByPosition {
   template <int Heads>
   static HWY_INLINE void dot_rows(const T* keys, int64_t next, const float* q, int64_t step,
                                   int64_t dim, float* to) {
-    const F32 d;
-    V32 sums[Heads];
+    const Floats d;
+    Vector sums[Heads];
 #pragma GCC unroll 4
     for (int h = 0; h < Heads; ++h, keys += next, q += step) {
-      V32 sum = hn::Zero(d);
+      Vector sum = hn::Zero(d);
       int64_t c = 0;
-      for (; c + vector_size <= dim; c += vector_size)
-        sum = hn::MulAdd(hn::Load(d, q + c), load_row(keys + c), sum);
+      for (; c + lanes <= dim; c += lanes)
+        sum = hn::MulAdd(hn::Load(d, q + c), load(keys + c), sum);
       if (c < dim) sum = hn::MulAdd(hn::Load(d, q + c), load_part(keys, c, dim), sum);
       sums[h] = sum;
     }
@@ -106,52 +106,52 @@ class ByPosition {
   template <int Heads>
   static HWY_INLINE void dot_row(const T* keys, const float* q, int64_t step, int64_t dim,
                                  float* to) {
-    const F32 d;
-    V32 sums[Heads];
+    const Floats d;
+    Vector sums[Heads];
 #pragma GCC unroll 4
     for (int h = 0; h < Heads; ++h) sums[h] = hn::Zero(d);
-    const auto add = [&](int64_t c, V32 part) HWY_ATTR {
+    const auto add = [&](int64_t c, Vector part) HWY_ATTR {
 #pragma GCC unroll 4
       for (int h = 0; h < Heads; ++h)
         sums[h] = hn::MulAdd(hn::Load(d, q + h * step + c), part, sums[h]);
     };
     int64_t c = 0;
-    for (; c + vector_size <= dim; c += vector_size) add(c, load_row(keys + c));
+    for (; c + lanes <= dim; c += lanes) add(c, load(keys + c));
     if (c < dim) add(c, load_part(keys, c, dim));
     put<Heads>(sums, to);
   }
 
   template <int Heads>
-  static HWY_INLINE void put(const V32* sums, float* to) {
-    if constexpr (Heads == 4) sums_of_four(sums[0], sums[1], sums[2], sums[3], to);
+  static HWY_INLINE void put(const Vector* sums, float* to) {
+    if constexpr (Heads == 4) sum_four(sums[0], sums[1], sums[2], sums[3], to);
     else
-      for (int h = 0; h < Heads; ++h) to[h] = hn::GetLane(hn::SumOfLanes(F32(), sums[h]));
+      for (int h = 0; h < Heads; ++h) to[h] = sum_of_lanes(sums[h]);
   }
 
   // Logits become weights relative to the largest one so far, and factors_ what the sums so far are
   // to be multiplied with. Lane l of a period is head l % width: of several positions if there are
   // fewer heads than lanes.
   void softmax(int64_t count, float* max, float* sum) {
-    const F32 d;
+    const Floats d;
     float* weights = weights_.get();
-    const int64_t used = count * width_, padded = round_up(used, vector_size);
+    const int64_t used = count * width_, padded = round_up(used, lanes);
     if (p_.softcap != 0)
-      for (int64_t i = 0; i < used; i += vector_size)
+      for (int64_t i = 0; i < used; i += lanes)
         hn::Store(hn::Mul(hn::Set(d, p_.softcap * log2_e), tanh(hn::Load(d, weights + i))), d,
                   weights + i);
     std::fill(weights + used, weights + padded, minus_infinity);
-    for (int64_t lane = 0; lane < period_; lane += vector_size) {
-      V32 largest = hn::Load(d, weights + lane);
+    for (int64_t lane = 0; lane < period_; lane += lanes) {
+      Vector largest = hn::Load(d, weights + lane);
       for (int64_t i = lane + period_; i < padded; i += period_)
         largest = hn::Max(largest, hn::Load(d, weights + i));
       hn::Store(largest, d, of_lanes_.get() + lane);
     }
     for (int64_t n = 0; n < width_; ++n) set_base(n, n < p_.heads ? max + n : nullptr);
-    for (int64_t lane = 0; lane < period_; lane += vector_size) {
-      const V32 base = hn::Load(d, of_lanes_.get() + lane);
-      V32 total = hn::Zero(d);
+    for (int64_t lane = 0; lane < period_; lane += lanes) {
+      const Vector base = hn::Load(d, of_lanes_.get() + lane);
+      Vector total = hn::Zero(d);
       for (int64_t i = lane; i < padded; i += period_) {
-        const V32 weight = exp2_up_to_127(d, hn::Sub(hn::Load(d, weights + i), base));
+        const Vector weight = exp2_up_to_127(d, hn::Sub(hn::Load(d, weights + i), base));
         hn::Store(weight, d, weights + i);
         total = hn::Add(total, weight);
       }
@@ -180,10 +180,10 @@ class ByPosition {
   }
 
   void scale(float* out) const {
-    const F32 d;
+    const Floats d;
     for (int64_t n = 0; n < p_.heads; ++n, out += step_) {
-      const V32 factor = hn::Set(d, factors_[static_cast<size_t>(n)]);
-      for (int64_t c = 0; c < step_; c += vector_size)
+      const Vector factor = hn::Set(d, factors_[static_cast<size_t>(n)]);
+      for (int64_t c = 0; c < step_; c += lanes)
         hn::Store(hn::Mul(hn::Load(d, out + c), factor), d, out + c);
     }
   }
@@ -198,9 +198,9 @@ class ByPosition {
         int64_t c = 0;
         const auto add = [&]<int Vectors>() {
           add_columns<Vectors>(values + c, dim - c, weights + n, group, out + n * step + c, step);
-          c += Vectors * vector_size;
+          c += Vectors * lanes;
         };
-        while (c + 4 * vector_size <= dim) add.template operator()<4>();
+        while (c + 4 * lanes <= dim) add.template operator()<4>();
         while (c < dim) add.template operator()<1>();
       }
     }
@@ -210,17 +210,16 @@ class ByPosition {
   template <int Vectors>
   static HWY_INLINE void add_columns(const T* values, int64_t columns, const float* weights,
                                      int64_t group, float* out, int64_t step) {
-    const F32 d;
-    V32 parts[Vectors];
+    const Floats d;
+    Vector parts[Vectors];
 #pragma GCC unroll 4
     for (int j = 0; j < Vectors; ++j)
-      parts[j] = Vectors == 1 ? load_part(values, 0, columns) : load_row(values + j * vector_size);
+      parts[j] = Vectors == 1 ? load_part(values, 0, columns) : load(values + j * lanes);
     for (int64_t g = 0; g < group; ++g, out += step) {
-      const V32 weight = hn::Set(d, weights[g]);
+      const Vector weight = hn::Set(d, weights[g]);
 #pragma GCC unroll 4
       for (int j = 0; j < Vectors; ++j)
-        hn::Store(hn::MulAdd(weight, parts[j], hn::Load(d, out + j * vector_size)), d,
-                  out + j * vector_size);
+        hn::Store(hn::MulAdd(weight, parts[j], hn::Load(d, out + j * lanes)), d, out + j * lanes);
     }
   }
 

@@ -22,7 +22,7 @@ namespace HWY_NAMESPACE {
 // Parts of a sequence, put together and written.
 void join(const DecodeProblem& p, int64_t sequence, int64_t splits, int64_t step, const float* outs,
           const float* maxima, const float* sums, const Rows& out) {
-  const F32 d;
+  const Floats d;
   const bool blind = p.seen(sequence).empty();
   const AlignedFloats row = floats(step);
   for (int64_t n = 0; n < p.heads; ++n) {
@@ -32,16 +32,16 @@ void join(const DecodeProblem& p, int64_t sequence, int64_t splits, int64_t step
     std::fill_n(row.get(), step, 0.f);
     for (int64_t s = 0; s < splits; ++s) {
       const float max = maxima[s * p.heads + n];
-      const V32 factor =
+      const Vector factor =
           max == minus_infinity ? hn::Zero(d) : exp2_up_to_127(d, hn::Set(d, max - largest));
       total += sums[s * p.heads + n] * hn::GetLane(factor);
       const float* from = outs + (s * p.heads + n) * step;
-      for (int64_t c = 0; c < step; c += vector_size)
+      for (int64_t c = 0; c < step; c += lanes)
         hn::Store(hn::MulAdd(hn::Load(d, from + c), factor, hn::Load(d, row.get() + c)), d,
                   row.get() + c);
     }
-    const V32 inverse = hn::Set(d, blind ? 0.f : 1.f / total);
-    for (int64_t c = 0; c < step; c += vector_size)
+    const Vector inverse = hn::Set(d, blind ? 0.f : 1.f / total);
+    for (int64_t c = 0; c < step; c += lanes)
       hn::Store(hn::Mul(hn::Load(d, row.get() + c), inverse), d, row.get() + c);
     store(row.get(), p.dim, out, out.offset(sequence, 0, n));
   }

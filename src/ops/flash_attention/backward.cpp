@@ -33,7 +33,7 @@ class HeadGradient {
         panels_((p_.queries + width - 1) / width),
         panels_in_block_(std::min((g_.q_block + width - 1) / width, panels_)),
         keys_in_block_(std::min(g_.k_block, std::max<int64_t>(p_.keys, 1))),
-        step_(round_up(row_step(p_.dim), vector_size)),
+        step_(round_up(row_step(p_.dim), lanes)),
         block_width_(panels_in_block_ * width),
         q_rows_(floats(panels_ * width * step_)),
         g_rows_(floats(panels_ * width * step_)),
@@ -63,7 +63,7 @@ class HeadGradient {
   }
 
  private:
-  static constexpr int64_t width = max_vectors * vector_size;  // of a panel of queries
+  static constexpr int64_t width = max_vectors * lanes;  // of a panel of queries
 
   float* panel(const AlignedFloats& of, int64_t index) const {
     return of.get() + index * p_.dim * width;
@@ -86,14 +86,14 @@ class HeadGradient {
       delta_[static_cast<size_t>(i)] = delta;
       lse_[static_cast<size_t>(i)] = g_.lse[(batch_ * p_.heads + head_) * p_.queries + i];
     }
-    const F32 d;
-    const V32 factor = hn::Set(d, logit_factor(p_));
+    const Floats d;
+    const Vector factor = hn::Set(d, logit_factor(p_));
     for (int64_t j = 0; j < panels_; ++j) {
       transpose(q_rows_.get() + j * width * step_, step_, width, p_.dim, panel(q_, j), width);
       transpose(g_rows_.get() + j * width * step_, step_, width, p_.dim, panel(cotangent_, j),
                 width);
       float* q = panel(q_, j);
-      for (int64_t i = 0; i < p_.dim * width; i += vector_size)
+      for (int64_t i = 0; i < p_.dim * width; i += lanes)
         hn::Store(hn::Mul(hn::Load(d, q + i), factor), d, q + i);
       find_seen(j);
     }
@@ -144,14 +144,14 @@ class HeadGradient {
       const KeyRange range{std::max(seen.begin, first), std::min(seen.end, first + count)};
       if (range.empty()) continue;
       const int64_t column = (j - from) * width;
-      const int64_t vectors = (rows_of_panel(j) + vector_size - 1) / vector_size;
+      const int64_t vectors = (rows_of_panel(j) + lanes - 1) / lanes;
       if (vectors == 1) against_keys<1>(first, range, j, column, together);
       else if (max_vectors == 2 || vectors == 2) against_keys<2>(first, range, j, column, together);
       else against_keys<max_vectors>(first, range, j, column, together);
     }
     if (together)
       add_to_keys(0, count, from * width, 0,
-                  std::min(to * width, round_up(p_.queries, vector_size)) - from * width);
+                  std::min(to * width, round_up(p_.queries, lanes)) - from * width);
   }
 
   template <int Vectors>
@@ -169,31 +169,31 @@ class HeadGradient {
     else weigh<Vectors, true>(range, j, weights, change);
     multiply<Vectors, Left::columns, Into::add>(keys, step_, change, block_width_, count,
                                                 panel(dq_, j), width, p_.dim);
-    if (!together) add_to_keys(at, count, j * width, column, Vectors * vector_size);
+    if (!together) add_to_keys(at, count, j * width, column, Vectors * lanes);
   }
 
   // Logits become weights, products of values and cotangents the change of the logits.
   template <int Vectors, bool Masked>
   void weigh(KeyRange range, int64_t j, float* weights, float* change) {
-    const F32 d;
-    const V32 cap = hn::Set(d, p_.softcap * log2_e), one = hn::Set(d, 1.f);
-    for (int64_t c = 0; c < Vectors * vector_size; c += vector_size) {
-      const V32 lse = hn::Load(d, lse_.get() + j * width + c);
-      const V32 delta = hn::Load(d, delta_.get() + j * width + c);
+    const Floats d;
+    const Vector cap = hn::Set(d, p_.softcap * log2_e), one = hn::Set(d, 1.f);
+    for (int64_t c = 0; c < Vectors * lanes; c += lanes) {
+      const Vector lse = hn::Load(d, lse_.get() + j * width + c);
+      const Vector delta = hn::Load(d, delta_.get() + j * width + c);
       float *weight_at = weights + c, *change_at = change + c;
       for (int64_t key = range.begin; key < range.end;
            ++key, weight_at += block_width_, change_at += block_width_) {
-        V32 logit = hn::Load(d, weight_at), slope = one;
+        Vector logit = hn::Load(d, weight_at), slope = one;
         if (p_.softcap != 0) {
-          const V32 part = tanh(logit);
+          const Vector part = tanh(logit);
           slope = hn::NegMulAdd(part, part, one);
           logit = hn::Mul(part, cap);
         }
-        V32 weight = exp2_up_to_127(d, hn::Sub(logit, lse));
+        Vector weight = exp2_up_to_127(d, hn::Sub(logit, lse));
         if constexpr (Masked)
           weight = hn::IfThenElseZero(
               sees(begin_.get() + j * width + c, end_.get() + j * width + c, key), weight);
-        V32 changed = hn::Mul(weight, hn::Sub(hn::Load(d, change_at), delta));
+        Vector changed = hn::Mul(weight, hn::Sub(hn::Load(d, change_at), delta));
         if (p_.softcap != 0) changed = hn::Mul(changed, slope);
         hn::Store(weight, d, weight_at);
         hn::Store(changed, d, change_at);
@@ -204,7 +204,7 @@ class HeadGradient {
   // dv += weights g, dk += change q, for `count` keys and `depth` queries.
   void add_to_keys(int64_t key, int64_t count, int64_t query, int64_t column, int64_t depth) {
     const int64_t from = key * block_width_ + column;
-    const int64_t columns = round_up(p_.dim, vector_size);
+    const int64_t columns = round_up(p_.dim, lanes);
     multiply_wide<Left::rows, Into::add>(weights_.get() + from, block_width_,
                                          g_rows_.get() + query * step_, step_, depth,
                                          dv_.get() + key * step_, step_, count, columns);

@@ -60,22 +60,22 @@ class HeadRows {
   // Whether all of them are finite numbers.
   template <class T>
   bool copy(int64_t first, int64_t count, float* to) const {
-    const F32 d;
+    const Floats d;
     const T* from = static_cast<const T*>(rows_.data) + rows_.offset(batch_, first, head_);
-    V32 sum = hn::Zero(d);  // of x * 0
+    Vector sum = hn::Zero(d);  // of x * 0
     float rest = 0;
     for (int64_t i = 0; i < count; ++i, from += rows_.position_stride, to += step) {
       // Rows are too far apart for the processor to guess the next one.
       if (i + 6 < count) prefetch_row(from + 6 * rows_.position_stride, dim_);
       int64_t c = 0;
-      for (; c + vector_size <= dim_; c += vector_size) {
-        const V32 x = load_row(from + c);
+      for (; c + lanes <= dim_; c += lanes) {
+        const Vector x = load(from + c);
         sum = hn::MulAdd(x, hn::Zero(d), sum);
-        hn::StoreU(x, d, to + c);
+        store(x, to + c);
       }
       for (; c < dim_; ++c) rest += (to[c] = static_cast<float>(from[c])) * 0;
     }
-    return hn::GetLane(hn::SumOfLanes(d, sum)) + rest == 0;
+    return sum_of_lanes(sum) + rest == 0;
   }
 
   Rows rows_;
@@ -105,7 +105,7 @@ class Forward {
         lse_(lse),
         k_block_(std::min(k_block, std::max<int64_t>(problem.keys, 1))) {
     const int64_t group = p_.heads_per_kv_head();
-    q_block_ = std::min(round_up(q_block, vector_size), round_up(p_.queries * group, vector_size));
+    q_block_ = std::min(round_up(q_block, lanes), round_up(p_.queries * group, lanes));
     if (p_.queries < q_block_) {
       heads_in_block_ = std::min(group, q_block_ / p_.queries);
       blocks_per_head_ = 1;
@@ -154,12 +154,12 @@ class Forward {
           p_(f.p_),
           keys_(p_.k, p_.dim, f.k_block_, kept_blocks),
           values_(p_.v, p_.dim, f.k_block_, kept_blocks),
-          width_(static_cast<int64_t>(max_vectors * lanes)),
+          width_(max_vectors * lanes),
           rows_step_(round_up(p_.dim, 4)),
           rows_(floats(width_ * rows_step_)),
           logits_(floats(f.k_block_ * width_)),
           state_(floats((f.q_block_ + width_) * (2 * p_.dim + 5))) {
-      tiles_.reserve(static_cast<size_t>(f.q_block_ / vector_size + 1));
+      tiles_.reserve(static_cast<size_t>(f.q_block_ / lanes + 1));
     }
 
     void begin(int64_t batch, int64_t kv_head) {
@@ -179,11 +179,11 @@ class Forward {
       float* memory = state_.get();
       KeyRange seen{p_.keys, 0};
       // As few tiles as possible, of about one width.
-      const int64_t vectors = (count + vector_size - 1) / vector_size;
+      const int64_t vectors = (count + lanes - 1) / lanes;
       const int64_t number = (vectors + max_vectors - 1) / max_vectors;
       for (int64_t i = 0; i < number; ++i) {
-        const int64_t first = vectors * i / number * vector_size;
-        const int64_t last = std::min(vectors * (i + 1) / number * vector_size, count);
+        const int64_t first = vectors * i / number * lanes;
+        const int64_t last = std::min(vectors * (i + 1) / number * lanes, count);
         tiles.push_back(make_tile(first, last - first, memory));
         if (tiles.back().seen.empty()) continue;
         seen.begin = std::min(seen.begin, tiles.back().seen.begin);
@@ -200,8 +200,8 @@ class Forward {
     Tile make_tile(int64_t first, int64_t count, float*& memory) {
       Tile tile;
       tile.first = first, tile.count = count;
-      tile.vectors = (count + vector_size - 1) / vector_size;
-      const int64_t width = tile.vectors * vector_size;
+      tile.vectors = (count + lanes - 1) / lanes;
+      const int64_t width = tile.vectors * lanes;
       const auto take = [&](int64_t size) {
         float* at = memory;
         memory += size;
@@ -258,7 +258,7 @@ class Forward {
 
     template <int Vectors>
     void against_keys(Tile& tile, int64_t kb, KeyRange range) {
-      constexpr int64_t width = Vectors * vector_size;
+      constexpr int64_t width = Vectors * lanes;
       const int64_t first = kb * f_.k_block_, size = std::min(f_.k_block_, p_.keys - first);
       const float* keys = keys_.block(kb, size) + (range.begin - first) * keys_.step;
       const float* values = values_.block(kb, size) + (range.begin - first) * values_.step;
@@ -278,20 +278,20 @@ class Forward {
     }
 
     void cap(int64_t vectors) {
-      const F32 d;
-      const V32 factor = hn::Set(d, p_.softcap * log2_e);
+      const Floats d;
+      const Vector factor = hn::Set(d, p_.softcap * log2_e);
       for (int64_t i = 0; i < vectors; ++i) {
-        float* at = logits_.get() + i * vector_size;
+        float* at = logits_.get() + i * lanes;
         hn::Store(hn::Mul(factor, tanh(hn::Load(d, at))), d, at);
       }
     }
 
     template <int Vectors>
     void hide(const Tile& tile, KeyRange range) {
-      const F32 d;
+      const Floats d;
       float* at = logits_.get();
       for (int64_t key = range.begin; key < range.end; ++key)
-        for (int64_t c = 0; c < Vectors * vector_size; c += vector_size, at += vector_size)
+        for (int64_t c = 0; c < Vectors * lanes; c += lanes, at += lanes)
           hn::Store(hn::IfThenElse(sees(tile.begin + c, tile.end + c, key), hn::Load(d, at),
                                    hn::Set(d, minus_infinity)),
                     d, at);
@@ -300,68 +300,65 @@ class Forward {
     // Logits become weights relative to the largest one so far.
     template <int Vectors>
     void softmax(Tile& tile, int64_t count) {
-      const F32 d;
-      V32 max[Vectors], sum[Vectors];
+      const Floats d;
+      Vector max[Vectors], sum[Vectors];
       float* at = logits_.get();
 #pragma GCC unroll 4
-      for (int j = 0; j < Vectors; ++j)
-        max[j] = hn::LoadU(d, tile.max + j * static_cast<int>(lanes));
+      for (int j = 0; j < Vectors; ++j) max[j] = load(tile.max + j * lanes);
       for (int64_t i = 0; i < count; ++i)
 #pragma GCC unroll 4
-        for (int j = 0; j < Vectors; ++j, at += vector_size)
-          max[j] = hn::Max(max[j], hn::Load(d, at));
+        for (int j = 0; j < Vectors; ++j, at += lanes) max[j] = hn::Max(max[j], hn::Load(d, at));
 #pragma GCC unroll 4
       for (int j = 0; j < Vectors; ++j) {
-        const int c = j * static_cast<int>(lanes);
-        const V32 old = hn::LoadU(d, tile.max + c);
-        hn::StoreU(max[j], d, tile.max + c);
+        const int c = j * lanes;
+        const Vector old = load(tile.max + c);
+        store(max[j], tile.max + c);
         // So far nothing but -inf: 0 instead keeps the weights at 0.
         max[j] = hn::IfThenZeroElse(hn::Eq(max[j], hn::Set(d, minus_infinity)), max[j]);
-        const V32 factor = exp2_up_to_127(d, hn::Sub(old, max[j]));
-        hn::StoreU(factor, d, tile.factors + c);
-        sum[j] = hn::Mul(hn::LoadU(d, tile.sum + c), factor);
+        const Vector factor = exp2_up_to_127(d, hn::Sub(old, max[j]));
+        store(factor, tile.factors + c);
+        sum[j] = hn::Mul(load(tile.sum + c), factor);
       }
       at = logits_.get();
       for (int64_t i = 0; i < count; ++i)
 #pragma GCC unroll 4
-        for (int j = 0; j < Vectors; ++j, at += vector_size) {
-          const V32 weight = exp2_up_to_127(d, hn::Sub(hn::Load(d, at), max[j]));
+        for (int j = 0; j < Vectors; ++j, at += lanes) {
+          const Vector weight = exp2_up_to_127(d, hn::Sub(hn::Load(d, at), max[j]));
           sum[j] = hn::Add(sum[j], weight);
           hn::Store(weight, d, at);
         }
 #pragma GCC unroll 4
-      for (int j = 0; j < Vectors; ++j)
-        hn::StoreU(sum[j], d, tile.sum + j * static_cast<int>(lanes));
+      for (int j = 0; j < Vectors; ++j) store(sum[j], tile.sum + j * lanes);
     }
 
     // The weight of a key that is not seen is 0, but 0 times infinity is NaN.
     template <int Vectors>
     void add_seen_values(Tile& tile, KeyRange range, const float* values) {
-      const F32 d;
-      constexpr auto width = Vectors * vector_size;
-      for (int64_t c = 0; c < width; c += vector_size) {
-        const V32 factor = hn::LoadU(d, tile.factors + c);
+      const Floats d;
+      constexpr auto width = Vectors * lanes;
+      for (int64_t c = 0; c < width; c += lanes) {
+        const Vector factor = load(tile.factors + c);
         for (int64_t h = 0; h < p_.dim; ++h) {
-          V32 sum = hn::Mul(hn::LoadU(d, tile.out + h * width + c), factor);
+          Vector sum = hn::Mul(load(tile.out + h * width + c), factor);
           for (int64_t key = range.begin; key < range.end; ++key) {
             const int64_t i = key - range.begin;
-            const V32 term = hn::Mul(hn::Load(d, logits_.get() + i * width + c),
-                                     hn::Set(d, values[i * values_.step + h]));
+            const Vector term = hn::Mul(hn::Load(d, logits_.get() + i * width + c),
+                                        hn::Set(d, values[i * values_.step + h]));
             sum = hn::Add(sum, hn::IfThenElseZero(sees(tile.begin + c, tile.end + c, key), term));
           }
-          hn::StoreU(sum, d, tile.out + h * width + c);
+          store(sum, tile.out + h * width + c);
         }
       }
     }
 
     void finish(const Tile& tile) {
-      const F32 d;
-      const int64_t width = tile.vectors * vector_size;
-      for (int64_t c = 0; c < width; c += vector_size) {
-        const V32 inverse = hn::Div(hn::Set(d, 1.f), hn::LoadU(d, tile.sum + c));
+      const Floats d;
+      const int64_t width = tile.vectors * lanes;
+      for (int64_t c = 0; c < width; c += lanes) {
+        const Vector inverse = hn::Div(hn::Set(d, 1.f), load(tile.sum + c));
         for (int64_t h = 0; h < p_.dim; ++h) {
           float* at = tile.out + h * width + c;
-          hn::StoreU(hn::Mul(hn::LoadU(d, at), inverse), d, at);
+          store(hn::Mul(load(at), inverse), at);
         }
       }
       transpose(tile.out, width, p_.dim, tile.count, rows_.get(), rows_step_);

@@ -20,8 +20,6 @@ HWY_BEFORE_NAMESPACE();
 namespace ejk::ops {
 namespace HWY_NAMESPACE {
 
-inline constexpr auto vector_size = static_cast<int64_t>(lanes);
-
 inline int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 // From row to row of a copy. Steps of whole 1 KiB would put the rows of a tile into the same cache
@@ -55,11 +53,11 @@ inline float logit_factor(const AttentionProblem& p) {
 }
 
 // For each lane, whether begin <= key < end.
-HWY_INLINE hn::Mask<F32> sees(const int32_t* begin, const int32_t* end, int64_t key) {
-  const hn::RebindToSigned<F32> di;
+HWY_INLINE hn::Mask<Floats> sees(const int32_t* begin, const int32_t* end, int64_t key) {
+  const hn::RebindToSigned<Floats> di;
   const auto index = hn::Set(di, static_cast<int32_t>(key));
   return hn::RebindMask(
-      F32(), hn::AndNot(hn::Gt(hn::LoadU(di, begin), index), hn::Gt(hn::LoadU(di, end), index)));
+      Floats(), hn::AndNot(hn::Gt(hn::LoadU(di, begin), index), hn::Gt(hn::LoadU(di, end), index)));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -32,20 +32,19 @@ template <int R, int Vectors, Left L, Into I>
 HWY_INLINE void multiply_tile(const float* HWY_RESTRICT left, int64_t left_step,
                               const float* HWY_RESTRICT right, int64_t right_step, int64_t depth,
                               float* HWY_RESTRICT into, int64_t into_step, const float* factors) {
-  const F32 d;
-  V32 sum[R][Vectors];
+  const Floats d;
+  Vector sum[R][Vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int j = 0; j < Vectors; ++j) sum[r][j] = hn::Zero(d);
   for (int64_t k = 0; k < depth; ++k) {
-    V32 column[Vectors];
+    Vector column[Vectors];
 #pragma GCC unroll 4
-    for (int j = 0; j < Vectors; ++j)
-      column[j] = hn::LoadU(d, right + k * right_step + j * static_cast<int>(lanes));
+    for (int j = 0; j < Vectors; ++j) column[j] = load(right + k * right_step + j * lanes);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const V32 value =
+      const Vector value =
           hn::Set(d, L == Left::rows ? left[r * left_step + k] : left[k * left_step + r]);
 #pragma GCC unroll 4
       for (int j = 0; j < Vectors; ++j) sum[r][j] = hn::MulAdd(value, column[j], sum[r][j]);
@@ -55,13 +54,12 @@ HWY_INLINE void multiply_tile(const float* HWY_RESTRICT left, int64_t left_step,
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int j = 0; j < Vectors; ++j) {
-      float* to = into + r * into_step + j * static_cast<int>(lanes);
-      V32 result = sum[r][j];
-      if constexpr (I == Into::add) result = hn::Add(hn::LoadU(d, to), result);
+      float* to = into + r * into_step + j * lanes;
+      Vector result = sum[r][j];
+      if constexpr (I == Into::add) result = hn::Add(load(to), result);
       if constexpr (I == Into::scale_and_add)
-        result = hn::MulAdd(hn::LoadU(d, to), hn::LoadU(d, factors + j * static_cast<int>(lanes)),
-                            result);
-      hn::StoreU(result, d, to);
+        result = hn::MulAdd(load(to), load(factors + j * lanes), result);
+      store(result, to);
     }
 }
 
@@ -89,12 +87,12 @@ template <Left L, Into I>
 HWY_INLINE void multiply_wide(const float* left, int64_t left_step, const float* right,
                               int64_t right_step, int64_t depth, float* into, int64_t into_step,
                               int64_t rows, int64_t columns) {
-  const auto wide = static_cast<int64_t>(max_vectors * lanes);
+  const auto wide = max_vectors * lanes;
   int64_t c = 0;
   for (; c + wide <= columns; c += wide)
     multiply<max_vectors, L, I>(left, left_step, right + c, right_step, depth, into + c, into_step,
                                 rows);
-  const int64_t vectors = (columns - c) / static_cast<int64_t>(lanes);
+  const int64_t vectors = (columns - c) / lanes;
   if (max_vectors > 2 && vectors == 2)
     multiply<2, L, I>(left, left_step, right + c, right_step, depth, into + c, into_step, rows);
   else if (vectors == 1)
@@ -106,24 +104,10 @@ HWY_NOINLINE inline void transpose(const float* from, int64_t from_step, int64_t
                                    int64_t columns, float* to, int64_t to_step) {
   int64_t r = 0;
 #if HWY_TARGET != HWY_SCALAR
-  const hn::FixedTag<float, 4> d;
-  const hn::RepartitionToWide<decltype(d)> dw;
   for (; r + 4 <= rows; r += 4) {
     int64_t c = 0;
-    for (; c + 4 <= columns; c += 4) {
-      const float* at = from + r * from_step + c;
-      const auto a = hn::LoadU(d, at), b = hn::LoadU(d, at + from_step);
-      const auto e = hn::LoadU(d, at + 2 * from_step), f = hn::LoadU(d, at + 3 * from_step);
-      const auto ab_low = hn::BitCast(dw, hn::InterleaveLower(d, a, b));
-      const auto ab_high = hn::BitCast(dw, hn::InterleaveUpper(d, a, b));
-      const auto ef_low = hn::BitCast(dw, hn::InterleaveLower(d, e, f));
-      const auto ef_high = hn::BitCast(dw, hn::InterleaveUpper(d, e, f));
-      float* out = to + c * to_step + r;
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab_low, ef_low)), d, out);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab_low, ef_low)), d, out + to_step);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab_high, ef_high)), d, out + 2 * to_step);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab_high, ef_high)), d, out + 3 * to_step);
-    }
+    for (; c + 4 <= columns; c += 4)
+      transpose_four(from + r * from_step + c, from_step, to + c * to_step + r, to_step);
     for (; c < columns; ++c)
       for (int64_t i = r; i < r + 4; ++i) to[c * to_step + i] = from[i * from_step + c];
   }

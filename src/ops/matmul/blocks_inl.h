@@ -31,7 +31,7 @@ class Blocks {
         b_(static_cast<const B*>(problem.b.data)),
         c_(static_cast<float*>(const_cast<void*>(problem.c.data))),
         vectors_(static_cast<size_t>(blocking.vectors)),
-        strip_(blocking.vectors * static_cast<int64_t>(hn::Lanes(F()))),
+        strip_(blocking.vectors * lanes),
         most_rows_(static_cast<int64_t>(most_rows(vectors_))),
         pack_a_(packs_a(problem, blocking)),
         copied_row_(copies_rows(problem, blocking) ? step_of_copies(problem, blocking) : 0),
@@ -74,10 +74,9 @@ class Blocks {
            problem.b.column_stride == 1;
   }
   static int64_t floats_for_b(const Gemm& problem, const MatmulBlocking& blocking) {
-    const int64_t strip = blocking.vectors * static_cast<int64_t>(hn::Lanes(F()));
+    const int64_t strip = blocking.vectors * lanes;
     if (!packs_b(problem, blocking)) return 0;
     // A part of few rows may need one strip where the whole needs all: room for either.
-    const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
     const int64_t one = copies_b(problem, blocking) ? strip + lanes : 0;
     const int64_t all = one > 0 && problem.m <= blocking.mc
                             ? 0
@@ -127,7 +126,6 @@ class Blocks {
 
   void pack_b() {
     if (!pack_b_ || copy_b_) return;
-    const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
     int64_t edge = first_column_;  // of the whole strips
     while (edge < last_column_ && next_strip(edge).width == strip_) edge += strip_;
     if (first_column_ < edge)
@@ -206,7 +204,6 @@ class Blocks {
   // `b_width`: of the strip as it lies in b, from the first column to behind the last.
   template <class FromB>
   TileWork<FromB> work_for(const FromB* b, int64_t b_step, int64_t b_width, const Strip& s) const {
-    const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
     return {
         .depth = depth_,
         .a = nullptr,
@@ -267,9 +264,7 @@ class Blocks {
     if (below > 0) run_tiles(tiles_for<float>(s), work, evenly(below, most), first, above, s);
   }
 
-  static int64_t packed_width(const Strip& s) {
-    return static_cast<int64_t>(s.vectors * hn::Lanes(F()));
-  }
+  static int64_t packed_width(const Strip& s) { return static_cast<int64_t>(s.vectors) * lanes; }
 
   // `packed`: how rows of a were put side by side.
   template <class FromB>

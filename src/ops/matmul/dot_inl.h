@@ -22,38 +22,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace ejk::ops::HWY_NAMESPACE {
 
-#if HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE
-// Blocks of four numbers become one.
-template <class D>
-HWY_INLINE void store_folded(D d, hn::Vec<D> v, float* to) {
-  if constexpr (hn::MaxLanes(D()) > 4) {
-    const hn::Half<D> half;
-    store_folded(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), to);
-  } else {
-    hn::StoreU(v, d, to);
-  }
-}
-#endif
-
-// The sums of the lanes of four vectors: four at a time take little longer than one. Each is added
-// up in the same order, wherever it stands.
-HWY_INLINE void sum_four(V x0, V x1, V x2, V x3, float* to) {
-  const F d;
-#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
-  const V all[] = {x0, x1, x2, x3};
-  for (size_t i = 0; i < 4; ++i) to[i] = hn::GetLane(hn::SumOfLanes(d, all[i]));
-#else
-  const hn::Repartition<uint64_t, F> pairs;
-  const auto halves = [&](V x, V y) HWY_ATTR {  // of each block: x y x y
-    return hn::BitCast(pairs, hn::Add(hn::InterleaveLower(d, x, y), hn::InterleaveUpper(d, x, y)));
-  };
-  const auto x01 = halves(x0, x1), x23 = halves(x2, x3);
-  const V blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, x01, x23)),
-                           hn::BitCast(d, hn::InterleaveUpper(pairs, x01, x23)));
-  store_folded(d, blocks, to);
-#endif
-}
-
 // From one row of a tile's sums to the next: a row is not divided between two fours, or it could
 // not be copied at once.
 constexpr int64_t dot_row(size_t columns) {
@@ -67,18 +35,17 @@ template <size_t rows, size_t columns, class A, class B, size_t... at, size_t...
 HWY_INLINE void dot_tile(int64_t depth, const A* a, int64_t a_row, const B* b, int64_t b_column,
                          float* out, std::index_sequence<at...>, std::index_sequence<row...>,
                          std::index_sequence<column...>) {
-  const F d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  V sum[rows * columns] = {(static_cast<void>(at), hn::Zero(d))...};
+  const Floats d;
+  Vector sum[rows * columns] = {(static_cast<void>(at), hn::Zero(d))...};
   int64_t k = 0;
   for (; k + lanes <= depth; k += lanes) {
-    const V as[rows] = {load_floats(d, a + int64_t{row} * a_row + k)...};
-    const V bs[columns] = {load_floats(d, b + int64_t{column} * b_column + k)...};
+    const Vector as[rows] = {load(a + int64_t{row} * a_row + k)...};
+    const Vector bs[columns] = {load(b + int64_t{column} * b_column + k)...};
     ((sum[at] = hn::MulAdd(as[at / columns], bs[at % columns], sum[at])), ...);
   }
   if (k < depth) {
-    const V as[rows] = {load_some(d, a + int64_t{row} * a_row + k, depth - k)...};
-    const V bs[columns] = {load_some(d, b + int64_t{column} * b_column + k, depth - k)...};
+    const Vector as[rows] = {load_some(d, a + int64_t{row} * a_row + k, depth - k)...};
+    const Vector bs[columns] = {load_some(d, b + int64_t{column} * b_column + k, depth - k)...};
     ((sum[at] = hn::MulAdd(as[at / columns], bs[at % columns], sum[at])), ...);
   }
   const auto four = [&]<size_t i>() HWY_ATTR {

@@ -32,7 +32,7 @@ namespace ejk::ops::HWY_NAMESPACE {
 template <class Work>
 decltype(auto) with_types(const Gemm& problem, const Work& work) {
   using Wide = float;
-  using Short = hwy::bfloat16_t;
+  using Short = BFloat16;
   const bool short_b = problem.b.dtype == DType::bfloat16;
   if (problem.a.dtype == DType::bfloat16) {
     if (short_b) return work.template operator()<Short, Short>();
@@ -71,7 +71,7 @@ int64_t floats_for_packing(const Gemm& problem, const MatmulBlocking& blocking) 
 
 int64_t depth_in_registers() { return static_cast<int64_t>(most_shallow(1)); }
 
-int64_t floats_in_a_vector() { return static_cast<int64_t>(hn::Lanes(F())); }
+int64_t floats_in_a_vector() { return lanes; }
 
 }  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

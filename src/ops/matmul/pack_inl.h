@@ -18,39 +18,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace ejk::ops::HWY_NAMESPACE {
 
-HWY_INLINE float to_float(float value) { return value; }
-HWY_INLINE float to_float(hwy::bfloat16_t value) { return hwy::F32FromBF16(value); }
-
 template <class T>
 HWY_INLINE void copy_floats(const T* from, int64_t count, float* to) {
-  const F d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const Floats d;
   int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) hn::StoreU(load_floats(d, from + i), d, to + i);
-  for (; i < count; ++i) to[i] = to_float(from[i]);
+  for (; i + lanes <= count; i += lanes) hn::StoreU(load(from + i), d, to + i);
+  for (; i < count; ++i) to[i] = as_float(from[i]);
 }
-
-#if HWY_TARGET != HWY_SCALAR
-using F4 = hn::FixedTag<float, 4>;
-HWY_INLINE hn::Vec<F4> load_four(const float* from) { return hn::LoadU(F4(), from); }
-HWY_INLINE hn::Vec<F4> load_four(const hwy::bfloat16_t* from) {
-  return hn::PromoteTo(F4(), hn::LoadU(hn::Rebind<hwy::bfloat16_t, F4>(), from));
-}
-
-// Four rows of four become four columns of four.
-template <class T>
-HWY_INLINE void transpose_four(const T* from, int64_t row, float* to, int64_t to_row) {
-  const F4 d;
-  const auto r0 = load_four(from), r1 = load_four(from + row);
-  const auto r2 = load_four(from + 2 * row), r3 = load_four(from + 3 * row);
-  const auto low02 = hn::InterleaveLower(d, r0, r2), low13 = hn::InterleaveLower(d, r1, r3);
-  const auto high02 = hn::InterleaveUpper(d, r0, r2), high13 = hn::InterleaveUpper(d, r1, r3);
-  hn::StoreU(hn::InterleaveLower(d, low02, low13), d, to);
-  hn::StoreU(hn::InterleaveUpper(d, low02, low13), d, to + to_row);
-  hn::StoreU(hn::InterleaveLower(d, high02, high13), d, to + 2 * to_row);
-  hn::StoreU(hn::InterleaveUpper(d, high02, high13), d, to + 3 * to_row);
-}
-#endif
 
 #if HWY_TARGET != HWY_SCALAR
 // Four neighbours of `across`, all along k.
@@ -62,7 +36,7 @@ HWY_INLINE void pack_four(const T* from, int64_t across, int64_t step, int64_t d
   if (k < depth && depth >= 4)
     return transpose_four(from + depth - 4, across, to + (depth - 4) * step, step);
   for (; k < depth; ++k)
-    for (int64_t i = 0; i < 4; ++i) to[k * step + i] = to_float(from[i * across + k]);
+    for (int64_t i = 0; i < 4; ++i) to[k * step + i] = as_float(from[i * across + k]);
 }
 #endif
 
@@ -84,7 +58,7 @@ void pack_strip(const T* from, int64_t across, int64_t along, int64_t width, int
   }
 #endif
   for (; i < width; ++i)
-    for (int64_t k = 0; k < depth; ++k) to[k * step + i] = to_float(from[i * across + k * along]);
+    for (int64_t k = 0; k < depth; ++k) to[k * step + i] = as_float(from[i * across + k * along]);
   if (width < padded)
     for (int64_t k = 0; k < depth; ++k)
       std::fill(to + k * step + width, to + k * step + padded, 0.f);
@@ -94,11 +68,10 @@ void pack_strip(const T* from, int64_t across, int64_t along, int64_t width, int
 // other.
 template <size_t columns>
 HWY_INLINE void pack_pairs_or_triples(const float* from, int64_t rows, float* to) {
-  const F d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const Floats d;
   int64_t k = 0;
   for (; k + lanes <= rows; k += lanes) {
-    V v0, v1, v2;
+    Vector v0, v1, v2;
     if constexpr (columns == 2) hn::LoadInterleaved2(d, from + 2 * k, v0, v1);
     else hn::LoadInterleaved3(d, from + 3 * k, v0, v1, v2);
     hn::StoreU(v0, d, to + k);
@@ -113,12 +86,11 @@ HWY_INLINE void pack_pairs_or_triples(const float* from, int64_t rows, float* to
 // A strip of whole vectors whose columns lie side by side. Asks for the rows behind them.
 template <size_t vectors, class T>
 HWY_INLINE void copy_strip(const T* from, int64_t row_stride, int64_t rows, float* to) {
-  const F d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const Floats d;
   for (int64_t k = 0; k < rows; ++k) {
     hwy::Prefetch(from + (k + rows) * row_stride);
     for (int64_t v = 0; v < int64_t{vectors}; ++v)
-      hn::StoreU(load_floats(d, from + k * row_stride + v * lanes), d,
+      hn::StoreU(load(from + k * row_stride + v * lanes), d,
                  to + (k * int64_t{vectors} + v) * lanes);
   }
 }
@@ -139,7 +111,7 @@ HWY_INLINE void copy_strip(size_t vectors, const T* from, int64_t row_stride, in
 template <class T>
 void pack_columns(const T* from, int64_t row_stride, int64_t column_stride, int64_t columns,
                   size_t vectors, int64_t depth, float* to) {
-  const int64_t strip = static_cast<int64_t>(vectors * hn::Lanes(F()));
+  const int64_t strip = static_cast<int64_t>(vectors) * lanes;
   const int64_t at_a_time = column_stride == 1 ? 8 : depth;
   for (int64_t k = 0; k < depth; k += at_a_time) {
     const int64_t rows = std::min(at_a_time, depth - k);

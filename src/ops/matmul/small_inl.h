@@ -54,21 +54,22 @@ template <class D, size_t vectors, bool few, size_t... at, size_t... column>
 HWY_INLINE void pass(const Passing& w, std::index_sequence<at...>, std::index_sequence<column...>) {
   const D d;
   constexpr size_t depth = sizeof...(at) / vectors;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), last = w.columns - lanes;
+  constexpr auto width = static_cast<int64_t>(hn::MaxLanes(D()));
+  const int64_t last = w.columns - width;
   const auto place = [=](size_t vector) HWY_ATTR {
-    return vector == 0 ? 0 : vector + 1 == vectors ? last : static_cast<int64_t>(vector) * lanes;
+    return vector == 0 ? 0 : vector + 1 == vectors ? last : static_cast<int64_t>(vector) * width;
   };
-  const auto load = [&](const float* from) HWY_ATTR {
+  const auto read = [&](const float* from) HWY_ATTR {
     if constexpr (few) return load_some(d, from, w.columns);
     else return hn::LoadU(d, from);
   };
-  const hn::Vec<D> b[] = {load(w.b + int64_t{at / vectors} * w.b_row + place(at % vectors))...};
+  const hn::Vec<D> b[] = {read(w.b + int64_t{at / vectors} * w.b_row + place(at % vectors))...};
   const float* HWY_RESTRICT a = w.a;
   float* HWY_RESTRICT c = w.c;
   const int64_t a_row = w.a_row, c_row = w.c_row;
   const float* const bias = w.bias;
   // Where a row ends the next one begins: it is written behind what this one writes too far.
-  const int64_t too_far = few && c_row == w.columns ? (lanes - 1) / w.columns : w.rows;
+  const int64_t too_far = few && c_row == w.columns ? (width - 1) / w.columns : w.rows;
   for (int64_t left = w.rows; left > 0; --left) {
     hn::Vec<D> sum[] = {(static_cast<void>(column), hn::Zero(d))...};
     const auto add_product = [&]<size_t k>() HWY_ATTR {
@@ -79,7 +80,7 @@ HWY_INLINE void pass(const Passing& w, std::index_sequence<at...>, std::index_se
       (add_product.template operator()<k>(), ...);
     }
     (std::make_index_sequence<depth>());
-    if (bias != nullptr) ((sum[column] = hn::Add(sum[column], load(bias + place(column)))), ...);
+    if (bias != nullptr) ((sum[column] = hn::Add(sum[column], read(bias + place(column)))), ...);
     if constexpr (few) {
       if (left > too_far) hn::StoreU(sum[0], d, c);
       else store_some(sum[0], d, c, w.columns);
@@ -124,7 +125,6 @@ inline void multiply_shallow(const Gemm& p, const MatmulBlocking& blocking) {
   if (p.n == 8) return pass_rows<Half, 1, false>(p.k, w);
   if (p.n < 8) return pass_rows<Half, 1, true>(p.k, w);
 #endif
-  const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
   const int64_t vectors = shallow_vectors(p.k, blocking.vectors);
   for (int64_t row = 0; row < p.m; row += w.rows) {
     w.rows = std::min<int64_t>(blocking.mc, p.m - row);
@@ -137,16 +137,16 @@ inline void multiply_shallow(const Gemm& p, const MatmulBlocking& blocking) {
       w.b = b + column;
       w.c = c + row * p.c.row_stride + column;
       w.bias = p.bias != nullptr ? p.bias + column : nullptr;
-      if (s.vectors == 3) pass_rows<F, 3, false>(p.k, w);
-      else if (s.vectors == 2) pass_rows<F, 2, false>(p.k, w);
-      else if (is_narrow(s)) pass_rows<F, 1, true>(p.k, w);
-      else pass_rows<F, 1, false>(p.k, w);
+      if (s.vectors == 3) pass_rows<Floats, 3, false>(p.k, w);
+      else if (s.vectors == 2) pass_rows<Floats, 2, false>(p.k, w);
+      else if (is_narrow(s)) pass_rows<Floats, 1, true>(p.k, w);
+      else pass_rows<Floats, 1, false>(p.k, w);
     }
   }
 }
 
 HWY_INLINE TileWork<float> work_on(const Gemm& p, const Strip& s) {
-  const int64_t last = s.width - static_cast<int64_t>(hn::Lanes(F()));
+  const int64_t last = s.width - lanes;
   return {.depth = p.k,
           .a = static_cast<const float*>(p.a.data),
           .a_row = p.a.row_stride,
@@ -186,7 +186,6 @@ inline bool multiply_small(const Gemm& p, const MatmulBlocking& blocking) {
   constexpr int64_t stays_in_the_cache = 1 << 13;  // floats: the first level is large enough
   const bool b_stays = p.n * p.k <= stays_in_the_cache;
   if (p.k <= static_cast<int64_t>(most_walked_depth)) {
-    const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
     if (p.m * p.k <= 16 && p.m <= static_cast<int64_t>(most_walked_rows) && p.n >= 4 * lanes) {
       walk(static_cast<size_t>(p.m), work_on(p, {0, p.n, 1}), p.n);
       return true;

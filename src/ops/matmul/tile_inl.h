@@ -16,8 +16,7 @@
 #include <type_traits>
 #include <utility>
 
-#include <hwy/cache_control.h>
-#include <hwy/highway.h>
+#include "ops/simd/vectors_inl.h"
 
 // Each size of a tile is a function of its own: instruction sets of the past get by with few, and
 // so do sanitizers, unless EJK_OPS_ALL_TILES asks for those of a release.
@@ -31,10 +30,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::ops::HWY_NAMESPACE {
-
-namespace hn = hwy::HWY_NAMESPACE;
-using F = hn::ScalableTag<float>;
-using V = hn::Vec<F>;
 
 // What a tile works on. Where the columns do not fill its vectors, the last vector overlaps the one
 // before it: both have the same sums, and c is read before it is written.
@@ -64,28 +59,6 @@ enum class Columns {
   few,     // less than a vector: memory behind them is not touched
 };
 
-HWY_INLINE V load_floats(F d, const float* from) { return hn::LoadU(d, from); }
-HWY_INLINE V load_floats(F d, const hwy::bfloat16_t* from) {
-  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::bfloat16_t, F>(), from));
-}
-
-// The first lanes only, zeros in the others; memory behind them is not touched.
-template <class D>
-HWY_INLINE hn::Vec<D> load_some(D d, const float* from, int64_t count) {
-#if HWY_TARGET > HWY_AVX2  // there, masked loads read all lanes
-  HWY_ALIGN float buffer[hn::MaxLanes(d)] = {};
-  std::memcpy(buffer, from, static_cast<size_t>(count) * sizeof(*from));
-  return hn::Load(d, buffer);
-#else
-  return hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(count)), d, from);
-#endif
-}
-HWY_INLINE V load_some(F d, const hwy::bfloat16_t* from, int64_t count) {
-  HWY_ALIGN hwy::bfloat16_t buffer[hn::MaxLanes(d)] = {};
-  std::memcpy(buffer, from, static_cast<size_t>(count) * sizeof(*from));
-  return load_floats(d, buffer);
-}
-
 // The first lanes only. Masked stores are slow where not every instruction can be masked.
 template <class D>
 HWY_INLINE void store_some(hn::Vec<D> v, D d, float* to, int64_t count) {
@@ -109,7 +82,7 @@ HWY_INLINE void store_some(hn::Vec<D> v, D d, float* to, int64_t count) {
 
 // What is used several times is loaded once: compilers would rather load it for every use, which is
 // slow where vectors cross cache lines.
-HWY_INLINE V in_register(V v) {
+HWY_INLINE Vector in_register(Vector v) {
 #if HWY_ARCH_X86_64 && HWY_COMPILER_GCC_ACTUAL && HWY_TARGET <= HWY_SSSE3
 #if HWY_TARGET <= HWY_AVX3
   asm("" : "+v"(v.raw));
@@ -119,7 +92,7 @@ HWY_INLINE V in_register(V v) {
 #endif
   return v;
 }
-constexpr size_t vector_registers = HWY_TARGET <= HWY_AVX3 ? 32 : 16;
+constexpr size_t vector_registers = many_registers ? 32 : 16;
 
 // Steps of k between asking for elements and using them.
 constexpr int64_t prefetch_ahead = 8;
@@ -127,14 +100,14 @@ constexpr int64_t prefetch_ahead = 8;
 // Vectors that share a cache line ask for it once.
 template <size_t vector, class B>
 HWY_INLINE void prefetch_line(const B* at) {
-  constexpr size_t vectors_in_a_line = HWY_MAX(1, 64 / (sizeof(B) * hn::MaxLanes(F())));
+  constexpr size_t vectors_in_a_line = HWY_MAX(1, 64 / (sizeof(B) * size_t{lanes}));
   if constexpr (vector % vectors_in_a_line == 0) hwy::Prefetch(at);
 }
 
 // Into the second level: it is not used before a whole strip is done.
 template <size_t vector, class B>
 HWY_INLINE void prefetch_line_soon(const B* at) {
-  constexpr size_t vectors_in_a_line = HWY_MAX(1, 64 / (sizeof(B) * hn::MaxLanes(F())));
+  constexpr size_t vectors_in_a_line = HWY_MAX(1, 64 / (sizeof(B) * size_t{lanes}));
   if constexpr (vector % vectors_in_a_line == 0) __builtin_prefetch(at, 0, 2);
 }
 
@@ -144,17 +117,16 @@ template <size_t rows, size_t vectors, bool packed_a, Columns kind, class B, siz
           size_t... column>
 HWY_INLINE void multiply(const TileWork<B>& work, std::index_sequence<at...>,
                          std::index_sequence<column...>) {
-  const F d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const Floats d;
   constexpr bool few = kind == Columns::few;
-  const auto place = [lanes](size_t vector, int64_t last) HWY_ATTR {
+  const auto place = [](size_t vector, int64_t last) HWY_ATTR {
     return vector == 0 ? 0 : vector + 1 == vectors ? last : static_cast<int64_t>(vector) * lanes;
   };
-  const auto load = [&](const auto* from) HWY_ATTR {
+  const auto read = [&](const auto* from) HWY_ATTR {
     if constexpr (few) return load_some(d, from, work.columns);
-    else return load_floats(d, from);
+    else return load(from);
   };
-  V sum[rows * vectors] = {(static_cast<void>(at), hn::Zero(d))...};
+  Vector sum[rows * vectors] = {(static_cast<void>(at), hn::Zero(d))...};
   const float* HWY_RESTRICT a = work.a;
   const B* HWY_RESTRICT b = work.b;
   const int64_t a_row = packed_a ? 1 : work.a_row;
@@ -172,7 +144,7 @@ HWY_INLINE void multiply(const TileWork<B>& work, std::index_sequence<at...>,
     if (packed_a) hwy::Prefetch(a + prefetch_ahead * a_step);
     if constexpr (!few)
       (prefetch_line<column, B>(b + prefetch_ahead * b_step + int64_t{column} * lanes), ...);
-    V columns[vectors] = {load(b + place(column, b_last))...};
+    Vector columns[vectors] = {read(b + place(column, b_last))...};
     if constexpr (rows > 1 && (rows + 1) * vectors < vector_registers)
       ((columns[column] = in_register(columns[column])), ...);
     if constexpr (kind == Columns::copied || kind == Columns::first) {
@@ -193,9 +165,9 @@ HWY_INLINE void multiply(const TileWork<B>& work, std::index_sequence<at...>,
     const bool side_by_side = c_row == work.columns && !work.add;
     const auto put = [&]<size_t row>() HWY_ATTR {
       float* const to = c + int64_t{row} * c_row;
-      V out = sum[row];
-      if (work.add) out = hn::Add(load(to), out);
-      if (work.bias != nullptr) out = hn::Add(out, load(work.bias));
+      Vector out = sum[row];
+      if (work.add) out = hn::Add(read(to), out);
+      if (work.bias != nullptr) out = hn::Add(out, read(work.bias));
       if (side_by_side && int64_t{rows - row} * c_row >= lanes) hn::StoreU(out, d, to);
       else store_some(out, d, to, work.columns);
     };
@@ -291,7 +263,6 @@ struct Strip {
 // No strip has less than a vector of columns if there are as many: its neighbour on the left gives
 // it one.
 HWY_INLINE Strip strip_at(int64_t column, int64_t last_column, int64_t vectors) {
-  const auto lanes = static_cast<int64_t>(hn::Lanes(F()));
   const int64_t left = last_column - column, behind = left - vectors * lanes;
   if (behind >= lanes || behind == 0)
     return {column, vectors * lanes, static_cast<size_t>(vectors)};
@@ -300,7 +271,7 @@ HWY_INLINE Strip strip_at(int64_t column, int64_t last_column, int64_t vectors) 
   return {column, left, static_cast<size_t>((left + lanes - 1) / lanes)};
 }
 
-HWY_INLINE bool is_narrow(const Strip& s) { return s.width < static_cast<int64_t>(hn::Lanes(F())); }
+HWY_INLINE bool is_narrow(const Strip& s) { return s.width < lanes; }
 
 template <class B>
 const Tile<B>* tiles_for(const Strip& s) {
@@ -324,18 +295,17 @@ constexpr int64_t least_walked_columns = 256;
 // `few`: less than a vector of columns.
 template <size_t rows, size_t depth, size_t vectors, bool few, class B, size_t... row,
           size_t... column>
-HWY_INLINE void walk_step(const V* factors, const TileWork<B>& work, int64_t at, int64_t left,
+HWY_INLINE void walk_step(const Vector* factors, const TileWork<B>& work, int64_t at, int64_t left,
                           std::index_sequence<row...>, std::index_sequence<column...>) {
-  const F d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto load = [&](const auto* from) HWY_ATTR {
+  const Floats d;
+  const auto read = [&](const auto* from) HWY_ATTR {
     if constexpr (few) return load_some(d, from, left);
-    else return load_floats(d, from);
+    else return load(from);
   };
-  V sum[rows * vectors];
+  Vector sum[rows * vectors];
   const auto add_product = [&]<size_t k>() HWY_ATTR {
     const B* b = work.b + int64_t{k} * work.b_step + at;
-    const V columns[vectors] = {load(b + int64_t{column} * lanes)...};
+    const Vector columns[vectors] = {read(b + int64_t{column} * lanes)...};
     const auto one_row = [&]<size_t r>() HWY_ATTR {
       ((sum[r * vectors + column] = hn::MulAdd(factors[r * depth + k], columns[column],
                                                k == 0 ? hn::Zero(d) : sum[r * vectors + column])),
@@ -351,11 +321,11 @@ HWY_INLINE void walk_step(const V* factors, const TileWork<B>& work, int64_t at,
     float* const c = work.c + int64_t{r} * work.c_row + at;
     if (work.add)
       ((sum[r * vectors + column] =
-            hn::Add(load(c + int64_t{column} * lanes), sum[r * vectors + column])),
+            hn::Add(read(c + int64_t{column} * lanes), sum[r * vectors + column])),
        ...);
     if (work.bias != nullptr)
       ((sum[r * vectors + column] =
-            hn::Add(sum[r * vectors + column], load(work.bias + at + int64_t{column} * lanes))),
+            hn::Add(sum[r * vectors + column], read(work.bias + at + int64_t{column} * lanes))),
        ...);
     if constexpr (few) store_some(sum[r], d, c, left);
     else (hn::StoreU(sum[r * vectors + column], d, c + int64_t{column} * lanes), ...);
@@ -366,9 +336,8 @@ HWY_INLINE void walk_step(const V* factors, const TileWork<B>& work, int64_t at,
 // work.depth is `depth`.
 template <size_t rows, size_t depth, class B>
 HWY_NOINLINE void walk(const TileWork<B>& work, int64_t columns) {
-  const F d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  V factors[rows * depth];
+  const Floats d;
+  Vector factors[rows * depth];
   for (size_t r = 0; r < rows; ++r)
     for (size_t k = 0; k < depth; ++k)
       factors[r * depth + k] = hn::Set(

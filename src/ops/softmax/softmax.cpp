@@ -12,8 +12,8 @@
 #define HWY_TARGET_INCLUDE "ops/softmax/softmax.cpp"
 #include <hwy/foreach_target.h>
 // After it, as it is included again for each instruction set.
-#include "ops/common/exp_inl.h"
 #include "ops/common/row_vectors_inl.h"
+#include "ops/simd/exp_inl.h"
 
 #ifndef EJK_OPS_SOFTMAX_ONCE
 #define EJK_OPS_SOFTMAX_ONCE
