@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ejk.ops` under an installed ejkernel, in an environment of its own: the same results, the same errors."""
 
+import json
 import os
 import pathlib
 import pickle
@@ -146,3 +147,17 @@ def test_thirty_operations_and_a_mesh_are_compared(outcomes):
         assert len({name.partition(",")[0] for name in of if not name.startswith("mesh: ")}) >= least, way
         assert len({name for name in of if name.startswith("mesh: ")}) >= 6, way
     assert all(isinstance(outcome, str) for name, outcome in original.items() if name.startswith("fails: "))
+
+
+def test_recorded_calls_of_names_that_the_library_has_too_are_tuned(python):
+    record = """
+    import ejk.under_ejkernel, ejkernel.modules as modules, jax.numpy as jnp
+    x = jnp.ones((1, 8, 2, 16))
+    modules.flash_attention(x, x, x)
+    modules.grouped_matmul(jnp.ones((8, 16)), jnp.ones((2, 16, 8)), jnp.array([4, 4], jnp.int32))
+    """
+    program(python, record, EJKERNEL_OPS_RECORD="1", EJKERNEL_AUTOTUNE_POLICY="heuristics")
+    imports = ["--import", "ejk.under_ejkernel", "--import", "ejkernel.modules"]
+    tuned = json.loads(run([python, "-m", "ejk", "tune", *imports, "--budget-per-call", "1", "--json"]).stdout)
+    assert tuned["skipped"] == []
+    assert {entry["op"].partition("@")[0] for entry in tuned["tuned"]} == {"flash_attention", "grouped_matmul"}

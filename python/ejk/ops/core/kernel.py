@@ -327,19 +327,18 @@ def versioned_op(kernel) -> str:
 
 def goes_by_its_own_name(kernel) -> bool:
     """Whether name and version of a kernel are those of its class, or others that its `__init__` may have given and
-    no other known class goes by."""
+    no other known class goes by: stores tell kernels apart by both."""
     given = getattr(kernel, "__dict__", {})
     if type(given.get("op_id", "")) is not str or type(given.get("version", "")) not in (str, int, float):
         return False
     cls, op, version = type(kernel), op_of(kernel), str(getattr(kernel, "version", "0"))
     own_op, own_version = _names_of(cls)
-    others = [_names_of(other) for other in list(_classes.values()) if other is not cls]
+    if (op, version) == (own_op, own_version) or not {"op_id", "version"} & given.keys():
+        return True
     has_init = cls.__init__ not in (Kernel.__init__, object.__init__)
-    if "op_id" in given and op != own_op:
-        return (has_init or not getattr(cls, "op_id", "")) and all(op != other for other, _ in others)
-    if "version" in given and version != own_version:
-        return has_init and (op, version) not in others
-    return True
+    may_be_given = has_init or op != own_op and not getattr(cls, "op_id", "")
+    others = [_names_of(other) for other in list(_classes.values()) if other is not cls]
+    return may_be_given and (op, version) not in others
 
 
 def _names_of(cls) -> tuple[str, str]:
