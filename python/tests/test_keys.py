@@ -340,17 +340,18 @@ def test_methods_have_the_keys_of_ejkernel(method, key):
     assert Invocation(op_id="x", args=(np.ones(3, "float32"),), method=method).call_key == key
 
 
-def test_a_method_that_selects_no_hooks_is_a_plain_call():
+@pytest.mark.parametrize("method", ["batch", "pmap", "vmap"])
+def test_a_method_that_selects_no_hooks_is_a_plain_call(method):
     class Plain(Kernel):
         def run(self, x, *, cfg):
             return x * cfg
 
         def heuristic_cfg(self, inv):
-            return 2 if inv.method == "pmap" else 3
+            return 2 if inv.method == method else 3
 
     executor, x = Executor(), np.ones(2)
     with policy_override(allow_autotune=False):
-        assert executor(Plain(), x, method="pmap")[0] == 2 and executor(Plain(), x)[0] == 3
+        assert executor(Plain(), x, method=method)[0] == 2 and executor(Plain(), x)[0] == 3
 
 
 class AnswersAll:

@@ -209,8 +209,13 @@ def test_a_context_that_nobody_knows_is_an_error(untuned, method):
             call(Plain(), X, method=method)
 
 
-def test_contexts_that_are_known_run(untuned):
-    np.testing.assert_array_equal(untuned(Plain(), X, method="pmap"), X * 2)
+@pytest.mark.parametrize("method", ["batch", "pmap", "vmap"])
+def test_contexts_that_are_known_run(untuned, method):
+    np.testing.assert_array_equal(untuned(Plain(), X, method=method), X * 2)
+    np.testing.assert_array_equal(untuned.compile(Plain(), X, method=method)(X), X * 2)
+
+
+def test_contexts_that_a_kernel_has_methods_for_run(untuned):
     np.testing.assert_array_equal(untuned(InRing(), X, method="ring"), X * 3)
 
 

@@ -45,6 +45,7 @@ _NAMES, _NONE = frozenset((*Options._fields, "_cfg")), Options()
 
 
 _OF_MESH = ("mesh", "in_specs", "out_specs")
+_PLAIN = (None, "batch", "pmap", "vmap")  # calls that run as any other and count by that name
 
 
 def _own_of_run(kernel, named) -> set[str]:
@@ -74,10 +75,10 @@ def check_mesh(inv) -> None:
                 "out_specs; pass them, or leave out method"
             )
         return
-    if inv.method not in (None, "pmap") and not _has_hooks_for(inv.kernel, inv.method):
+    if inv.method not in _PLAIN and not _has_hooks_for(inv.kernel, inv.method):
         raise ValueError(
-            f"[{inv.op_id}] got method={inv.method!r}; expected 'shard_map', 'pmap' or a context that the kernel has "
-            f"methods for, as run_{inv.method}; pass one of them, or leave out method"
+            f"[{inv.op_id}] got method={inv.method!r}; expected 'shard_map', 'batch', 'pmap', 'vmap' or a context that "
+            f"the kernel has methods for, as run_{inv.method}; pass one of them, or leave out method"
         )
     if given:
         raise ValueError(
