@@ -249,28 +249,14 @@ class PythonTuner final : public Tuner {
 
 // ---- scopes ------------------------------------------------------------------------------------
 
-Fallback fallback_of(const std::string& name) {
-  if (name == "autotune") return Fallback::autotune;
-  if (name == "heuristics") return Fallback::heuristics;
-  throw Error(ErrorKind::invalid_argument, "cache_miss_fallback=\"" + name +
-                                               "\" was given: \"autotune\" or \"heuristics\" is "
-                                               "expected");
-}
+// A policy as a dict of its fields, all or some.
+PolicyUpdates updates_of(nb::handle given) { return from_value<PolicyUpdates>(value_of(given)); }
+nb::object dict_of(const AutotunePolicy& policy) { return object_of(to_value(policy)); }
 
-PolicyUpdates updates_of(nb::dict given) {
-  PolicyUpdates updates;
-  for (auto [key, value] : given) {
-    const auto name = nb::cast<std::string>(key);
-    if (name == "allow_autotune") updates.allow_autotune = nb::cast<bool>(value);
-    else if (name == "allow_heuristics") updates.allow_heuristics = nb::cast<bool>(value);
-    else if (name == "cache_miss_fallback")
-      updates.cache_miss_fallback = fallback_of(nb::cast<std::string>(value));
-    else if (name == "validate_backward") updates.validate_backward = nb::cast<bool>(value);
-    else if (name == "budget_seconds") updates.budget_seconds = nb::cast<double>(value);
-    else if (name == "budget_evaluations") updates.budget_evaluations = nb::cast<int>(value);
-    else throw Error(ErrorKind::invalid_argument, "a policy has no field \"" + name + "\"");
-  }
-  return updates;
+// A fork of a process in which JAX has threads does not run.
+AutotunePolicy unguarded(AutotunePolicy policy) {
+  policy.guard = false;
+  return policy;
 }
 
 // Scopes are made in Python, where they follow the context; here they are taken to the thread that
@@ -282,7 +268,7 @@ std::vector<ScopeSpec> scopes_of(nb::handle given) {
   for (nb::handle scope : given) {
     if (nb::isinstance<ConfigCache>(scope))
       specs.emplace_back(nb::cast<std::shared_ptr<ConfigCache>>(scope));
-    else if (PyDict_Check(scope.ptr())) specs.emplace_back(updates_of(nb::borrow<nb::dict>(scope)));
+    else if (PyDict_Check(scope.ptr())) specs.emplace_back(updates_of(scope));
     else if (nb::hasattr(scope, "get")) specs.emplace_back(own_overlay(scope));
     else specs.emplace_back(true);
   }
@@ -381,20 +367,13 @@ struct Selector {
   }
 };
 
-void make_selector(Selector* made, std::shared_ptr<ConfigCache> cache, nb::dict policy, int warmup,
-                   int iters, bool own_tuner, std::shared_ptr<PersistentCache> persistent,
-                   bool own_persistent, bool persist_autotune, bool forbid_reautotune,
-                   bool strict_environment) {
+void make_selector(Selector* made, std::shared_ptr<ConfigCache> cache, int warmup, int iters,
+                   bool own_tuner, std::shared_ptr<PersistentCache> persistent, bool own_persistent,
+                   bool persist_autotune, bool forbid_reautotune, bool strict_environment) {
   new (made) Selector;
   SelectorOptions options;
   options.cache = cache ? std::move(cache) : own_cache();
-  const PolicyUpdates updates = updates_of(policy);
-  options.policy = AutotunePolicy{};
-  options.policy->guard = false;  // a fork of a process in which JAX has threads does not run
-  options.policy->allow_autotune = updates.allow_autotune.value_or(true);
-  options.policy->allow_heuristics = updates.allow_heuristics.value_or(true);
-  options.policy->cache_miss_fallback = updates.cache_miss_fallback.value_or(Fallback::autotune);
-  options.policy->validate_backward = updates.validate_backward.value_or(false);
+  options.policy = AutotunePolicy{};  // Python's own comes with every question
   if (own_tuner) options.tuner = std::make_shared<PythonTuner>(warmup, iters);
   else options.tuner = std::make_shared<Race>(warmup, iters);
   options.persistent = own_persistent ? std::make_shared<PersistentCache>(std::vector{own_store()})
@@ -450,15 +429,7 @@ nb::object policy(Selector& s, nb::handle scopes) {
   AutotunePolicy now;
   without_gil(
       [&] { ScopeSnapshot().run([&] { inside(specs, 0, [&] { now = s.chain->policy(); }); }); });
-  nb::dict out;
-  out["allow_autotune"] = now.allow_autotune;
-  out["allow_heuristics"] = now.allow_heuristics;
-  out["cache_miss_fallback"] =
-      now.cache_miss_fallback == Fallback::autotune ? "autotune" : "heuristics";
-  out["validate_backward"] = now.validate_backward;
-  out["budget_seconds"] = now.budget_seconds;
-  out["budget_evaluations"] = now.budget_evaluations;
-  return out;
+  return dict_of(now);
 }
 
 // ---- races of plain functions ------------------------------------------------------------------
@@ -563,8 +534,8 @@ void bind_chain(nb::module_& m) {
       .def_prop_ro("device", [](const Call& c) { return c.device->fingerprint; });
 
   nb::class_<Selector>(m, "Selector", "The chain that finds configs.")
-      .def("__init__", &make_selector, nb::arg("cache").none(), nb::arg("policy"),
-           nb::arg("warmup") = 1, nb::arg("iters") = 3, nb::arg("own_tuner") = false,
+      .def("__init__", &make_selector, nb::arg("cache").none(), nb::arg("warmup") = 1,
+           nb::arg("iters") = 3, nb::arg("own_tuner") = false,
            nb::arg("persistent").none() = nb::none(), nb::arg("own_persistent") = false,
            nb::arg("persist_autotune") = true, nb::arg("forbid_reautotune") = true,
            nb::arg("strict_environment") = false, in_core())
@@ -592,11 +563,9 @@ void bind_chain(nb::module_& m) {
   m.def("recorded_calls", &recorded_calls, nb::arg("folder"), nb::arg("device"), in_core());
   m.def("race", &race, nb::arg("trial"), nb::arg("configs"), nb::arg("warmup"), nb::arg("iters"),
         nb::arg("budget"), in_core());
-  m.def("policy_from_environment", [] {
-    const AutotunePolicy policy = policy_from_environment();
-    return nb::make_tuple(policy.allow_autotune, policy.allow_heuristics,
-                          policy.cache_miss_fallback == Fallback::autotune);
-  });
+  m.def(
+      "default_policy", [] { return dict_of(unguarded({})); }, "Every field of a policy.");
+  m.def("policy_from_environment", [] { return dict_of(unguarded(policy_from_environment())); });
 }
 
 }  // namespace ejk::python

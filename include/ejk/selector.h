@@ -9,6 +9,7 @@
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -35,47 +36,44 @@ inline thread_local constinit ScopeNode* innermost_scope = nullptr;
 
 enum class Fallback : uint8_t { autotune, heuristics };
 
-struct AutotunePolicy {
-  bool allow_autotune = true;
-  bool allow_heuristics = true;
+// A field of type Each<T> is a T, or an optional T that is empty at first: the list of fields is
+// written once, here.
+template <template <class> class Each>
+struct PolicyFields {
+  template <class T>
+  static constexpr Each<T> at_first(T value) {
+    if constexpr (std::is_same_v<Each<T>, T>) return value;
+    else return {};
+  }
+
+  Each<bool> allow_autotune = at_first(true);
+  Each<bool> allow_heuristics = at_first(true);
   // What is asked first when nothing is stored. The other one is asked next, if allowed.
-  Fallback cache_miss_fallback = Fallback::autotune;
+  Each<Fallback> cache_miss_fallback = at_first(Fallback::autotune);
   // Measure forward plus backward. Such results are kept apart from forward-only ones.
-  bool validate_backward = false;
+  Each<bool> validate_backward = at_first(false);
   // Tuning one key inside a call takes at most about this long, tries at most so many
   // configurations (0: any number) and ends with the first that is this fast (0: none is).
-  double budget_seconds = 10;
-  int budget_evaluations = 0;
-  double target_seconds = 0;
+  Each<double> budget_seconds = at_first(10.0);
+  Each<int> budget_evaluations = at_first(0);
+  Each<double> target_seconds = at_first(0.0);
   // First runs of candidates happen in a child process, where that works.
-  bool guard = true;
+  Each<bool> guard = at_first(true);
   // A stored tuning that was cut short, or knows fewer candidates than there are now, goes on.
-  bool resume = true;
+  Each<bool> resume = at_first(true);
   // Calls spend at most this share of budget_seconds on that, all processes together: a tuning that
   // does not end must not stall program after program. What is left is for `ejk tune`, or for
   // ConfigSelectorChain::resume. A call whose single runs take too long for the share, or which has
   // used it up, takes what is stored.
-  double resume_share = 0.1;
+  Each<double> resume_share = at_first(0.1);
 };
+using AutotunePolicy = PolicyFields<std::type_identity_t>;
+using PolicyUpdates = PolicyFields<std::optional>;  // fields that are not set stay as they are
 
 // The policy that $EJKERNEL_AUTOTUNE_POLICY names: "autotune" (also if unset), "heuristics" (never
 // tune) or "frozen" (only what is given or stored; anything else is an error). Throws
 // Error(invalid_argument) for another word.
 AutotunePolicy policy_from_environment();
-
-// Fields that are not set stay as they are.
-struct PolicyUpdates {
-  std::optional<bool> allow_autotune = {};
-  std::optional<bool> allow_heuristics = {};
-  std::optional<Fallback> cache_miss_fallback = {};
-  std::optional<bool> validate_backward = {};
-  std::optional<double> budget_seconds = {};
-  std::optional<int> budget_evaluations = {};
-  std::optional<double> target_seconds = {};
-  std::optional<bool> guard = {};
-  std::optional<bool> resume = {};
-  std::optional<double> resume_share = {};
-};
 
 // ---- scopes -----------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ import asyncio
 import contextvars
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,8 @@ import time
 
 import numpy as np
 import pytest
+from conftest import run_program
+from ejk import _core
 from ejk.ops import (
     AutotunePolicy,
     ConfigCache,
@@ -279,13 +282,88 @@ def test_explain_says_what_every_tier_held():
     assert "would measure 2 candidates" in text and "memory" in text
 
 
-def test_bad_policies_are_refused():
-    with pytest.raises(ValueError, match="cache_miss_fallback"):
-        AutotunePolicy(cache_miss_fallback="never")
-    with pytest.raises(TypeError, match="allow_everything"):
-        policy_override(None, allow_everything=True)
-    with pytest.raises(TypeError, match="True or False"):
-        policy_override(allow_autotune="no")
+def test_a_policy_has_every_field_of_the_core_with_its_default():
+    assert dataclasses.asdict(AutotunePolicy()) == _core.default_policy()
+    assert list(_core.default_policy()) == [field.name for field in dataclasses.fields(AutotunePolicy)]
+
+
+CHANGED = {
+    "allow_autotune": False,
+    "allow_heuristics": False,
+    "cache_miss_fallback": "heuristics",
+    "validate_backward": True,
+    "budget_seconds": 2.5,
+    "budget_evaluations": 3,
+    "target_seconds": 0.25,
+    "guard": True,
+    "resume": False,
+    "resume_share": 0.5,
+}
+
+
+@pytest.mark.parametrize("name", _core.default_policy())
+def test_every_field_of_a_policy_may_be_given_and_overridden(name):
+    changed = AutotunePolicy(**{name: CHANGED[name]})
+    assert getattr(changed, name) == CHANGED[name] != getattr(AutotunePolicy(), name)
+    selector = ConfigSelectorChain(policy=AutotunePolicy())
+    with policy_override(selector, **{name: CHANGED[name]}):
+        assert selector.policy == changed
+    assert selector.policy == AutotunePolicy()
+
+
+def test_a_tuning_tries_no_more_configs_than_the_policy_says():
+    def tried(**policy):
+        kernel = Sleeper()
+        kernel.candidates = tuple(Config(0.0, f"candidate {i}") for i in range(5))
+        ConfigSelectorChain(policy=AutotunePolicy(**policy)).tune(Invocation(kernel=kernel, args=(X,)), kernel)
+        return len(set(kernel.log))
+
+    assert (tried(), tried(budget_evaluations=2)) == (6, 2)  # the heuristic is one
+
+
+def test_with_a_guard_a_candidate_that_crashes_is_left_out():
+    run_program(
+        """
+        import os
+        import numpy as np
+        from ejk.ops import AutotunePolicy, ConfigSelectorChain, Invocation, Kernel
+
+        class Crashes(Kernel):
+            def run(self, x, *, cfg):
+                return x + 1 if cfg == "good" else os.abort()
+            def heuristic_cfg(self, inv):
+                return "good"
+            def candidate_cfgs(self, inv):
+                return ["good", "bad"]
+
+        selector = ConfigSelectorChain(policy=AutotunePolicy(guard=True))
+        config, entry = selector.tune(Invocation(kernel=Crashes(), args=(np.zeros(3),)), Crashes())
+        assert config == "good" and [c["status"] for c in entry["candidates"]] == ["ok", "rejected"], entry
+        """
+    )
+
+
+@pytest.mark.parametrize(
+    "error, given",
+    [
+        (ValueError, {"cache_miss_fallback": "never"}),
+        (TypeError, {"allow_everything": True}),
+        (TypeError, {"allow_autotune": "no"}),
+        (TypeError, {"guard": 2}),
+        (TypeError, {"budget_seconds": "1"}),
+        (ValueError, {"budget_seconds": -1}),
+        (ValueError, {"resume_share": float("nan")}),
+        (TypeError, {"budget_evaluations": 1.5}),
+    ],
+    ids=str,
+)
+def test_bad_policies_are_refused(error, given):
+    (name, value) = next(iter(given.items()))
+    with pytest.raises(error, match=re.escape(f"[AutotunePolicy] got {name}={value!r}; expected ")):
+        policy_override(None, **given)
+
+
+def test_bad_tuners_are_refused():
     with pytest.raises(ValueError, match="warmup"):
         Tuner(warmup=-1)
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The policy in force: the selector's own, changed by the scopes of the thread.
+#include <ejk/detail/reflect.h>
 #include <ejk/error.h>
 #include <ejk/selector.h>
 
@@ -24,16 +25,15 @@ AutotunePolicy policy_from_environment() {
 namespace {
 
 void apply(const PolicyUpdates& updates, AutotunePolicy& policy) {
-  if (updates.allow_autotune) policy.allow_autotune = *updates.allow_autotune;
-  if (updates.allow_heuristics) policy.allow_heuristics = *updates.allow_heuristics;
-  if (updates.cache_miss_fallback) policy.cache_miss_fallback = *updates.cache_miss_fallback;
-  if (updates.validate_backward) policy.validate_backward = *updates.validate_backward;
-  if (updates.budget_seconds) policy.budget_seconds = *updates.budget_seconds;
-  if (updates.budget_evaluations) policy.budget_evaluations = *updates.budget_evaluations;
-  if (updates.target_seconds) policy.target_seconds = *updates.target_seconds;
-  if (updates.guard) policy.guard = *updates.guard;
-  if (updates.resume) policy.resume = *updates.resume;
-  if (updates.resume_share) policy.resume_share = *updates.resume_share;
+  const auto given = detail::fields_of(updates);
+  const auto fields = detail::fields_of(policy);
+  const auto take = [](const auto& update, auto& field) {
+    if (update) field = *update;
+  };
+  [&]<size_t... I>(std::index_sequence<I...>) {
+    (take(std::get<I>(given), std::get<I>(fields)), ...);
+  }
+  (std::make_index_sequence<detail::field_count<AutotunePolicy>>{});
 }
 
 void apply_from_outermost(const detail::ScopeNode* scope, const ConfigSelectorChain* chain,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal
@@ -33,7 +34,17 @@ class AutotunePolicy:
     validate_backward: bool = False
     """Forward plus backward is measured. Such results are kept apart from forward-only ones."""
     budget_seconds: float = 10.0
-    """Tuning one call takes at most about this long."""
+    """Tuning one call takes at most about this long,"""
+    budget_evaluations: int = 0
+    """tries at most so many configs (0: any number)"""
+    target_seconds: float = 0.0
+    """and ends with the first that is this fast (0: none is)."""
+    guard: bool = False
+    """Candidates run in a child process first, where that works: not if they wait for threads, as those of JAX do."""
+    resume: bool = True
+    """A stored tuning that was cut short, or knows fewer candidates than there are now, goes on."""
+    resume_share: float = 0.1
+    """Calls spend at most this share of budget_seconds on that, all processes together."""
 
     def __setattr__(self, name, value):
         object.__setattr__(self, name, _check({name: value})[name])
@@ -42,30 +53,37 @@ class AutotunePolicy:
     @classmethod
     def from_environment(cls) -> AutotunePolicy:
         """What $EJKERNEL_AUTOTUNE_POLICY names: autotune, heuristics or frozen."""
-        autotune, heuristics, first = _core.policy_from_environment()
-        return cls(autotune, heuristics, "autotune" if first else "heuristics")
+        return cls(**_core.policy_from_environment())
 
 
-_BOOLS = ("allow_autotune", "allow_heuristics", "validate_backward")
-_FIELDS = (*_BOOLS, "cache_miss_fallback", "budget_seconds")
+_DEFAULTS = _core.default_policy()
 _ALIASES = {"autotune": "allow_autotune", "heuristics": "allow_heuristics"}
 
 
 def _check(updates: dict) -> dict:
     """The updates under the fields' own names; raises for what is no field or does not fit it."""
-    found = {}
-    for name, value in updates.items():
-        name = _ALIASES.get(name, name)
-        if name not in _FIELDS:
-            raise TypeError(f"[AutotunePolicy] {name!r} was given: {', '.join(_FIELDS)} are expected")
-        if name in _BOOLS and type(value).__name__ not in ("bool", "bool_") and value not in (0, 1):
-            raise TypeError(f"[AutotunePolicy] {name}={value!r} was given: True or False is expected")
-        if name == "cache_miss_fallback" and value not in ("autotune", "heuristics"):
-            raise ValueError(f"[AutotunePolicy] {name}={value!r} was given: 'autotune' or 'heuristics' is expected")
-        if name == "budget_seconds" and not isinstance(value, (int, float)):
-            raise TypeError(f"[AutotunePolicy] {name}={value!r} was given: a number of seconds is expected")
-        found[name] = bool(value) if name in _BOOLS else value
-    return found
+    named = {_ALIASES.get(name, name): value for name, value in updates.items()}
+    return {name: _checked(name, value) for name, value in named.items()}
+
+
+def _checked(name: str, value):
+    if name not in _DEFAULTS:
+        raise TypeError(f"[AutotunePolicy] got {name}={value!r}; expected {', '.join(_DEFAULTS)}; pass one of these")
+    kind, given = type(_DEFAULTS[name]), f"[AutotunePolicy] got {name}={value!r}"
+    if kind is str:
+        if value not in ("autotune", "heuristics"):
+            raise ValueError(f"{given}; expected 'autotune' or 'heuristics'; pass one of them")
+        return value
+    if kind is bool:
+        if type(value).__name__ not in ("bool", "bool_") and value not in (0, 1):
+            raise TypeError(f"{given}; expected True or False; pass one of them")
+        return bool(value)
+    if not isinstance(value, numbers.Integral if kind is int else numbers.Real):
+        raise TypeError(f"{given}; expected {'a whole number' if kind is int else 'a number'}; pass one")
+    number = kind(value)
+    if not number >= 0:
+        raise ValueError(f"{given}; expected 0 or more; pass such a number")
+    return number
 
 
 class policy_override:
@@ -216,7 +234,6 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         own_cache, own_store, own_tuner = self._own = self._own_parts()
         self._core = _core.Selector(
             cache=None if own_cache else self.cache,
-            policy=dataclasses.asdict(self._policy),
             warmup=int(getattr(self.tuner, "warmup", 1)),
             iters=int(getattr(self.tuner, "iters", 3)),
             own_tuner=own_tuner,
@@ -237,8 +254,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         scopes = _scopes.in_force(self)
         if not any(isinstance(scope, (dict, str)) for scope in scopes):
             return self._policy
-        found = self._core.policy(self._with_own_policy(scopes))
-        return AutotunePolicy(**{f.name: found[f.name] for f in dataclasses.fields(AutotunePolicy)})
+        return AutotunePolicy(**self._core.policy(self._with_own_policy(scopes)))
 
     @policy.setter
     def policy(self, policy: AutotunePolicy):
