@@ -104,11 +104,6 @@ void ask_for_gil(F&& take) {
   --asking;
 }
 
-bool others_are_alive() {
-  PyThreadState* const first = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
-  return first != nullptr && PyThreadState_Next(first) != nullptr;
-}
-
 // Whether one of these threads is in JAX, whose frames do not survive either.
 bool any_is_in_jax(const std::vector<unsigned long>& threads) {
   try {
@@ -125,7 +120,6 @@ void close() {
   constexpr auto patience = std::chrono::seconds(10);
   constexpr int looks = 20;  // compiled functions of JAX are not seen, but end soon
   const auto deadline = std::chrono::steady_clock::now() + patience;
-  if (others_are_alive()) nb::set_leak_warnings(false);  // what their frames hold is never let go
   closer.store(std::this_thread::get_id());
   is_closing.store(true);
   for (int free = 0; free < looks && std::chrono::steady_clock::now() < deadline; ++free) {
@@ -142,9 +136,8 @@ void close() {
   PyEval_RestoreThread(thread);
 }
 
-// The other threads are not there in a child of fork; what their frames hold is.
+// The other threads are not there in a child of fork.
 void after_fork() {
-  nb::set_leak_warnings(false);
   asking.store(0);
   visitors = new Visitors;  // the old one may be locked
   if (this_visitor != nullptr) visitors->add(this_visitor);
@@ -201,6 +194,10 @@ WithoutGil::~WithoutGil() {
 NB_MODULE(_core, m) {
   m.doc() = "What ejk.ops is made of: keys, caches, stores, the selection chain, warm calls.";
   nb::register_exception_translator(ejk::python::translate_errors);
+  // What JAX keeps for good, as a class that is registered as a pytree, keeps the module of the
+  // program that made it, and what that has imported: no fault that a user could mend.
+  nb::set_leak_warnings(false);
+  m.def("set_leak_warnings", &nb::set_leak_warnings, "Whether what is left at exit is told.");
   ejk::python::bind_values(m);
   ejk::python::bind_stores(m);
   ejk::python::bind_chain(m);

@@ -66,6 +66,9 @@ def test_nothing_is_leaked_at_exit():
         import jax, jax.numpy as jnp, numpy as np
         import ejk.modules as modules
         import ejk.ops as ops
+        from ejk import _core
+
+        _core.set_leak_warnings(True)
 
         @dataclasses.dataclass(frozen=True)
         class Config:
@@ -125,6 +128,34 @@ def test_nothing_is_leaked_at_exit():
         """
     )
     assert "leak" not in done.stderr, done.stderr
+
+
+def test_a_program_whose_classes_jax_keeps_ends_without_a_word():
+    done = run_program(
+        """
+        import jax
+        from ejk.ops import Executor, Kernel
+
+        @jax.tree_util.register_pytree_node_class
+        class Pair:
+            def tree_flatten(self):
+                return (self.x,), None
+            @classmethod
+            def tree_unflatten(cls, _, children):
+                return cls()
+
+        class Twice(Kernel):
+            def run(self, x, *, cfg):
+                return 2 * x
+            def heuristic_cfg(self, inv):
+                return 1
+
+        executor = Executor()
+        for size in range(20):
+            executor(Twice(), jax.numpy.ones(size))
+        """
+    )
+    assert done.stderr == ""
 
 
 # A daemon thread calls kernels while the interpreter ends.
