@@ -106,13 +106,9 @@ class WholeArray {
     if constexpr (DynamicTensor<U>) ref_ = ArrayRef(any_view_of(arg));
     else if constexpr (requires { ArgTraits<U>::array(arg); }) ref_ = ArgTraits<U>::array(arg);
     else {
-      using T = typename U::value_type;
-      ref_ = {const_cast<T*>(arg.data()),
-              dtype_of<T>,
-              Platform::cpu,
-              {static_cast<int64_t>(arg.size())},
-              {},
-              !std::is_const_v<std::remove_reference_t<A>>};
+      std::array<int64_t, 1> size;
+      ref_ = ArrayRef(view_vector(arg, size));
+      ref_.writable = !std::is_const_v<std::remove_reference_t<A>>;
     }
   }
   AnyView any() const { return ref_.any(); }
