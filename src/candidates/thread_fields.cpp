@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include <ejk/device.h>
+#include <ejk/names.h>
 
 namespace ejk::detail {
 namespace {
@@ -22,6 +23,17 @@ bool any_threads(const Value& config, const Test& test) {
          });
 }
 
+// Asks for as many threads as run here at most. Returns how many of its members asked for more.
+int lower_threads(Value& config) {
+  if (!config.is_object()) return 0;
+  int lowered = 0;
+  for (auto& [name, value] : config.as_object().members) {
+    if (!is_threads(name, value)) lowered += lower_threads(value);
+    else if (value.as_double() > visible_cores()) ++lowered, value = visible_cores();
+  }
+  return lowered;
+}
+
 }  // namespace
 
 bool speaks_of_threads(const Value& config) {
@@ -32,14 +44,27 @@ bool asks_for_several_threads(const Value& config) {
   return any_threads(config, [](const Value& threads) { return threads.as_double() != 1; });
 }
 
-int lower_threads(Value& config) {
-  if (!config.is_object()) return 0;
-  int lowered = 0;
-  for (auto& [name, value] : config.as_object().members) {
-    if (!is_threads(name, value)) lowered += lower_threads(value);
-    else if (value.as_double() > visible_cores()) ++lowered, value = visible_cores();
+bool tuned_with_fewer_cores(const Entry& entry) {
+  const Value* cores = entry.environment.find("cores");
+  return cores != nullptr && cores->is_int() && cores->as_double() < visible_cores() &&
+         speaks_of_threads(entry.config);
+}
+
+std::optional<Value> config_for_these_cores(const Entry& entry) {
+  Value best = entry.config;
+  int least = lower_threads(best);
+  if (least == 0) return best;
+  double ratio = 0;
+  for (const Measurement& m : entry.candidates) {
+    Value config = m.config;
+    const int lowered = lower_threads(config);
+    const bool measured = m.ratio > 0 && (is(m.status, CandidateStatus::tied) ||
+                                          is(m.status, CandidateStatus::slower));
+    if (!measured || lowered > least || (lowered == least && (ratio == 0 || m.ratio >= ratio)))
+      continue;
+    best = std::move(config), least = lowered, ratio = m.ratio;
   }
-  return lowered;
+  return ratio > 0 ? std::optional(best) : std::nullopt;
 }
 
 }  // namespace ejk::detail

@@ -2,7 +2,9 @@
 // Members of a config that say how many threads to use: integers called threads or num_threads.
 #pragma once
 
-#include <ejk/value.h>
+#include <optional>
+
+#include <ejk/store.h>
 
 namespace ejk::detail {
 
@@ -10,7 +12,11 @@ namespace ejk::detail {
 bool speaks_of_threads(const Value& config);
 // Whether one of these is not 1: kernels may take 0 or -1 for as many as there are cores.
 bool asks_for_several_threads(const Value& config);
-// Asks for as many threads as run here at most. Returns how many of its members asked for more.
-int lower_threads(Value& config);
+// Where it was tuned fewer threads could run than here, and threads are what it is about.
+bool tuned_with_fewer_cores(const Entry& entry);
+// The entry's config if no more threads are asked for than run here. Else what a tuning with more
+// cores knows of this many: of the candidates that took part with fewer threads than the winner,
+// the fastest. Parts of it that were not measured (of a gradient) may still have asked for more.
+std::optional<Value> config_for_these_cores(const Entry& entry);
 
 }  // namespace ejk::detail

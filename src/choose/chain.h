@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>

@@ -14,25 +14,6 @@
 namespace ejk::detail {
 namespace {
 
-// What a tuning with more cores knows of this many: of the candidates that took part with fewer
-// threads than the winner, the fastest. Parts of it that were not measured (of a gradient) may
-// still have asked for more. Null if there is none.
-Value best_with_fewer_threads(const Entry& entry) {
-  Value best = entry.config;
-  int least = lower_threads(best);
-  double ratio = 0;
-  for (const Measurement& m : entry.candidates) {
-    Value config = m.config;
-    const int lowered = lower_threads(config);
-    const bool measured = m.ratio > 0 && (is(m.status, CandidateStatus::tied) ||
-                                          is(m.status, CandidateStatus::slower));
-    if (!measured || lowered > least || (lowered == least && (ratio == 0 || m.ratio >= ratio)))
-      continue;
-    best = std::move(config), least = lowered, ratio = m.ratio;
-  }
-  return ratio > 0 ? best : Value();
-}
-
 // By what a store says of an entry. Where the guard is off nothing can be tried, and what this user
 // measured or put there is believed.
 bool entry_vouches(const Entry& entry, const AnyKernel& kernel, const AutotunePolicy& policy) {
@@ -96,12 +77,12 @@ std::optional<std::string> failure_in_child(const AnyKernel& kernel, const Invoc
 
 auto Chain::check_stored(const Call& call, const Entry& entry, std::string& remark)
     -> std::optional<Checked> {
-  Value stored = entry.config;
-  if (lower_threads(stored) > 0 && (stored = best_with_fewer_threads(entry)).is_null()) {
+  const auto stored = config_for_these_cores(entry);
+  if (!stored) {
     remark = "asks for more threads than run here";
     return std::nullopt;
   }
-  const auto config = call.check(stored, remark);
+  const auto config = call.check(*stored, remark);
   if (!config || entry_vouches(entry, call.kernel, call.policy) ||
       kernel_vouches(call.kernel, call.inv, config->config()))
     return config;

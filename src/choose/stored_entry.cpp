@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// The persistent tier: whether a stored entry answers a call, stands for a failure or must go on.
+#include <set>
+
+#include "candidates/thread_fields.h"
+#include "choose/chain.h"
+#include "choose/long_wait.h"
+#include "store/strategy.h"
+#include "tune/limits.h"
+
+namespace ejk::detail {
+namespace {
+
+// Whether a candidate can run this call that the entry knows nothing of. Of large sets only the
+// first are looked at, if at all: an entry of a search lists all candidates of small sets only.
+bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
+  constexpr uint64_t most = 1000;
+  const bool searched = strategy_of(entry.evidence).may_have_searched();
+  std::set<std::string> known;
+  for (const Measurement& m : entry.candidates) known.insert(stable_json(m.config));
+  try {
+    const auto offered = kernel.candidate_cfgs(inv);
+    if (!offered || (searched && too_large_to_list(*offered))) return false;
+    const uint64_t count = std::min(offered->size(), most);
+    for (uint64_t i = 0; i < count; ++i) {
+      const AnyConfig c = offered->config(i);
+      if (!known.contains(stable_json(c.to_value())) && kernel.is_valid(c, inv)) return true;
+    }
+  } catch (...) {
+    return true;  // the tuning will say what was thrown
+  }
+  return false;
+}
+
+// Whether a tuning in which every candidate was rejected would end so again: it was done here, and
+// no candidate has come since.
+bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel& kernel) {
+  if (!is_measured(failed)) return false;  // nobody here saw it fail
+  const Strategy strategy = strategy_of(failed.evidence);
+  if (strategy.given_list) return false;  // not the kernel's own
+  if (failed.environment != inv.device->environment || !failed.evidence.complete) return false;
+  const bool here_and_now = std::ranges::any_of(failed.candidates, [](const Measurement& m) {
+    const auto kind = named<Rejection>(m.kind);
+    if (kind == Rejection::invalid) return false;  // it is asked again for what is new
+    return is(m.status, CandidateStatus::untried) || (kind && !is_permanent(*kind));
+  });
+  if (here_and_now) return false;
+  return strategy.may_have_searched() || !has_new_candidates(failed, inv, kernel);
+}
+
+}  // namespace
+
+std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
+  if (!is_measured(entry)) return {};
+  if (strategy_of(entry.evidence).given_list) return {};  // the kernel's own list is another
+  if (tuned_with_fewer_cores(entry)) return "it was done with fewer cores than there are here";
+  if (entry.environment != inv.device->environment) return {};
+  if (!entry.evidence.complete) return "it was cut short";
+  if (entry.candidates.empty() || !has_new_candidates(entry, inv, kernel)) return {};
+  return "there are new candidates";
+}
+
+// ---- the tier -----------------------------------------------------------------------------------
+
+auto Chain::from_persistent(Call& call) -> std::optional<Found> {
+  call.stored_is_unusable = false, call.resume_seconds = 0;
+  call.stored.reset(), call.unfinished.reset(), call.unfinished_config.reset();
+  if (!options_.persistent) return call.pass(Origin::persistent, "no persistent cache is set");
+  const auto found = options_.persistent->get(call.id);
+  if (!found) return call.pass(Origin::persistent, "nothing for this key");
+  const Entry& entry = found->entry;
+  auto unusable = [&](const std::string& why) {
+    call.stored_is_unusable = true, call.stored = entry;
+    if (!call.dry)
+      warn_once("persistent" + text_of(call.id),
+                "[" + call.id.op + "] the entry for key " + call.id.key + " in " + found->where +
+                    " is not used: " + why + "; it will be replaced when this call is tuned again");
+    return call.pass(Origin::persistent, found->where + ": " + why, entry.config);
+  };
+  if (entry.outcome == Outcome::failed) {
+    if (!still_hopeless(entry, call.inv, call.kernel))
+      return call.pass(Origin::persistent,
+                       found->where +
+                           ": an earlier tuning rejected every candidate, but there are new "
+                           "ones, or it was in another environment");
+    if (!call.dry) {
+      std::lock_guard lock(state_->mutex);
+      if (const std::string text = text_of(call.id); !state_->tried_in_vain.contains(text))
+        state_->tried_in_vain.insert_or_assign(
+            text, "an earlier tuning, kept in " + found->where + ", rejected every candidate");
+    }
+    return call.pass(Origin::persistent,
+                     found->where + ": an earlier tuning rejected every candidate");
+  }
+  if (options_.strict_environment && entry.environment != call.inv.device->environment)
+    return unusable("it was measured in another environment and the selector is strict");
+  // One that was stored without its outputs serves calls with others.
+  const bool of_any_outputs = entry.id.key != call.id.key;
+  std::string remark;
+  const auto config = check_stored(call, entry, remark);
+  if (!config)
+    return of_any_outputs ? call.pass(Origin::persistent, found->where + ": its config " + remark,
+                                      entry.config)
+                          : unusable("its config " + remark);
+  if (may_resume(call)) {
+    const bool here = entry.environment == call.inv.device->environment && !of_any_outputs;
+    const double seconds = here ? seconds_to_resume(call.policy, entry.evidence) : 0;
+    const std::string why_more = left_to_do(entry, call.inv, call.kernel);
+    // What another thread goes on with now is waited for, though its seconds are counted already.
+    if (!why_more.empty() && (!here || seconds > 0 || is_in_flight(call.id))) {
+      call.stored = call.unfinished = entry, call.unfinished_config = config;
+      call.resume_seconds = seconds;
+      // Timings with another number of cores, or for other outputs, do not apply to this call.
+      if (!here) {
+        call.unfinished->candidates.clear();
+        call.unfinished->evidence = {};
+        call.unfinished->evidence.complete = false;
+      }
+      return call.pass(Origin::persistent, found->where + ": the tuning goes on, " + why_more,
+                       entry.config);
+    }
+  }
+  if (!call.dry) keep(call, *config, Origin::persistent);
+  Found answer{*config, Origin::persistent, EventKind::cache_hit, Origin::persistent};
+  if (!remark.empty()) answer.detail = remark;
+  return answer;
+}
+
+bool Chain::may_resume(const Call& call) const {
+  if (!call.policy.resume || !options_.persist_autotune) return false;
+  if (!may_still_tune(call.policy, call.id)) return false;
+  if (options_.persistent->writable_layer() == nullptr) return false;  // it would never get ahead
+  std::lock_guard lock(state_->mutex);
+  return !state_->tuned.contains(text_of(call.id));
+}
+
+bool Chain::is_in_flight(const EntryId& id) const {
+  std::lock_guard lock(state_->mutex);
+  return state_->flights.is_on_elsewhere(text_of(id));
+}
+
+// What is stored is not lost if the tuning cannot go on, unless it was rejected on the way.
+auto Chain::from_unfinished(Call& call) -> std::optional<Found> {
+  if (!call.unfinished) return std::nullopt;
+  if (auto found = from_autotune(call)) return found;
+  if (!call.unfinished || (call.dry && call.would_tune)) return std::nullopt;
+  if (!call.dry) keep(call, *call.unfinished_config, Origin::persistent);
+  return Found{*call.unfinished_config, Origin::persistent, EventKind::cache_hit,
+               Origin::persistent};
+}
+
+}  // namespace ejk::detail
