@@ -10,7 +10,9 @@
 #include <string_view>
 
 #include <ejk/cache.h>
+#include <ejk/device.h>
 #include <ejk/error.h>
+#include <ejk/invocation.h>
 #include <ejk/stopwatch.h>
 #include <ejk/store.h>
 
@@ -74,6 +76,8 @@ constexpr auto names_of(Origin) {
 }
 constexpr auto names_of(Outcome) { return words("tuned", "unresolved", "failed"); }
 constexpr auto names_of(Clock) { return words("thread_cpu", "wall"); }
+constexpr auto names_of(Platform) { return words("cpu", "opencl", "cuda"); }
+constexpr auto names_of(Context) { return words("", "shard_map", "batch"); }
 constexpr auto names_of(ErrorKind) {
   return words("invalid_argument", "no_configuration", "parse", "io");
 }

@@ -3,6 +3,7 @@
 #include <ejk/value.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <string>
 
@@ -69,27 +70,10 @@ Value Value::object() { return Value(Object{}); }
 Value Value::object(std::vector<Member> members) { return Value(Object{std::move(members)}); }
 
 std::string_view kind_name(Value::Kind kind) {
-  switch (kind) {
-    case Value::Kind::null:
-      return "null";
-    case Value::Kind::boolean:
-      return "bool";
-    case Value::Kind::integer:
-      return "integer";
-    case Value::Kind::unsigned_integer:
-      return "unsigned integer";
-    case Value::Kind::big_integer:
-      return "big integer";
-    case Value::Kind::floating:
-      return "float";
-    case Value::Kind::string:
-      return "string";
-    case Value::Kind::array:
-      return "array";
-    case Value::Kind::object:
-      return "object";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, 9> names = {
+      "null",   "bool",  "integer", "unsigned integer", "big integer", "float",
+      "string", "array", "object"};
+  return names[static_cast<size_t>(kind)];
 }
 
 bool Value::as_bool() const {

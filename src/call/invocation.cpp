@@ -5,20 +5,11 @@
 #include <algorithm>
 
 #include <ejk/error.h>
+#include <ejk/names.h>
 
 namespace ejk {
 
-std::string_view context_name(Context context) {
-  switch (context) {
-    case Context::plain:
-      return "";
-    case Context::shard_map:
-      return "shard_map";
-    case Context::batch:
-      return "batch";
-  }
-  return "";
-}
+std::string_view context_name(Context context) { return name_of(context); }
 
 int64_t Arg::size() const {
   int64_t n = 1;

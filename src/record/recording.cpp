@@ -17,6 +17,7 @@
 #include <ejk/detail/call_counts.h>
 #include <ejk/detail/hash.h>
 #include <ejk/error.h>
+#include <ejk/names.h>
 
 #include "base/directory.h"
 #include "base/env.h"
@@ -100,16 +101,11 @@ bool is_own_key(const EntryId& id) {
   return id.spec == stable_json(Value::object({{"key", id.key}}));
 }
 
-Platform platform_from(std::string_view name) {
-  for (const Platform p : {Platform::cpu, Platform::opencl, Platform::cuda})
-    if (platform_name(p) == name) return p;
-  throw Error(ErrorKind::parse, "unknown platform \"" + std::string(name) + "\"");
-}
-
-Context context_from(std::string_view name) {
-  for (const Context c : {Context::plain, Context::shard_map, Context::batch})
-    if (context_name(c) == name) return c;
-  throw Error(ErrorKind::parse, "unknown context \"" + std::string(name) + "\"");
+template <class E>
+E named_in(const Value& document, std::string_view what) {
+  const std::string& name = member(document, what).as_string();
+  if (const auto found = named<E>(name)) return *found;
+  throw Error(ErrorKind::parse, "unknown " + std::string(what) + " \"" + name + "\"");
 }
 
 }  // namespace
@@ -146,8 +142,8 @@ RecordedCall record_from_document(const Value& document) {
   RecordedCall call;
   call.id = {member(document, "device").as_string(), member(document, "op").as_string(),
              member(document, "key").as_string(), member(document, "spec").as_string()};
-  call.platform = platform_from(member(document, "platform").as_string());
-  call.context = context_from(member(document, "context").as_string());
+  call.platform = named_in<Platform>(document, "platform");
+  call.context = named_in<Context>(document, "context");
   call.members = member(document, "members");
   call.batch_axes = member(document, "batch_axes");
   call.arguments = member(document, "arguments");

@@ -27,15 +27,9 @@ using labels::Collector;
 using labels::Escapes;
 
 std::string format_of(Escapes escapes) {
-  switch (escapes) {
-    case Escapes::mlir:
-      return "StableHLO text";
-    case Escapes::hlo:
-      return "HLO text";
-    case Escapes::none:
-      return "bytes";
-  }
-  return {};
+  return escapes == Escapes::mlir  ? "StableHLO text"
+         : escapes == Escapes::hlo ? "HLO text"
+                                   : "bytes";
 }
 
 // Texts have no other control characters than these; serialized messages have some at their start.

@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 
 #include <ejk/device.h>
+#include <ejk/names.h>
 
 namespace ejk {
 namespace {
@@ -301,16 +302,7 @@ std::string fingerprint_of(const Value& identity) {
 
 }  // namespace
 
-std::string_view platform_name(Platform platform) {
-  switch (platform) {
-    case Platform::opencl:
-      return "opencl";
-    case Platform::cuda:
-      return "cuda";
-    default:
-      return "cpu";
-  }
-}
+std::string_view platform_name(Platform platform) { return name_of(platform); }
 
 Device probe_cpu(const std::string& root) {
   const std::string base = root == "/" ? "" : root;
