@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <complex>
 #include <limits>
 #include <random>
 #include <vector>
@@ -99,48 +99,39 @@ Value sketch_integers(const T* data, int64_t size) {
   return out;
 }
 
+// f(first element) if the elements are of one of these types.
+template <class... T>
+bool as_one_of(const AnyView& array, auto f) {
+  return ((array.dtype == dtype_of<T> && (f(static_cast<T*>(array.data)), true)) || ...);
+}
+
+// integers(first, count) or numbers(first, count), where a complex number is two; false if the
+// elements are neither.
+bool as_elements(const AnyView& array, auto integers, auto numbers) {
+  const int64_t size = array.size();
+  return as_one_of<int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>(
+             array, [&](auto* first) { integers(first, size); }) ||
+         as_one_of<Half, BFloat16, float, double>(array,
+                                                  [&](auto* first) { numbers(first, size); }) ||
+         as_one_of<std::complex<float>, std::complex<double>>(
+             array, [&]<class T>(std::complex<T>* first) {
+               numbers(reinterpret_cast<T*>(first), 2 * size);
+             });
+}
+
 Value sketch_elements(const AnyView& array) {
   const int64_t size = array.size();
   if (size == 0) return {};
-  auto as = [&]<class T>(T) { return static_cast<const T*>(array.data); };
-  switch (array.dtype) {
-    case DType::boolean: {
-      const auto* bytes = static_cast<const uint8_t*>(array.data);
-      int64_t set = 0;
-      for (int64_t i = 0; i < size; ++i) set += bytes[i] != 0;
-      return Value::object({{"mean", static_cast<double>(set) / static_cast<double>(size)}});
-    }
-    case DType::int8:
-      return sketch_integers(as(int8_t{}), size);
-    case DType::int16:
-      return sketch_integers(as(int16_t{}), size);
-    case DType::int32:
-      return sketch_integers(as(int32_t{}), size);
-    case DType::int64:
-      return sketch_integers(as(int64_t{}), size);
-    case DType::uint8:
-      return sketch_integers(as(uint8_t{}), size);
-    case DType::uint16:
-      return sketch_integers(as(uint16_t{}), size);
-    case DType::uint32:
-      return sketch_integers(as(uint32_t{}), size);
-    case DType::uint64:
-      return sketch_integers(as(uint64_t{}), size);
-    case DType::float16:
-      return sketch_numbers(as(Half{}), size);
-    case DType::bfloat16:
-      return sketch_numbers(as(BFloat16{}), size);
-    case DType::float32:
-      return sketch_numbers(as(float{}), size);
-    case DType::float64:
-      return sketch_numbers(as(double{}), size);
-    case DType::complex64:
-      return sketch_numbers(as(float{}), 2 * size);
-    case DType::complex128:
-      return sketch_numbers(as(double{}), 2 * size);
-    default:
-      return Value::object();
+  if (array.dtype == DType::boolean) {
+    const auto* bytes = static_cast<const uint8_t*>(array.data);
+    const auto set = size - std::count(bytes, bytes + size, 0);
+    return Value::object({{"mean", static_cast<double>(set) / static_cast<double>(size)}});
   }
+  Value out = Value::object();
+  as_elements(
+      array, [&](auto* data, int64_t count) { out = sketch_integers(data, count); },
+      [&](auto* data, int64_t count) { out = sketch_numbers(data, count); });
+  return out;
 }
 
 Value list_of(std::span<const int64_t> numbers) {
@@ -317,48 +308,23 @@ Value sketch_array(const AnyView& array, bool with_data) {
 
 void fill_array(const AnyView& array, const Value& sketch) {
   std::mt19937_64 random(static_cast<uint64_t>(number(sketch, "seed", 0)));
-  const auto size = static_cast<size_t>(array.size());
-  auto as = [&]<class T>(T) { return static_cast<T*>(array.data); };
-  switch (array.dtype) {
-    case DType::boolean: {
-      std::bernoulli_distribution set(std::clamp(number(sketch, "mean", 0.5), 0., 1.));
-      for (size_t i = 0; i < size; ++i) as(uint8_t{})[i] = set(random);
-      return;
-    }
-    case DType::int8:
-      return fill_integers(as(int8_t{}), size, sketch, random);
-    case DType::int16:
-      return fill_integers(as(int16_t{}), size, sketch, random);
-    case DType::int32:
-      return fill_integers(as(int32_t{}), size, sketch, random);
-    case DType::int64:
-      return fill_integers(as(int64_t{}), size, sketch, random);
-    case DType::uint8:
-      return fill_integers(as(uint8_t{}), size, sketch, random);
-    case DType::uint16:
-      return fill_integers(as(uint16_t{}), size, sketch, random);
-    case DType::uint32:
-      return fill_integers(as(uint32_t{}), size, sketch, random);
-    case DType::uint64:
-      return fill_integers(as(uint64_t{}), size, sketch, random);
-    case DType::float16:
-      return fill_numbers(as(Half{}), size, sketch, random);
-    case DType::bfloat16:
-      return fill_numbers(as(BFloat16{}), size, sketch, random);
-    case DType::float32:
-      return fill_numbers(as(float{}), size, sketch, random);
-    case DType::float64:
-      return fill_numbers(as(double{}), size, sketch, random);
-    case DType::complex64:
-      return fill_numbers(as(float{}), 2 * size, sketch, random);
-    case DType::complex128:
-      return fill_numbers(as(double{}), 2 * size, sketch, random);
-    default: {
-      // Small numbers in every format of 8 bits and less, and never a NaN.
-      const size_t bytes = array.bytes();
-      for (size_t i = 0; i < bytes; ++i) as(uint8_t{})[i] = static_cast<uint8_t>(random() & 0x33);
-    }
+  auto* const bytes = static_cast<uint8_t*>(array.data);
+  if (array.dtype == DType::boolean) {
+    std::bernoulli_distribution set(std::clamp(number(sketch, "mean", 0.5), 0., 1.));
+    std::generate_n(bytes, array.size(), [&] { return set(random); });
+    return;
   }
+  const bool filled = as_elements(
+      array,
+      [&](auto* to, int64_t count) {
+        fill_integers(to, static_cast<size_t>(count), sketch, random);
+      },
+      [&](auto* to, int64_t count) {
+        fill_numbers(to, static_cast<size_t>(count), sketch, random);
+      });
+  // Small numbers in every format of 8 bits and less, and never a NaN.
+  for (size_t i = 0; !filled && i < array.bytes(); ++i)
+    bytes[i] = static_cast<uint8_t>(random() & 0x33);
 }
 
 const Tensor* RebuiltData::given(const Value& sketch) const {

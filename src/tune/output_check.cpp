@@ -72,26 +72,17 @@ double read_as(const std::byte* at) {
 // Returns false for all other types, which are compared as bits.
 template <class F>
 bool as_numbers(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::float16:
-      f(sizeof(Half), [](const std::byte* at) { return read_as<Half>(at); });
-      return true;
-    case DType::bfloat16:
-      f(sizeof(BFloat16), [](const std::byte* at) { return read_as<BFloat16>(at); });
-      return true;
-    case DType::float32:
-    case DType::complex64:
-      f(sizeof(float), [](const std::byte* at) { return read_as<float>(at); });
-      return true;
-    case DType::float64:
-    case DType::complex128:
-      f(sizeof(double), [](const std::byte* at) { return read_as<double>(at); });
-      return true;
-    case DType::float8_e8m0fnu:
-      f(size_t{1}, [](const std::byte* at) { return read_e8m0(static_cast<uint8_t>(*at)); });
-      return true;
-    default:
-      break;
+  const auto as = [&]<class T>(T, bool is_it) {
+    if (is_it) f(sizeof(T), [](const std::byte* at) { return read_as<T>(at); });
+    return is_it;
+  };
+  if (as(Half{}, dtype == DType::float16) || as(BFloat16{}, dtype == DType::bfloat16) ||
+      as(float{}, dtype == DType::float32 || dtype == DType::complex64) ||
+      as(double{}, dtype == DType::float64 || dtype == DType::complex128))
+    return true;
+  if (dtype == DType::float8_e8m0fnu) {
+    f(size_t{1}, [](const std::byte* at) { return read_e8m0(static_cast<uint8_t>(*at)); });
+    return true;
   }
   if (dtype < DType::float8_e4m3fn || dtype > DType::float8_e4m3b11fnuz) return false;
   const SmallFloat type = small_float(dtype);
