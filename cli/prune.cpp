@@ -38,8 +38,8 @@ time_t seconds_of(const std::string& utc) {
 }
 
 std::pair<std::string, std::string> name_and_version(const std::string& op) {
-  const detail::OpName split(op);
-  return {std::string(split.name), std::string(split.version)};
+  const std::string name(detail::without_version(op));
+  return {name, name.size() < op.size() ? op.substr(name.size() + 2) : ""};
 }
 
 // "10" is newer than "9", and "1.10" than "1.9".

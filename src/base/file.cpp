@@ -9,9 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <memory>
-#include <system_error>
 
 #include <ejk/value.h>
 

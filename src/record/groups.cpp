@@ -2,7 +2,6 @@
 #include "groups.h"
 
 #include <limits>
-#include <string>
 
 #include <ejk/error.h>
 

@@ -7,14 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdint>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <ejk/error.h>
 
-#include "base/directory.h"
 #include "base/sha256.h"
 #include "base/time.h"
 #include "base/warn.h"

@@ -9,16 +9,12 @@
 
 namespace ejk::detail {
 
-struct OpName {
-  explicit OpName(std::string_view op)
-      : name(op.substr(0, op.rfind("@v"))), version(op.substr(name.size())) {
-    if (!version.empty()) version.remove_prefix(2);
-  }
-  std::string_view name, version;  // "": it has none
-};
+inline std::string_view without_version(std::string_view op) {
+  return op.substr(0, op.rfind("@v"));
+}
 
 inline bool op_matches(std::string_view op, std::string_view wanted) {
-  return op == wanted || OpName(op).name == wanted;
+  return op == wanted || without_version(op) == wanted;
 }
 
 // One of these, or any if there are none.

@@ -5,7 +5,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <optional>
 #include <tuple>
 #include <utility>
 

@@ -2,8 +2,6 @@
 // Order statistics of samples that were taken round by round.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <span>
 #include <vector>
 

@@ -2,7 +2,6 @@
 // What follows from the samples of a contest: who is slower, who leads, who wins.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "tune/contest.h"
