@@ -235,7 +235,7 @@ class PythonTuner final : public Tuner {
     result.outcome = Outcome::tuned;
     result.winner = winner;
     result.config = task.candidates->config(winner);
-    result.evidence.strategy = name_of(Search::none);
+    result.evidence.strategy = name_of(Search::race);
     result.evidence.library = library_version();
     for (uint64_t i = 0; i < task.candidates->size(); ++i) {
       Measurement m;

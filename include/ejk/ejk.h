@@ -15,6 +15,7 @@
 #include <ejk/invocation.h>
 #include <ejk/kernel.h>
 #include <ejk/labels.h>
+#include <ejk/names.h>
 #include <ejk/offline.h>
 #include <ejk/parallel.h>
 #include <ejk/quarantine.h>

@@ -24,23 +24,23 @@ enum class Provenance : uint8_t { measured, put, imported, transferred };
 enum class CandidateStatus : uint8_t { ok, tied, slower, untried, rejected };
 // Measurement::kind
 enum class Rejection : uint8_t {
-  wrong,
-  unsteady,
+  wrong,     // results
+  unsteady,  // results that change from run to run
   threw,
-  crashed,
-  exited,
-  timed_out,
-  out_of_memory,
-  out_of_bounds,
-  changed_host,
-  quarantined,
-  invalid,
-  unknown,  // it failed in a child process, which does not tell of what
+  crashed,        // by a fatal signal
+  exited,         // ended the process
+  timed_out,      // ran longer than its deadline
+  out_of_memory,  // asked for more than its limit
+  out_of_bounds,  // missed one of its arrays, or wrote into an input
+  changed_host,   // left settings of the process changed, or more of what it holds with every run
+  quarantined,    // crashed in earlier tunings
+  invalid,        // is_valid
+  unknown,        // failed in a child process, which does not tell of what
 };
-// What came before the race; none: all candidates raced
-enum class Search : uint8_t { none, exhaustive, random, automatic };
+// What came before the race; race: nothing, all candidates were in it
+enum class Search : uint8_t { race, exhaustive, random, automatic };
 // Evidence::guard: where first runs happened
-enum class FirstRuns : uint8_t { child, none, mixed };
+enum class FirstRuns : uint8_t { child, here, mixed };
 // Event::kind
 enum class EventKind : uint8_t {
   override_,

@@ -41,7 +41,7 @@ bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel&
   if (failed.environment != inv.device->environment || !failed.evidence.complete) return false;
   const bool here_and_now = std::ranges::any_of(failed.candidates, [](const Measurement& m) {
     const auto kind = named<Rejection>(m.kind);
-    if (kind == Rejection::invalid) return false;  // it is asked again for what is new
+    if (kind == Rejection::invalid) return false;  // is_valid would say no again
     return is(m.status, CandidateStatus::untried) || (kind && !is_permanent(*kind));
   });
   if (here_and_now) return false;

@@ -11,12 +11,12 @@
 namespace ejk::detail {
 
 struct Strategy {
-  std::optional<Search> search = Search::none;  // before the race; nullopt: one not known here
+  std::optional<Search> search = Search::race;  // before the race; nullopt: one not known here
   bool single_run = false;                      // there was no time for a race
   bool given_list = false;                      // of configs that were given by hand
 
   // Then not all candidates were looked at, perhaps. A single run does not tell.
-  bool may_have_searched() const { return search != Search::none || single_run; }
+  bool may_have_searched() const { return search != Search::race || single_run; }
 };
 
 inline constexpr std::string_view single_run_text = "single run";

@@ -123,7 +123,7 @@ TuneResult report(const Tuning& t, std::optional<EntrantId> winner) {
   evidence.strategy = text_of(Strategy{t.search, t.samples.single_run});
   evidence.clock = name_of(t.samples.sampling.clock);
   evidence.cache = t.samples.sampling.cache == CacheState::cold ? "cold" : "warm";
-  evidence.guard = name_of(!t.checks.guard           ? FirstRuns::none
+  evidence.guard = name_of(!t.checks.guard           ? FirstRuns::here
                            : t.checks.waited.empty() ? FirstRuns::child
                                                      : FirstRuns::mixed);
   evidence.data = "call";

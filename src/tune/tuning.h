@@ -58,7 +58,7 @@ struct Tuning : Contest {
   double started, deadline;  // by the stopwatch
   int tried = 0;
   int again = 0;  // how many of those are known from an earlier tuning: they cost nothing
-  std::optional<Search> search = Search::none;
+  std::optional<Search> search = Search::race;
   std::string note;
   bool deaf = false;  // on_progress has thrown
 
