@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/common/rows.h"
 #include "ops/simd/vectors_inl.h"
 
 // For functions that are slow unless all they call becomes part of them. Sanitizers would take
@@ -23,8 +24,7 @@
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::ops {
-namespace HWY_NAMESPACE {
+namespace ejk::ops::HWY_NAMESPACE {
 
 // Where a walk is: a whole vector of columns ...
 struct Whole {
@@ -91,6 +91,15 @@ HWY_INLINE void walk_streamed(const T* out, int64_t columns, Step step) {
   if (column > columns) column = columns;
   if (column > 0) step(Some{0, static_cast<size_t>(column)});
   walk<WholeStreamed>(columns, step, column);
+}
+
+// Writes a row by write(at), past the caches if it is streamed.
+template <class T, class Write>
+HWY_INLINE void write_row(const RowsOut<T>& rows, int64_t row, int64_t columns, bool streamed,
+                          Write write) {
+  if (streamed) walk_streamed(rows[row], columns, write);
+  else walk(columns, write);
+  rows.done(row);
 }
 
 // Asks for a part of a row that is needed when the next one is worked on. Into the second level: in
@@ -175,7 +184,6 @@ HWY_INLINE bool can_stream_ahead(const Rows& rows) {
          reinterpret_cast<uintptr_t>(second) % bytes == 0;
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace ejk::ops
+}  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

@@ -72,8 +72,41 @@ class RowsOut {
   T* copy_;
 };
 
-// Rows whose contributions to sums over rows (gradients of weights) are added up together, then
-// group after group: the order of additions depends on the number of rows alone.
-inline int64_t rows_per_group(int64_t rows) { return std::max<int64_t>(16, (rows + 63) / 64); }
+// What the rows of all operations have: some of those of a call, on one thread.
+template <class T>
+struct ForwardRows {
+  RowsIn<T> x;
+  RowsOut<T> out;
+  int64_t columns;
+  bool streamed, ahead;
+};
+template <class T>
+struct GradientRows {
+  RowsIn<T> dy, x;
+  RowsOut<T> dx;
+  int64_t columns;
+  bool streamed;
+};
 
 }  // namespace ejk::ops
+
+// Per instruction set: `function`, which takes Rows<T> and the first and the last of them, for both
+// element types.
+#define EJK_ROWS_OF_THIS_SET(Rows, function)   \
+  EJK_ROWS_OF_TYPE(Rows, function, f32, float) \
+  EJK_ROWS_OF_TYPE(Rows, function, bf16, BFloat16)
+#define EJK_ROWS_OF_TYPE(Rows, function, name, T)                            \
+  void function##_##name(const Rows<T>& rows, int64_t first, int64_t last) { \
+    if (first < last) function(rows, first, last);                           \
+    if (rows.streamed) hwy::FlushStream();                                   \
+  }
+
+// Once: run_rows(rows, first, last) is that of the best instruction set.
+#define EJK_RUN_ROWS(Rows, function)                \
+  EJK_RUN_ROWS_OF_TYPE(Rows, function##_f32, float) \
+  EJK_RUN_ROWS_OF_TYPE(Rows, function##_bf16, BFloat16)
+#define EJK_RUN_ROWS_OF_TYPE(Rows, function, T)                     \
+  HWY_EXPORT(function);                                             \
+  void run_rows(const Rows<T>& rows, int64_t first, int64_t last) { \
+    HWY_DYNAMIC_DISPATCH(function)(rows, first, last);              \
+  }

@@ -35,25 +35,17 @@ RowMoments moments_in_double(const T* row, int64_t columns, float eps) {
 }
 
 template <class T>
-struct LayerNormRows {
-  RowsIn<T> x;
+struct LayerNormRows : ForwardRows<T> {
   const T *weight, *bias;  // nullptr: none
   float eps;
-  RowsOut<T> out;
   RowMoments* moments;  // of all rows; nullptr: not asked for
-  int64_t columns;
-  bool streamed, ahead;
 };
 
 template <class T>
-struct LayerNormGradientRows {
-  RowsIn<T> dy, x;
+struct LayerNormGradientRows : GradientRows<T> {
   const T* weight;
   const RowMoments* moments;  // of all rows
-  RowsOut<T> dx;
-  float *dweight, *dbias;  // of these rows, zeros before; nullptr: not asked for
-  int64_t columns;
-  bool streamed;
+  float *dweight, *dbias;     // of these rows, zeros before; nullptr: not asked for
 };
 
 }  // namespace
@@ -61,8 +53,7 @@ struct LayerNormGradientRows {
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::ops {
-namespace HWY_NAMESPACE {
+namespace ejk::ops::HWY_NAMESPACE {
 
 // The mean first, up to its rounding ...
 template <class T>
@@ -130,9 +121,7 @@ HWY_INLINE void layer_norm_rows_in_turn(const LayerNormRows<T>& rows, int64_t fi
       if (bias != nullptr) v = hn::Add(v, at(bias));
       at.put(v, out);
     };
-    if (rows.streamed) walk_streamed(out, rows.columns, write);
-    else walk(rows.columns, write);
-    rows.out.done(row);
+    write_row(rows.out, row, rows.columns, rows.streamed, write);
   }
 }
 
@@ -189,10 +178,8 @@ HWY_NOINLINE EJK_FLATTEN void layer_norm_rows_ahead(const LayerNormRows<T>& rows
 
 template <class T>
 HWY_INLINE void layer_norm_rows(const LayerNormRows<T>& rows, int64_t first, int64_t last) {
-  if (first == last) return;
   if (can_stream_ahead(rows)) layer_norm_rows_ahead(rows, first, last);
   else layer_norm_rows_in_turn(rows, first, last);
-  if (rows.streamed) hwy::FlushStream();
 }
 
 // With g = dy weight and x^ = (x - mean) scale: dx = scale (g - mean(g) - x^ mean(g x^)),
@@ -232,67 +219,30 @@ HWY_INLINE void layer_norm_gradient_rows(const LayerNormGradientRows<T>& rows, i
       const Vector centred = hn::Sub(g(at), mean_g);
       at.put(hn::Mul(normalised.scale, hn::NegMulAdd(normalised(at(x)), mean_gx, centred)), dx);
     };
-    if (rows.streamed) walk_streamed(dx, rows.columns, write);
-    else walk(rows.columns, write);
-    rows.dx.done(row);
+    write_row(rows.dx, row, rows.columns, rows.streamed, write);
   }
-  if (rows.streamed) hwy::FlushStream();
 }
 
-void layer_norm_f32(const LayerNormRows<float>& rows, int64_t first, int64_t last) {
-  layer_norm_rows(rows, first, last);
-}
-void layer_norm_bf16(const LayerNormRows<BFloat16>& rows, int64_t first, int64_t last) {
-  layer_norm_rows(rows, first, last);
-}
-void layer_norm_gradient_f32(const LayerNormGradientRows<float>& rows, int64_t first,
-                             int64_t last) {
-  layer_norm_gradient_rows(rows, first, last);
-}
-void layer_norm_gradient_bf16(const LayerNormGradientRows<BFloat16>& rows, int64_t first,
-                              int64_t last) {
-  layer_norm_gradient_rows(rows, first, last);
-}
+EJK_ROWS_OF_THIS_SET(LayerNormRows, layer_norm_rows)
+EJK_ROWS_OF_THIS_SET(LayerNormGradientRows, layer_norm_gradient_rows)
 
-}  // namespace HWY_NAMESPACE
-}  // namespace ejk::ops
+}  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include <ejk/executor.h>
 
 #include "ops/common/over_last_axis.h"
-#include "ops/common/row_checks.h"
-#include "ops/common/row_config.h"
+#include "ops/common/over_rows.h"
 
 namespace ejk::ops {
-
-HWY_EXPORT(layer_norm_f32);
-HWY_EXPORT(layer_norm_bf16);
-HWY_EXPORT(layer_norm_gradient_f32);
-HWY_EXPORT(layer_norm_gradient_bf16);
 
 namespace {
 
 constexpr std::string_view op = "layer_norm";
 
-void run_rows(const LayerNormRows<float>& rows, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(layer_norm_f32)(rows, first, last);
-}
-void run_rows(const LayerNormRows<BFloat16>& rows, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(layer_norm_bf16)(rows, first, last);
-}
-void run_rows(const LayerNormGradientRows<float>& rows, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(layer_norm_gradient_f32)(rows, first, last);
-}
-void run_rows(const LayerNormGradientRows<BFloat16>& rows, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(layer_norm_gradient_bf16)(rows, first, last);
-}
-
-template <class T>
-const T* data_or_null(const std::optional<std::span<const T>>& line) {
-  return line ? line->data() : nullptr;
-}
+EJK_RUN_ROWS(LayerNormRows, layer_norm_rows)
+EJK_RUN_ROWS(LayerNormGradientRows, layer_norm_gradient_rows)
 
 template <class T>
 void forward(const RowConfig& config, const StridedView<const T, 2>& x,
@@ -301,21 +251,9 @@ void forward(const RowConfig& config, const StridedView<const T, 2>& x,
              RowMoments* moments) {
   check_row_config(op, config);
   check_rows<T>(op, x, {{"weight", weight}, {"bias", bias}}, out);
-  const int64_t rows = x.shape[0], columns = x.shape[1];
-  const int64_t parts = parts_for(rows, config.threads);
-  const RowBuffers<T> x_copies(!adjacent(x), parts, columns);
-  const RowBuffers<T> out_copies(!adjacent(out), parts, columns);
-  in_numbered_parts(rows, parts, [&](int64_t part, int64_t first, int64_t last) {
-    run_rows(LayerNormRows<T>{{x, x_copies[part]},
-                              data_or_null(weight),
-                              data_or_null(bias),
-                              eps,
-                              {out, out_copies[part]},
-                              moments,
-                              columns,
-                              config.streamed && adjacent(out),
-                              config.ahead && adjacent(x)},
-             first, last);
+  forward_in_parts(config, x, out, [&](const auto& rows, int64_t, int64_t first, int64_t last) {
+    run_rows(LayerNormRows<T>{rows, data_or_null(weight), data_or_null(bias), eps, moments}, first,
+             last);
   });
 }
 
@@ -360,51 +298,19 @@ template <class T>
 std::tuple<Tensor, std::optional<Tensor>, std::optional<Tensor>> LayerNorm<T>::vjp(
     const Config& config, const Residuals& residuals, const In& dy, const In& x,
     const PerColumn& weight, const PerColumn& bias, float, const Result&) const {
-  check_row_config(op, config);
-  check_cotangent(op, x, dy);
-  const int64_t rows = x.shape[0], columns = x.shape[1];
-  Tensor dx = Tensor::of<T>({rows, columns});
-  const auto dx_view = dx.strided<T, 2>();
-  const int64_t group = rows_per_group(rows), groups = (rows + group - 1) / group;
-  Tensor weight_sums = Tensor::of<float>({weight ? groups : 0, columns});
-  Tensor bias_sums = Tensor::of<float>({bias ? groups : 0, columns});
-  const int64_t parts = parts_for(groups, config.backward.threads);
-  const RowBuffers<T> dy_copies(!adjacent(dy), parts, columns);
-  const RowBuffers<T> x_copies(!adjacent(x), parts, columns);
-  in_numbered_parts(groups, parts, [&](int64_t part, int64_t first, int64_t last) {
-    for (int64_t g = first; g < last; ++g)
-      run_rows(LayerNormGradientRows<T>{{dy, dy_copies[part]},
-                                        {x, x_copies[part]},
-                                        data_or_null(weight),
-                                        residuals.moments.data(),
-                                        {dx_view, nullptr},
-                                        weight ? weight_sums.data<float>() + g * columns : nullptr,
-                                        bias ? bias_sums.data<float>() + g * columns : nullptr,
-                                        columns,
-                                        config.backward.streamed},
-               g * group, std::min(rows, (g + 1) * group));
-  });
-  std::optional<Tensor> dweight, dbias;
-  if (weight) dweight = column_sums<T>(weight_sums);
-  if (bias) dbias = column_sums<T>(bias_sums);
-  return {std::move(dx), std::move(dweight), std::move(dbias)};
+  const ColumnSums of_weight(weight.has_value(), x.shape[0], x.shape[1]);
+  const ColumnSums of_bias(bias.has_value(), x.shape[0], x.shape[1]);
+  Tensor dx = gradient_in_groups(
+      op, config, dy, x, rows_per_group(x.shape[0]),
+      [&](const auto& rows, int64_t group, int64_t first, int64_t last) {
+        run_rows(LayerNormGradientRows<T>{rows, data_or_null(weight), residuals.moments.data(),
+                                          of_weight[group], of_bias[group]},
+                 first, last);
+      });
+  return {std::move(dx), of_weight.total<T>(), of_bias.total<T>()};
 }
 
-template <class T>
-RowConfig LayerNorm<T>::heuristic_cfg(const Invocation& inv) const {
-  return heuristic_row_config(inv);
-}
-template <class T>
-Space<RowConfig> LayerNorm<T>::candidate_cfgs(const Invocation& inv) const {
-  return row_config_space(inv);
-}
-template <class T>
-bool LayerNorm<T>::is_valid(const Config& config, const Invocation&) const {
-  return row_config_is_valid(config);
-}
-
-template struct LayerNorm<float>;
-template struct LayerNorm<BFloat16>;
+EJK_ROW_KERNEL(LayerNorm);
 
 Tensor layer_norm(const Tensor& x, const std::optional<Tensor>& weight,
                   const std::optional<Tensor>& bias, float eps) {

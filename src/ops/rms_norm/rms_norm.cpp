@@ -34,25 +34,17 @@ float scale_of(const T* row, int64_t columns, float sum_of_squares, float eps) {
 }
 
 template <class T>
-struct RmsNormRows {
-  RowsIn<T> x;
+struct RmsNormRows : ForwardRows<T> {
   const T* weight;  // nullptr: none
   float eps;
-  RowsOut<T> out;
   float* scales;  // of all rows; nullptr: not asked for
-  int64_t columns;
-  bool streamed, ahead;
 };
 
 template <class T>
-struct RmsNormGradientRows {
-  RowsIn<T> dy, x;
+struct RmsNormGradientRows : GradientRows<T> {
   const T* weight;
   const float* scales;  // of all rows
-  RowsOut<T> dx;
-  float* dweight;  // of these rows, zeros before; nullptr: no weight
-  int64_t columns;
-  bool streamed;
+  float* dweight;       // of these rows, zeros before; nullptr: no weight
 };
 
 }  // namespace
@@ -60,8 +52,7 @@ struct RmsNormGradientRows {
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::ops {
-namespace HWY_NAMESPACE {
+namespace ejk::ops::HWY_NAMESPACE {
 
 template <class T>
 HWY_INLINE float sum_of_squares(const T* row, int64_t columns) {
@@ -86,9 +77,7 @@ HWY_INLINE void rms_norm_rows_in_turn(const RmsNormRows<T>& rows, int64_t first,
       const Vector v = hn::Mul(at(x), all(scale));
       at.put(weight == nullptr ? v : hn::Mul(v, at(weight)), out);
     };
-    if (rows.streamed) walk_streamed(out, rows.columns, write);
-    else walk(rows.columns, write);
-    rows.out.done(row);
+    write_row(rows.out, row, rows.columns, rows.streamed, write);
   }
 }
 
@@ -127,10 +116,8 @@ HWY_NOINLINE EJK_FLATTEN void rms_norm_rows_ahead(const RmsNormRows<T>& rows, in
 
 template <class T>
 HWY_INLINE void rms_norm_rows(const RmsNormRows<T>& rows, int64_t first, int64_t last) {
-  if (first == last) return;
   if (can_stream_ahead(rows)) rms_norm_rows_ahead(rows, first, last);
   else rms_norm_rows_in_turn(rows, first, last);
-  if (rows.streamed) hwy::FlushStream();
 }
 
 // With g = dy weight and x^ = x scale: dx = scale (g - x^ mean(g x^)), dweight = sum of dy x^.
@@ -157,61 +144,30 @@ HWY_INLINE void rms_norm_gradient_rows(const RmsNormGradientRows<T>& rows, int64
       const Vector normal = hn::Mul(at(x), scale);
       at.put(hn::Mul(scale, hn::NegMulAdd(normal, mean, g(at))), dx);
     };
-    if (rows.streamed) walk_streamed(dx, rows.columns, write);
-    else walk(rows.columns, write);
-    rows.dx.done(row);
+    write_row(rows.dx, row, rows.columns, rows.streamed, write);
   }
-  if (rows.streamed) hwy::FlushStream();
 }
 
-void rms_norm_f32(const RmsNormRows<float>& rows, int64_t first, int64_t last) {
-  rms_norm_rows(rows, first, last);
-}
-void rms_norm_bf16(const RmsNormRows<BFloat16>& rows, int64_t first, int64_t last) {
-  rms_norm_rows(rows, first, last);
-}
-void rms_norm_gradient_f32(const RmsNormGradientRows<float>& rows, int64_t first, int64_t last) {
-  rms_norm_gradient_rows(rows, first, last);
-}
-void rms_norm_gradient_bf16(const RmsNormGradientRows<BFloat16>& rows, int64_t first,
-                            int64_t last) {
-  rms_norm_gradient_rows(rows, first, last);
-}
+EJK_ROWS_OF_THIS_SET(RmsNormRows, rms_norm_rows)
+EJK_ROWS_OF_THIS_SET(RmsNormGradientRows, rms_norm_gradient_rows)
 
-}  // namespace HWY_NAMESPACE
-}  // namespace ejk::ops
+}  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include <ejk/executor.h>
 
 #include "ops/common/over_last_axis.h"
-#include "ops/common/row_checks.h"
-#include "ops/common/row_config.h"
+#include "ops/common/over_rows.h"
 
 namespace ejk::ops {
-
-HWY_EXPORT(rms_norm_f32);
-HWY_EXPORT(rms_norm_bf16);
-HWY_EXPORT(rms_norm_gradient_f32);
-HWY_EXPORT(rms_norm_gradient_bf16);
 
 namespace {
 
 constexpr std::string_view op = "rms_norm";
 
-void run_rows(const RmsNormRows<float>& rows, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(rms_norm_f32)(rows, first, last);
-}
-void run_rows(const RmsNormRows<BFloat16>& rows, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(rms_norm_bf16)(rows, first, last);
-}
-void run_rows(const RmsNormGradientRows<float>& rows, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(rms_norm_gradient_f32)(rows, first, last);
-}
-void run_rows(const RmsNormGradientRows<BFloat16>& rows, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(rms_norm_gradient_bf16)(rows, first, last);
-}
+EJK_RUN_ROWS(RmsNormRows, rms_norm_rows)
+EJK_RUN_ROWS(RmsNormGradientRows, rms_norm_gradient_rows)
 
 template <class T>
 void forward(const RowConfig& config, const StridedView<const T, 2>& x,
@@ -219,20 +175,8 @@ void forward(const RowConfig& config, const StridedView<const T, 2>& x,
              const StridedView<T, 2>& out, float* scales) {
   check_row_config(op, config);
   check_rows<T>(op, x, {{"weight", weight}}, out);
-  const int64_t rows = x.shape[0], columns = x.shape[1];
-  const int64_t parts = parts_for(rows, config.threads);
-  const RowBuffers<T> x_copies(!adjacent(x), parts, columns);
-  const RowBuffers<T> out_copies(!adjacent(out), parts, columns);
-  in_numbered_parts(rows, parts, [&](int64_t part, int64_t first, int64_t last) {
-    run_rows(RmsNormRows<T>{{x, x_copies[part]},
-                            weight ? weight->data() : nullptr,
-                            eps,
-                            {out, out_copies[part]},
-                            scales,
-                            columns,
-                            config.streamed && adjacent(out),
-                            config.ahead && adjacent(x)},
-             first, last);
+  forward_in_parts(config, x, out, [&](const auto& rows, int64_t, int64_t first, int64_t last) {
+    run_rows(RmsNormRows<T>{rows, data_or_null(weight), eps, scales}, first, last);
   });
 }
 
@@ -271,48 +215,18 @@ std::tuple<Tensor, std::optional<Tensor>> RmsNorm<T>::vjp(const Config& config,
                                                           const Residuals& residuals, const In& dy,
                                                           const In& x, const Weight& weight, float,
                                                           const Result&) const {
-  check_row_config(op, config);
-  check_cotangent(op, x, dy);
-  const int64_t rows = x.shape[0], columns = x.shape[1];
-  Tensor dx = Tensor::of<T>({rows, columns});
-  const auto dx_view = dx.strided<T, 2>();
-  const int64_t group = rows_per_group(rows), groups = (rows + group - 1) / group;
-  Tensor sums = Tensor::of<float>({weight ? groups : 0, columns});
-  const int64_t parts = parts_for(groups, config.backward.threads);
-  const RowBuffers<T> dy_copies(!adjacent(dy), parts, columns);
-  const RowBuffers<T> x_copies(!adjacent(x), parts, columns);
-  in_numbered_parts(groups, parts, [&](int64_t part, int64_t first, int64_t last) {
-    for (int64_t g = first; g < last; ++g)
-      run_rows(RmsNormGradientRows<T>{{dy, dy_copies[part]},
-                                      {x, x_copies[part]},
-                                      weight ? weight->data() : nullptr,
-                                      residuals.scales.data(),
-                                      {dx_view, nullptr},
-                                      weight ? sums.data<float>() + g * columns : nullptr,
-                                      columns,
-                                      config.backward.streamed},
-               g * group, std::min(rows, (g + 1) * group));
-  });
-  std::optional<Tensor> dweight;
-  if (weight) dweight = column_sums<T>(sums);
-  return {std::move(dx), std::move(dweight)};
+  const ColumnSums sums(weight.has_value(), x.shape[0], x.shape[1]);
+  Tensor dx =
+      gradient_in_groups(op, config, dy, x, rows_per_group(x.shape[0]),
+                         [&](const auto& rows, int64_t group, int64_t first, int64_t last) {
+                           run_rows(RmsNormGradientRows<T>{rows, data_or_null(weight),
+                                                           residuals.scales.data(), sums[group]},
+                                    first, last);
+                         });
+  return {std::move(dx), sums.total<T>()};
 }
 
-template <class T>
-RowConfig RmsNorm<T>::heuristic_cfg(const Invocation& inv) const {
-  return heuristic_row_config(inv);
-}
-template <class T>
-Space<RowConfig> RmsNorm<T>::candidate_cfgs(const Invocation& inv) const {
-  return row_config_space(inv);
-}
-template <class T>
-bool RmsNorm<T>::is_valid(const Config& config, const Invocation&) const {
-  return row_config_is_valid(config);
-}
-
-template struct RmsNorm<float>;
-template struct RmsNorm<BFloat16>;
+EJK_ROW_KERNEL(RmsNorm);
 
 Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, float eps) {
   return over_last_axis(

@@ -21,22 +21,15 @@ namespace ejk::ops {
 namespace {
 
 template <class T>
-struct SoftmaxRows {
-  RowsIn<T> x;
+struct SoftmaxRows : ForwardRows<T> {
   float scale;
-  RowsOut<T> out;
   float* exps;  // room for a row of them; nullptr: they are kept where the output goes
-  int64_t columns;
-  bool streamed, ahead;
 };
 
+// x is the output.
 template <class T>
-struct SoftmaxGradientRows {
-  RowsIn<T> y, dy;
+struct SoftmaxGradientRows : GradientRows<T> {
   float scale;
-  RowsOut<T> dx;
-  int64_t columns;
-  bool streamed;
 };
 
 }  // namespace
@@ -44,8 +37,7 @@ struct SoftmaxGradientRows {
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::ops {
-namespace HWY_NAMESPACE {
+namespace ejk::ops::HWY_NAMESPACE {
 
 // A NaN may or may not be seen: it is in the exponentials in any case. In the same walk also(at) is
 // called for each vector, which At says how to put.
@@ -106,9 +98,7 @@ HWY_INLINE void softmax_rows_in_turn(const SoftmaxRows<T>& rows, int64_t first, 
     });
     const Vector factor = all(1 / exponentials.total());
     const auto write = [&](auto at) HWY_ATTR { at.put(hn::Mul(at(exps), factor), out); };
-    if (rows.streamed) walk_streamed(out, columns, write);
-    else walk(columns, write);
-    rows.out.done(row);
+    write_row(rows.out, row, rows.columns, rows.streamed, write);
   }
 }
 
@@ -148,11 +138,10 @@ HWY_NOINLINE EJK_FLATTEN void softmax_rows_ahead(const SoftmaxRows<T>& rows, int
 
 template <class T>
 HWY_INLINE void softmax_rows(const SoftmaxRows<T>& rows, int64_t first, int64_t last) {
-  if (first == last || rows.columns == 0) return;
+  if (rows.columns == 0) return;
   if (!can_stream_ahead(rows)) softmax_rows_in_turn(rows, first, last);
   else if (rows.scale == 1) softmax_rows_ahead<true>(rows, first, last);
   else softmax_rows_ahead<false>(rows, first, last);
-  if (rows.streamed) hwy::FlushStream();
 }
 
 // dx = scale y (dy - sum(dy y)).
@@ -161,67 +150,37 @@ HWY_INLINE void softmax_gradient_rows(const SoftmaxGradientRows<T>& rows, int64_
                                       int64_t last) {
   const Vector scale = all(rows.scale);
   for (int64_t row = first; row < last; ++row) {
-    const T *y = rows.y[row], *dy = rows.dy[row];
+    const T *y = rows.x[row], *dy = rows.dy[row];
     T* dx = rows.dx[row];
     const Vector total = all(sum(
         rows.columns, [&](auto at, Vector s) HWY_ATTR { return hn::MulAdd(at(dy), at(y), s); }));
     const auto write = [&](auto at) HWY_ATTR {
       at.put(hn::Mul(hn::Mul(scale, at(y)), hn::Sub(at(dy), total)), dx);
     };
-    if (rows.streamed) walk_streamed(dx, rows.columns, write);
-    else walk(rows.columns, write);
-    rows.dx.done(row);
+    write_row(rows.dx, row, rows.columns, rows.streamed, write);
   }
-  if (rows.streamed) hwy::FlushStream();
 }
 
-void softmax_f32(const SoftmaxRows<float>& rows, int64_t first, int64_t last) {
-  softmax_rows(rows, first, last);
-}
-void softmax_bf16(const SoftmaxRows<BFloat16>& rows, int64_t first, int64_t last) {
-  softmax_rows(rows, first, last);
-}
-void softmax_gradient_f32(const SoftmaxGradientRows<float>& rows, int64_t first, int64_t last) {
-  softmax_gradient_rows(rows, first, last);
-}
-void softmax_gradient_bf16(const SoftmaxGradientRows<BFloat16>& rows, int64_t first, int64_t last) {
-  softmax_gradient_rows(rows, first, last);
-}
+EJK_ROWS_OF_THIS_SET(SoftmaxRows, softmax_rows)
+EJK_ROWS_OF_THIS_SET(SoftmaxGradientRows, softmax_gradient_rows)
 
-}  // namespace HWY_NAMESPACE
-}  // namespace ejk::ops
+}  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include <ejk/executor.h>
 
 #include "ops/common/over_last_axis.h"
-#include "ops/common/row_checks.h"
-#include "ops/common/row_config.h"
+#include "ops/common/over_rows.h"
 
 namespace ejk::ops {
-
-HWY_EXPORT(softmax_f32);
-HWY_EXPORT(softmax_bf16);
-HWY_EXPORT(softmax_gradient_f32);
-HWY_EXPORT(softmax_gradient_bf16);
 
 namespace {
 
 constexpr std::string_view op = "softmax";
 
-void run_rows(const SoftmaxRows<float>& rows, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(softmax_f32)(rows, first, last);
-}
-void run_rows(const SoftmaxRows<BFloat16>& rows, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(softmax_bf16)(rows, first, last);
-}
-void run_rows(const SoftmaxGradientRows<float>& rows, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(softmax_gradient_f32)(rows, first, last);
-}
-void run_rows(const SoftmaxGradientRows<BFloat16>& rows, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(softmax_gradient_bf16)(rows, first, last);
-}
+EJK_RUN_ROWS(SoftmaxRows, softmax_rows)
+EJK_RUN_ROWS(SoftmaxGradientRows, softmax_gradient_rows)
 
 void check_scale(float scale) {
   if (!(scale > 0) || !std::isfinite(scale))
@@ -236,23 +195,12 @@ void Softmax<T>::run(const Config& config, const In& x, float scale, const Resul
   check_row_config(op, config);
   check_rows<T>(op, x, {}, out);
   check_scale(scale);
-  const int64_t rows = x.shape[0], columns = x.shape[1];
-  const int64_t parts = parts_for(rows, config.threads);
-  const bool streamed = config.streamed && adjacent(out);
-  const RowBuffers<T> x_copies(!adjacent(x), parts, columns);
-  const RowBuffers<T> out_copies(!adjacent(out), parts, columns);
-  const bool apart = streamed || !std::is_same_v<T, float>;
-  const RowBuffers<float> exps(apart, parts, columns);
-  in_numbered_parts(rows, parts, [&](int64_t part, int64_t first, int64_t last) {
-    run_rows(SoftmaxRows<T>{{x, x_copies[part]},
-                            scale,
-                            {out, out_copies[part]},
-                            apart ? exps[part] : nullptr,
-                            columns,
-                            streamed,
-                            config.ahead && adjacent(x)},
-             first, last);
-  });
+  const bool apart = (config.streamed && adjacent(out)) || !std::is_same_v<T, float>;
+  const RowBuffers<float> exps(apart, parts_for(x.shape[0], config.threads), x.shape[1]);
+  forward_in_parts(
+      config, x, out, [&](const auto& rows, int64_t part, int64_t first, int64_t last) {
+        run_rows(SoftmaxRows<T>{rows, scale, apart ? exps[part] : nullptr}, first, last);
+      });
 }
 
 template <class T>
@@ -281,42 +229,16 @@ auto Softmax<T>::fwd_with_residuals(const Config& config, const In& x, float sca
 
 template <class T>
 std::tuple<Tensor> Softmax<T>::vjp(const Config& config, const Residuals&, const In& y,
-                                   const In& dy, const In& x, float scale, const Result&) const {
-  check_row_config(op, config);
-  check_cotangent(op, x, dy);
-  const int64_t rows = x.shape[0], columns = x.shape[1];
-  Tensor dx = Tensor::of<T>({rows, columns});
-  const auto dx_view = dx.strided<T, 2>();
-  const int64_t parts = parts_for(rows, config.backward.threads);
-  const RowBuffers<T> y_copies(!adjacent(y), parts, columns);
-  const RowBuffers<T> dy_copies(!adjacent(dy), parts, columns);
-  in_numbered_parts(rows, parts, [&](int64_t part, int64_t first, int64_t last) {
-    run_rows(SoftmaxGradientRows<T>{{y, y_copies[part]},
-                                    {dy, dy_copies[part]},
-                                    scale,
-                                    {dx_view, nullptr},
-                                    columns,
-                                    config.backward.streamed},
-             first, last);
-  });
-  return {std::move(dx)};
+                                   const In& dy, const In&, float scale, const Result&) const {
+  const int64_t count = std::max<int64_t>(y.shape[0], 1);
+  const int64_t threads = std::max<int64_t>(config.backward.threads, 1);
+  return gradient_in_groups(op, config, dy, y, (count + threads - 1) / threads,
+                            [&](const auto& rows, int64_t, int64_t first, int64_t last) {
+                              run_rows(SoftmaxGradientRows<T>{rows, scale}, first, last);
+                            });
 }
 
-template <class T>
-RowConfig Softmax<T>::heuristic_cfg(const Invocation& inv) const {
-  return heuristic_row_config(inv);
-}
-template <class T>
-Space<RowConfig> Softmax<T>::candidate_cfgs(const Invocation& inv) const {
-  return row_config_space(inv);
-}
-template <class T>
-bool Softmax<T>::is_valid(const Config& config, const Invocation&) const {
-  return row_config_is_valid(config);
-}
-
-template struct Softmax<float>;
-template struct Softmax<BFloat16>;
+EJK_ROW_KERNEL(Softmax);
 
 Tensor softmax(const Tensor& x, float scale) {
   return over_last_axis(
