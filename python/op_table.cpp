@@ -265,18 +265,14 @@ class Named final : public NamedOp {
            std::span<const Tensor> results) const override {
     with_params(call, results[0], [&]<class K>(const K& kernel, auto& params) {
       const auto& how = config.as<typename K::Config>();
-      std::apply(
-          [&](auto&... p) {
-            if constexpr (requires { Op::write(how, results, p...); })
-              Op::write(how, results, p...);
-            else if (results.size() == 1) kernel.run(how, p...);
-            else {
-              auto forward = kernel.fwd_with_residuals(how, p...);
-              if constexpr (requires { forward.second; })
-                with_kept(forward.second, results.subspan(1), copy_bytes);
-            }
-          },
-          params);
+      if constexpr (writes<K>) write(kernel, how, params, results);
+      else if (results.size() == 1) std::apply([&](auto&... p) { kernel.run(how, p...); }, params);
+      else {
+        auto forward =
+            std::apply([&](auto&... p) { return kernel.fwd_with_residuals(how, p...); }, params);
+        if constexpr (requires { forward.second; })
+          with_kept(forward.second, results.subspan(1), copy_bytes);
+      }
     });
   }
   void pull(const AnyConfig& config, const OpCall& call,
@@ -316,6 +312,24 @@ class Named final : public NamedOp {
   };
   template <class K>
   using Cotangent = CotangentOf<typename PlanOf<K>::template Param<PlanOf<K>::arity - 1>>;
+
+  // Kernels that return their result can also write it where it is wanted: it stands before the
+  // options, which are last, and what is kept may follow.
+  template <class K>
+  static constexpr bool writes = !std::is_void_v<typename PlanOf<K>::Result>;
+  template <class K, class... P>
+  static void write(const K& kernel, const typename K::Config& config,
+                    const std::tuple<P...>& params, std::span<const Tensor> results) {
+    [&]<size_t... I>(std::index_sequence<I...>) {
+      const auto& options = std::get<sizeof...(I)>(params);
+      const AnyView out = results[0].any();
+      float* const kept = results.size() > 1 ? results[1].data<float>() : nullptr;
+      if constexpr (requires { kernel.write(config, std::get<I>(params)..., out, options, kept); })
+        kernel.write(config, std::get<I>(params)..., out, options, kept);
+      else kernel.write(config, std::get<I>(params)..., out, options);
+    }
+    (std::make_index_sequence<sizeof...(P) - 1>{});
+  }
 
   static Tensor seen(size_t i, const Tensor& array, const Value& options) {
     if constexpr (requires { Op::seen("", array, options); })

@@ -4,9 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <string>
 #include <string_view>
 
 #include <ejk/error.h>
+#include <ejk/tensor.h>
 
 namespace ejk::ops {
 
@@ -15,6 +17,14 @@ namespace ejk::ops {
                                 std::string_view needed) {
   throw Error(ErrorKind::invalid_argument,
               fmt::format("[{}] given {}; needed: {}", op, given, needed));
+}
+
+// "q float32[1, 2, 3, 4]"
+inline std::string described(std::string_view name, const AnyView& v) {
+  return fmt::format("{} {}{}", name, dtype_name(v.dtype), shape_text(v.shape));
+}
+inline std::string described(std::string_view name, const Tensor& t) {
+  return described(name, t.any());
 }
 
 // A config that is passed with a call can hold anything.

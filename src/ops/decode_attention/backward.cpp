@@ -19,8 +19,7 @@
 #include "ops/flash_attention/rows_inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::ops {
-namespace HWY_NAMESPACE {
+namespace ejk::ops::HWY_NAMESPACE {
 
 // One sequence and kv head after the other. Rows of copies have zeros behind their end.
 class DecodeGradient {
@@ -184,8 +183,7 @@ void decode_gradient(const DecodeProblem& p, int threads, const DecodeCotangents
   });
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace ejk::ops
+}  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

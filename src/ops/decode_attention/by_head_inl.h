@@ -19,8 +19,7 @@
 #include "ops/decode_attention/problem.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::ops {
-namespace HWY_NAMESPACE {
+namespace ejk::ops::HWY_NAMESPACE {
 
 inline constexpr int keys_at_once = 4;
 // The processor alone does not ask for memory early enough: keys are asked for so many positions
@@ -216,7 +215,6 @@ class ByHead {
   float *out_ = nullptr, *max_ = nullptr, *sum_ = nullptr;
 };
 
-}  // namespace HWY_NAMESPACE
-}  // namespace ejk::ops
+}  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

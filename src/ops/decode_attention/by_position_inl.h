@@ -20,8 +20,7 @@
 #include "ops/decode_attention/problem.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::ops {
-namespace HWY_NAMESPACE {
+namespace ejk::ops::HWY_NAMESPACE {
 
 template <class T>
 class ByPosition {
@@ -231,7 +230,6 @@ class ByPosition {
   AlignedFloats of_lanes_, factors_;  // [period]
 };
 
-}  // namespace HWY_NAMESPACE
-}  // namespace ejk::ops
+}  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

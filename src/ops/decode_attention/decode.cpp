@@ -16,8 +16,7 @@
 #include "ops/decode_attention/by_position_inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::ops {
-namespace HWY_NAMESPACE {
+namespace ejk::ops::HWY_NAMESPACE {
 
 // Parts of a sequence, put together and written.
 void join(const DecodeProblem& p, int64_t sequence, int64_t splits, int64_t step, const float* outs,
@@ -84,8 +83,7 @@ void decode(const DecodeProblem& p, const DecodeConfig& config, const Rows& out)
   else decode_in<ByHead>(p, config, out);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace ejk::ops
+}  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

@@ -77,7 +77,8 @@ struct Call {
   DecodeProblem problem;
 
   Call(const Tensor& q_given, const Tensor& k_given, const Tensor& v_given,
-       std::span<const int32_t> lengths, const DecodeOptions& options)
+       std::span<const int32_t> lengths, const DecodeOptions& options,
+       const Tensor* table_given = nullptr)
       : q(with_packed_rows(q_given)), k(with_packed_rows(k_given)), v(with_packed_rows(v_given)) {
     problem.q = {q.any().data, q.strides()[0], 0, q.strides()[1], q.dtype() == DType::bfloat16};
     problem.k = rows_of(k), problem.v = rows_of(v);
@@ -87,9 +88,8 @@ struct Call {
     problem.scale = options.scale.value_or(1.f / std::sqrt(static_cast<float>(problem.dim)));
     problem.softcap = options.softcap.value_or(0.f);
     problem.left = options.window_left.value_or(std::numeric_limits<int64_t>::max() / 2);
-  }
-  void set_pages(const Tensor& table_given) {
-    table = with_packed_rows(table_given);
+    if (table_given == nullptr) return;
+    table = with_packed_rows(*table_given);
     problem.block_table = table.data<int32_t>();
     problem.table_stride = table.strides()[0];
     problem.page_size = k.shape()[1];
@@ -206,10 +206,8 @@ void ejk_key(KeySink& key, const DecodeOptions& o) {
 
 Tensor DecodeAttention::run(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
                             std::span<const int32_t> lengths, const DecodeOptions& options) const {
-  check_plain(op_id, q, k, v, lengths, options);
-  check_config(op_id, config);
   Tensor out(q.dtype(), q.shape());
-  decode_forward(Call(q, k, v, lengths, options).problem, config, rows_of_output(out.any()));
+  write(config, q, k, v, lengths, out.any(), options);
   return out;
 }
 
@@ -286,8 +284,7 @@ void PagedDecodeAttention::write(const Config& config, const Tensor& q, const Te
   check_pages(op_id, q, k_pages, v_pages, block_table, lengths, options);
   check_config(op_id, config);
   check_output(op_id, out, q, k_pages, v_pages);
-  Call call(q, k_pages, v_pages, lengths, options);
-  call.set_pages(block_table);
+  const Call call(q, k_pages, v_pages, lengths, options, &block_table);
   decode_forward(call.problem, config, rows_of_output(out));
 }
 
@@ -297,8 +294,7 @@ Tensor PagedDecodeAttention::reference(const Tensor& q, const Tensor& k_pages,
                                        const DecodeOptions& options) const {
   check_pages(op_id, q, k_pages, v_pages, block_table, lengths, options);
   Tensor out(q.dtype(), q.shape());
-  Call call(q, k_pages, v_pages, lengths, options);
-  call.set_pages(block_table);
+  const Call call(q, k_pages, v_pages, lengths, options, &block_table);
   decode_reference(call.problem, rows_of_output(out.any()));
   return out;
 }
@@ -315,8 +311,7 @@ std::tuple<Tensor, Tensor, Tensor> PagedDecodeAttention::vjp(
     const Tensor& k_pages, const Tensor& v_pages, const Tensor& block_table,
     std::span<const int32_t> lengths, const DecodeOptions& options) const {
   check_pages(op_id, q, k_pages, v_pages, block_table, lengths, options);
-  Call call(q, k_pages, v_pages, lengths, options);
-  call.set_pages(block_table);
+  const Call call(q, k_pages, v_pages, lengths, options, &block_table);
   return gradients(op_id, config, call, dout);
 }
 

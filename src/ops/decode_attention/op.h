@@ -24,11 +24,6 @@ struct DecodeAttentionOp {
             .result = {"out", "batch, heads, dim"},
             .gradients = 3};
   }
-  static void write(const DecodeConfig& config, std::span<const Tensor> results, const Tensor& q,
-                    const Tensor& k, const Tensor& v, std::span<const int32_t> lengths,
-                    const DecodeOptions& options) {
-    DecodeAttention{}.write(config, q, k, v, lengths, results[0].any(), options);
-  }
 };
 
 struct PagedDecodeAttentionOp {
@@ -43,11 +38,6 @@ struct PagedDecodeAttentionOp {
                     {"block_table", "batch, pages of a sequence", DType::int32},
                     {"lengths", "batch", DType::int32, true}};
     return paged;
-  }
-  static void write(const DecodeConfig& config, std::span<const Tensor> results, const Tensor& q,
-                    const Tensor& k, const Tensor& v, const Tensor& table,
-                    std::span<const int32_t> lengths, const DecodeOptions& options) {
-    PagedDecodeAttention{}.write(config, q, k, v, table, lengths, results[0].any(), options);
   }
 };
 

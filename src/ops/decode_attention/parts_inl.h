@@ -17,8 +17,7 @@
 #include "ops/flash_attention/rows_inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::ops {
-namespace HWY_NAMESPACE {
+namespace ejk::ops::HWY_NAMESPACE {
 
 // The vector at `column` of a row of `dim` elements, zeros behind its end.
 template <class T>
@@ -44,7 +43,6 @@ HWY_INLINE void in_fours(int64_t count, const Go& go) {
   if (at < count) go.template operator()<1>(at);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace ejk::ops
+}  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

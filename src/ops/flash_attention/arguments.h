@@ -16,14 +16,6 @@
 
 namespace ejk::ops {
 
-// "q float32[1, 2, 3, 4]"
-inline std::string described(std::string_view name, const AnyView& v) {
-  return fmt::format("{} {}{}", name, dtype_name(v.dtype), shape_text(v.shape));
-}
-inline std::string described(std::string_view name, const Tensor& t) {
-  return described(name, t.any());
-}
-
 inline void check_attention_dtype(std::string_view op, const Tensor& q, const Tensor& k,
                                   const Tensor& v) {
   if ((q.dtype() != DType::float32 && q.dtype() != DType::bfloat16) || k.dtype() != q.dtype() ||

@@ -21,8 +21,7 @@
 #include "ops/flash_attention/tile_inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::ops {
-namespace HWY_NAMESPACE {
+namespace ejk::ops::HWY_NAMESPACE {
 
 // One head after the other.
 class HeadGradient {
@@ -289,8 +288,7 @@ void add_up_heads(const Gradient& g, int threads) {
   });
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace ejk::ops
+}  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

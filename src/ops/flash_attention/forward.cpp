@@ -21,8 +21,7 @@
 #include "ops/flash_attention/tile_inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::ops {
-namespace HWY_NAMESPACE {
+namespace ejk::ops::HWY_NAMESPACE {
 
 // Rows of one head of k or v as float32 behind each other, copied block by block when first needed.
 class HeadRows {
@@ -394,8 +393,7 @@ void forward(const AttentionProblem& problem, int q_block, int k_block, int thre
   Forward(problem, q_block, k_block, out, lse).run(threads);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace ejk::ops
+}  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

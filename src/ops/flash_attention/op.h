@@ -29,12 +29,6 @@ struct FlashAttentionOp {
             .gradients = 3,
             .gradient_takes_result = Description::TakesResult::after_arrays};
   }
-  static void write(const FlashAttention::Config& config, std::span<const Tensor> results,
-                    const Tensor& q, const Tensor& k, const Tensor& v,
-                    const AttentionOptions& options) {
-    FlashAttention{}.write(config, q, k, v, results[0].any(), options,
-                           results.size() > 1 ? results[1].data<float>() : nullptr);
-  }
 };
 
 }  // namespace ejk::ops

@@ -7,15 +7,12 @@
 #define EJK_OPS_FLASH_TILE_INL_H
 #endif
 
-#include <hwy/highway.h>
-
 #include <cstdint>
 
-#include "ops/common/attention_inl.h"
+#include "ops/simd/vectors_inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::ops {
-namespace HWY_NAMESPACE {
+namespace ejk::ops::HWY_NAMESPACE {
 
 // Columns of a tile are vectors: max_vectors of them. Rows are values that are broadcast. Together
 // they fill the registers: 6 x 2 of 16, 8 x 3 of 32.
@@ -116,7 +113,6 @@ HWY_NOINLINE inline void transpose(const float* from, int64_t from_step, int64_t
     for (int64_t c = 0; c < columns; ++c) to[c * to_step + r] = from[r * from_step + c];
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace ejk::ops
+}  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

@@ -6,12 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
-#include "ops/common/overlap.h"
-#include "ops/common/refuse.h"
-#include "ops/matmul/blocking.h"
-#include "ops/matmul/gemm.h"
+#include "ops/matmul/products.h"
 
 namespace ejk::ops {
 namespace {
@@ -22,12 +17,6 @@ template <class View>
 Matrix rows_from(const View& v, int64_t row) {
   return {v.data + row * v.strides[0], dtype_of<typename View::element_type>, v.strides[0],
           v.strides[1]};
-}
-
-template <class View>
-Matrix matrix(const View& v, int64_t group) {
-  return {v.data + group * v.strides[0], dtype_of<typename View::element_type>, v.strides[1],
-          v.strides[2]};
 }
 
 template <class A, class B, class C>
@@ -51,15 +40,10 @@ void check_shapes(const A& a, const B& b, std::span<const int32_t> sizes, const 
 
 template <class A, class B, class C>
 void check_memory(const A& a, const B& b, std::span<const int32_t> sizes, const C& c) {
-  constexpr std::string_view needed = "a c that shares memory with nothing else";
-  if (overlaps_itself(c))
-    refuse(op, fmt::format("c with strides {}, whose elements overlap", shape_text(c.strides)),
-           needed);
-  if (overlap(c, a)) refuse(op, "a c that overlaps a", needed);
-  if (overlap(c, b)) refuse(op, "a c that overlaps b", needed);
-  const StridedView<const int32_t, 1> numbers(sizes.data(), {static_cast<int64_t>(sizes.size())},
-                                              {1});
-  if (overlap(c, numbers)) refuse(op, "a c that overlaps group_sizes", needed);
+  using Numbers = StridedView<const int32_t, 1>;
+  const auto count = static_cast<int64_t>(sizes.size());
+  check_product_memory(op, a, b, "group_sizes", std::optional(Numbers(sizes.data(), {count}, {1})),
+                       c);
 }
 
 // Calls f(group, first row, rows) for groups that have rows. Gives the number of rows of all
@@ -103,13 +87,6 @@ Shape shape_of(const Invocation& inv) {
   return {groups, (a[0] + groups - 1) / groups, b[2], a[1]};
 }
 
-// The last two axes, for their strides.
-Matrix matrix_of(const Arg& arg) {
-  const size_t rank = arg.shape.size();
-  if (arg.strides.empty()) return {nullptr, arg.dtype, arg.shape[rank - 1], 1};
-  return {nullptr, arg.dtype, arg.strides[rank - 2], arg.strides[rank - 1]};
-}
-
 }  // namespace
 
 template <Element In, Element Result>
@@ -142,29 +119,19 @@ void GroupedMatmul<In, Result>::reference(const Rows& a, const Matrices& b, Size
 template <Element In, Element Result>
 auto GroupedMatmul<In, Result>::heuristic_cfg(const Invocation& inv) const -> Config {
   const Shape s = shape_of(inv);
-  const Matrix a = matrix_of(inv.args[0]), b = matrix_of(inv.args[1]);
-  const Matrix c{nullptr, DType::float32, s.n, 1};
-  return {gemm_heuristic(s.groups, s.rows, s.n, s.k, a, b),
-          gemm_heuristic(s.groups, s.rows, s.k, s.n, c, b.transposed()),
-          gemm_heuristic(s.groups, s.k, s.n, s.rows, a.transposed(), c)};
+  return product_heuristic<Config>(s.groups, s.rows, s.n, s.k, matrix_of(inv.args[0]),
+                                   matrix_of(inv.args[1]));
 }
 
 template <Element In, Element Result>
 auto GroupedMatmul<In, Result>::candidate_cfgs(const Invocation& inv) const -> Space<Config> {
   const Shape s = shape_of(inv);
-  const Config guess = heuristic_cfg(inv);
-  Space<Config> space = blocking_space(&Config::forward, s.rows, s.n, s.k);
-  const auto gradient = [&](const MatmulBlocking& b) {
-    return inv.backward ? variations(b) : std::vector{b};
-  };
-  space.param(&Config::grad_a, gradient(guess.grad_a));
-  space.param(&Config::grad_b, gradient(guess.grad_b));
-  return space;
+  return product_space(inv, heuristic_cfg(inv), s.rows, s.n, s.k);
 }
 
 template <Element In, Element Result>
 bool GroupedMatmul<In, Result>::is_valid(const Config& config, const Invocation&) const {
-  return gemm_can_run(config.forward) && gemm_can_run(config.grad_a) && gemm_can_run(config.grad_b);
+  return products_can_run(config);
 }
 
 template <Element In, Element Result>
@@ -175,9 +142,7 @@ auto GroupedMatmul<In, Result>::gradients(const Config& config, const Rows& a, c
   check_blocking(op, "grad_a", config.grad_a);
   check_blocking(op, "grad_b", config.grad_b);
   Tensor da = Tensor::of<In>({a.shape[0], a.shape[1]});
-  const Matrices b_transposed(b.data, {b.shape[0], b.shape[2], b.shape[1]},
-                              {b.strides[0], b.strides[2], b.strides[1]});
-  multiply(config.grad_a, dc, b_transposed, sizes, da.strided<In, 2>());
+  multiply(config.grad_a, dc, transposed(b), sizes, da.strided<In, 2>());
   // a^T dc of each group; those without rows stay zero, as the tensor is made.
   Tensor db = Tensor::of<In>({b.shape[0], b.shape[1], b.shape[2]});
   const StridedView<In, 3> to = db.strided<In, 3>();
@@ -198,21 +163,15 @@ template struct GroupedMatmul<BFloat16, BFloat16>;
 
 namespace {
 
-std::string text(std::string_view name, const Tensor& t) {
-  return fmt::format("{} {}{}", name, dtype_name(t.dtype()), shape_text(t.shape()));
-}
-
 void check(const Tensor& a, const Tensor& b, const Tensor& sizes, DType result) {
-  const std::string given =
-      fmt::format("{}, {}, {}", text("a", a), text("b", b), text("group_sizes", sizes));
+  const std::string given = fmt::format("{}, {}, {}", described("a", a), described("b", b),
+                                        described("group_sizes", sizes));
   if (a.rank() != 2 || b.rank() != 3 || sizes.rank() != 1)
     refuse(op, given, "a[rows, k], b[groups, k, n], group_sizes[groups]");
-  const bool known = a.dtype() == DType::float32 || a.dtype() == DType::bfloat16;
-  if (!known || b.dtype() != a.dtype() || sizes.dtype() != DType::int32 || !sizes.packed())
+  if (!has_product_elements(a) || b.dtype() != a.dtype() || sizes.dtype() != DType::int32 ||
+      !sizes.packed())
     refuse(op, given, "a and b of float32 or both of bfloat16, group_sizes of packed int32");
-  if (result != DType::float32 && (result != DType::bfloat16 || a.dtype() != DType::bfloat16))
-    refuse(op, fmt::format("{}, result {}", given, dtype_name(result)),
-           "a float32 result, or bfloat16 for bfloat16 arguments");
+  check_result(op, given, a, result);
 }
 
 std::span<const int32_t> numbers(const Tensor& sizes) {
@@ -222,14 +181,6 @@ std::span<const int32_t> numbers(const Tensor& sizes) {
 template <class T, int Rank>
 StridedView<const T, Rank> input(const Tensor& t) {
   return t.strided<T, Rank>();
-}
-
-// Calls f with the kernel's types.
-template <class F>
-decltype(auto) with_types(const Tensor& a, DType result, const F& f) {
-  if (a.dtype() == DType::float32) return f.template operator()<float, float>();
-  if (result == DType::float32) return f.template operator()<BFloat16, float>();
-  return f.template operator()<BFloat16, BFloat16>();
 }
 
 }  // namespace
@@ -262,8 +213,7 @@ std::pair<Tensor, std::function<std::pair<Tensor, Tensor>(const Tensor&)>> group
                              numbers(sizes), Out(c.strided<Result, 2>()))
                         .second;
         return {c, [pull = std::move(pull), a, b, sizes, c](const Tensor& dc) {
-                  if (dc.dtype() != c.dtype() || dc.shape() != c.shape())
-                    refuse(op, text("dc", dc), text("the gradient of c,", c));
+                  check_cotangent(op, c, dc);
                   auto [da, db] = pull(input<Result, 2>(dc));
                   return std::pair(std::move(da), std::move(db));
                 }};

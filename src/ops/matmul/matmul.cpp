@@ -6,30 +6,12 @@
 #include <type_traits>
 #include <vector>
 
-#include <fmt/format.h>
-
-#include <ejk/parallel.h>
-
-#include "ops/common/overlap.h"
-#include "ops/common/refuse.h"
-#include "ops/matmul/blocking.h"
-#include "ops/matmul/gemm.h"
+#include "ops/matmul/products.h"
 
 namespace ejk::ops {
 namespace {
 
 constexpr std::string_view op = "matmul";
-
-template <class View>
-Matrix matrix(const View& v, int64_t batch) {
-  const int64_t at = v.shape[0] == 1 ? 0 : batch * v.strides[0];
-  return {v.data + at, dtype_of<typename View::element_type>, v.strides[1], v.strides[2]};
-}
-
-template <class View>
-View transposed(const View& v) {
-  return {v.data, {v.shape[0], v.shape[2], v.shape[1]}, {v.strides[0], v.strides[2], v.strides[1]}};
-}
 
 template <class T>
 std::string text(std::string_view name, const T& view) {
@@ -47,17 +29,6 @@ void check_shapes(const A& a, const B& b, const Bias& bias, const C& c) {
          fmt::format("{}, {}{}, {}", text("a", a), text("b", b),
                      bias ? ", " + text("bias", *bias) : "", text("c", c)),
          "a[batch or 1, m, k], b[batch or 1, k, n], bias[n] or none, c[batch, m, n]");
-}
-
-template <class A, class B, class C, class Bias>
-void check_memory(const A& a, const B& b, const Bias& bias, const C& c) {
-  constexpr std::string_view needed = "a c that shares memory with nothing else";
-  if (overlaps_itself(c))
-    refuse(op, fmt::format("c with strides {}, whose elements overlap", shape_text(c.strides)),
-           needed);
-  if (overlap(c, a)) refuse(op, "a c that overlaps a", needed);
-  if (overlap(c, b)) refuse(op, "a c that overlaps b", needed);
-  if (bias && overlap(c, *bias)) refuse(op, "a c that overlaps the bias", needed);
 }
 
 // One product per element of the batch, or a single one where a shared b lets rows follow each
@@ -100,25 +71,8 @@ const float* packed_bias(const Bias& bias, std::vector<float>& copy) {
 
 // ---- the shape of a call ------------------------------------------------------------------------
 
-struct Sizes {
-  int64_t batch, m, n, k;
-  Matrix a, b;  // for their strides
-};
-
-std::vector<int64_t> strides_of(const Arg& arg) {
-  if (!arg.strides.empty()) return arg.strides;
-  return {arg.shape[1] * arg.shape[2], arg.shape[2], 1};
-}
-
-Sizes sizes_of(const Invocation& inv) {
-  const Arg &a = inv.args[0], &b = inv.args[1];
-  const auto as = strides_of(a), bs = strides_of(b);
-  return {std::max(a.shape[0], b.shape[0]),
-          a.shape[1],
-          b.shape[2],
-          a.shape[2],
-          {nullptr, a.dtype, as[1], as[2]},
-          {nullptr, b.dtype, bs[1], bs[2]}};
+int64_t batch_of(const Invocation& inv) {
+  return std::max(inv.args[0].shape[0], inv.args[1].shape[0]);
 }
 
 }  // namespace
@@ -127,7 +81,7 @@ template <Element In, Element Result>
 void Matmul<In, Result>::run(const Config& config, const Input& a, const Input& b, const Bias& bias,
                              const Output& c) const {
   check_shapes(a, b, bias, *c);
-  check_memory(a, b, bias, *c);
+  check_product_memory(op, a, b, "the bias", bias, *c);
   check_blocking(op, "forward", config.forward);
   std::vector<float> bias_copy;
   multiply(config.forward, a, b, packed_bias(bias, bias_copy), *c);
@@ -138,7 +92,7 @@ void Matmul<In, Result>::reference(const Input& a, const Input& b, const Bias& b
                                    const Output& out) const {
   const StridedView<Result, 3>& c = *out;
   check_shapes(a, b, bias, c);
-  check_memory(a, b, bias, c);
+  check_product_memory(op, a, b, "the bias", bias, c);
   std::vector<double> sums(static_cast<size_t>(c.shape[2]));
   for (int64_t batch = 0; batch < c.shape[0]; ++batch)
     for (int64_t i = 0; i < c.shape[1]; ++i) {
@@ -161,29 +115,21 @@ void Matmul<In, Result>::reference(const Input& a, const Input& b, const Bias& b
 
 template <Element In, Element Result>
 auto Matmul<In, Result>::heuristic_cfg(const Invocation& inv) const -> Config {
-  const Sizes s = sizes_of(inv);
-  return {
-      gemm_heuristic(s.batch, s.m, s.n, s.k, s.a, s.b),
-      gemm_heuristic(s.batch, s.m, s.k, s.n, {nullptr, DType::float32, s.n, 1}, s.b.transposed()),
-      gemm_heuristic(s.batch, s.k, s.n, s.m, s.a.transposed(), {nullptr, DType::float32, s.n, 1})};
+  const auto &a = inv.args[0].shape, &b = inv.args[1].shape;
+  return product_heuristic<Config>(batch_of(inv), a[1], b[2], a[2], matrix_of(inv.args[0]),
+                                   matrix_of(inv.args[1]));
 }
 
 template <Element In, Element Result>
 auto Matmul<In, Result>::candidate_cfgs(const Invocation& inv) const -> Space<Config> {
-  const Sizes s = sizes_of(inv);
-  const Config guess = heuristic_cfg(inv);
-  const int64_t m = s.m * (inv.args[1].shape[0] == 1 ? s.batch : 1);
-  Space<Config> space = blocking_space(&Config::forward, m, s.n, s.k);
-  if (inv.backward)
-    space.param(&Config::grad_a, variations(guess.grad_a))
-        .param(&Config::grad_b, variations(guess.grad_b));
-  else space.param(&Config::grad_a, {guess.grad_a}).param(&Config::grad_b, {guess.grad_b});
-  return space;
+  const auto &a = inv.args[0].shape, &b = inv.args[1].shape;
+  const int64_t m = a[1] * (b[0] == 1 ? batch_of(inv) : 1);
+  return product_space(inv, heuristic_cfg(inv), m, b[2], a[2]);
 }
 
 template <Element In, Element Result>
 bool Matmul<In, Result>::is_valid(const Config& config, const Invocation&) const {
-  return gemm_can_run(config.forward) && gemm_can_run(config.grad_a) && gemm_can_run(config.grad_b);
+  return products_can_run(config);
 }
 
 // ---- gradients ----------------------------------------------------------------------------------

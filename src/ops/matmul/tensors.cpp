@@ -5,32 +5,23 @@
 #include <algorithm>
 #include <type_traits>
 
-#include <fmt/format.h>
-
-#include "ops/common/refuse.h"
+#include "ops/matmul/products.h"
 
 namespace ejk::ops {
 namespace {
 
 constexpr std::string_view op = "matmul";
 
-std::string text(std::string_view name, const Tensor& t) {
-  return fmt::format("{} {}{}", name, dtype_name(t.dtype()), shape_text(t.shape()));
-}
-
 void check(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
-  std::string given = text("a", a) + ", " + text("b", b);
-  if (options.bias) given += ", " + text("bias", *options.bias);
+  std::string given = described("a", a) + ", " + described("b", b);
+  if (options.bias) given += ", " + described("bias", *options.bias);
   const auto matrices = [](const Tensor& t) { return t.rank() == 2 || t.rank() == 3; };
   if (!matrices(a) || !matrices(b) || (options.bias && options.bias->rank() != 1))
     refuse(op, given, "a and b of rank 2 or 3, bias of rank 1");
-  const bool known = a.dtype() == DType::float32 || a.dtype() == DType::bfloat16;
-  if (!known || b.dtype() != a.dtype() || (options.bias && options.bias->dtype() != a.dtype()))
+  if (!has_product_elements(a) || b.dtype() != a.dtype() ||
+      (options.bias && options.bias->dtype() != a.dtype()))
     refuse(op, given, "all of float32 or all of bfloat16");
-  if (options.result != DType::float32 &&
-      (options.result != DType::bfloat16 || a.dtype() != DType::bfloat16))
-    refuse(op, fmt::format("{}, result {}", given, dtype_name(options.result)),
-           "a float32 result, or bfloat16 for bfloat16 arguments");
+  check_result(op, given, a, options.result);
   const auto rows = static_cast<size_t>(a.rank() - 2), others = static_cast<size_t>(b.rank() - 2);
   const int64_t depth_a = a.shape()[rows + (options.transpose_a ? 0 : 1)];
   const int64_t depth_b = b.shape()[others + (options.transpose_b ? 1 : 0)];
@@ -59,14 +50,6 @@ StridedView<T, 3> matrices(const Tensor& t, bool transpose) {
   for (size_t d = 3; d-- > 0;)
     if (v.shape[d] == 1) v.strides[d] = d == 2 ? 1 : v.shape[d + 1] * v.strides[d + 1];
   return v;
-}
-
-// Calls f with the kernel for these types.
-template <class F>
-decltype(auto) with_kernel(const Tensor& a, const MatmulOptions& options, const F& f) {
-  if (a.dtype() == DType::float32) return f.template operator()<float, float>();
-  if (options.result == DType::float32) return f.template operator()<BFloat16, float>();
-  return f.template operator()<BFloat16, BFloat16>();
 }
 
 template <class In>
@@ -98,8 +81,8 @@ void matmul_into(const Executor& executor, const Tensor& c, const Tensor& a, con
   asked.result = c.dtype();
   check(a, b, asked);
   if (c.rank() != std::max(a.rank(), b.rank()))
-    refuse(op, text("c", c), fmt::format("a c of rank {}", std::max(a.rank(), b.rank())));
-  with_kernel(a, asked, [&]<class In, class Result>() {
+    refuse(op, described("c", c), fmt::format("a c of rank {}", std::max(a.rank(), b.rank())));
+  with_types(a, asked.result, [&]<class In, class Result>() {
     executor(Matmul<In, Result>{}, matrices<const In>(a, asked.transpose_a),
              matrices<const In>(b, asked.transpose_b), bias_view<In>(asked),
              Out(matrices<Result>(c, false)));
@@ -122,8 +105,8 @@ std::pair<Tensor, std::function<MatmulGradients(const Tensor&)>> matmul_vjp(
     const Executor& executor, const Tensor& a, const Tensor& b, const MatmulOptions& options) {
   check(a, b, options);
   Tensor c = empty_result(a, b, options);
-  return with_kernel(
-      a, options,
+  return with_types(
+      a, options.result,
       [&]<class In, class Result>()
           -> std::pair<Tensor, std::function<MatmulGradients(const Tensor&)>> {
         auto pull = executor
@@ -132,8 +115,7 @@ std::pair<Tensor, std::function<MatmulGradients(const Tensor&)>> matmul_vjp(
                              Out(matrices<Result>(c, false)))
                         .second;
         return {c, [pull = std::move(pull), a, b, c, options](const Tensor& dc) {
-                  if (dc.dtype() != c.dtype() || dc.shape() != c.shape())
-                    refuse(op, text("dc", dc), text("the gradient of c,", c));
+                  check_cotangent(op, c, dc);
                   auto [da, db, dbias] =
                       pull(StridedView<const Result, 3>(matrices<Result>(dc, false)));
                   return MatmulGradients{like(a, da, options.transpose_a),

@@ -10,8 +10,7 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::ops {
-namespace HWY_NAMESPACE {
+namespace ejk::ops::HWY_NAMESPACE {
 
 // Both functions cut x into a whole number n of base-2 exponents and a rest r. At 1.5 * 2^23 an ulp
 // is 1: adding that rounds to n, which is then, with the bias of an exponent, in the lowest bits.
@@ -71,7 +70,6 @@ HWY_INLINE V exp_up_to_88(D d, V given) {
   return exp_of_parts(d, shifted, r, exp_terms);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace ejk::ops
+}  // namespace ejk::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif
