@@ -19,28 +19,16 @@ import dataclasses
 import enum
 import functools
 import logging
-import os
 import sys
-import sysconfig
 import types
 import weakref
 
 from ejk import _jax
 from ejk._code import reads_of
+from ejk._libraries import is_changing, is_library
 
 _MOST_WORDS = 4000  # to look at more than that costs more than it saves
 _MOST_BYTES = 1 << 16  # of an array of NumPy that is looked at in every call
-
-# What these packages hold does not change, but for a few modules: what is read of those may be new in every call.
-_LIBRARIES = frozenset(sys.stdlib_module_names) | frozenset(
-    "ejk jax jaxlib ml_dtypes numpy opt_einsum pydantic pydantic_core scipy typing_extensions".split()
-)
-_CHANGING = frozenset(
-    "contextvars ctypes datetime gc importlib inspect os random secrets socket subprocess sys threading time uuid".split()
-)
-
-
-_STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 
 
 class Opaque(Exception):
@@ -60,7 +48,7 @@ def _maker_of(thing):
         thing = thing.func if isinstance(thing, functools.partial) else thing.__func__
     if isinstance(thing, types.FunctionType):
         return thing.__code__
-    return object if _is_library(type(thing).__module__) else type(thing)
+    return object if is_library(type(thing).__module__) else type(thing)
 
 
 class _Word(enum.Enum):
@@ -129,47 +117,21 @@ class _Copy(types.ModuleType):
     """A module with other arrays in it."""
 
 
-def _is_library(module_name) -> bool:
-    if not isinstance(module_name, str):
-        return False
-    package = _package_of(module_name)
-    return package in _LIBRARIES and not _is_of_the_program(package, sys.modules.get(package))
-
-
-@functools.lru_cache(1024)
-def _is_of_the_program(package, module) -> bool:
-    """Whether a module with the name of a library lies elsewhere: beside a program, in place of the library."""
-    file = getattr(module, "__file__", None)
-    if file is None or package == "ejk":
-        return False
-    folder = os.path.realpath(os.path.dirname(file)) + os.sep
-    return not (folder.startswith(_STANDARD) or "-packages" + os.sep in folder)
-
-
-@functools.lru_cache(1024)
-def _package_of(module_name: str) -> str:
-    return module_name.partition(".")[0]
-
-
-def _is_changing(module_name: str) -> bool:
-    return module_name.partition(".")[0] in _CHANGING or module_name.startswith("numpy.random")
-
-
 def _is_public(thing) -> bool:
     """Whether it is what a library has under its name."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__name__", None)
-    if not (_is_library(module) and isinstance(name, str)) or _is_changing(module):
+    if not (is_library(module) and isinstance(name, str)) or is_changing(module):
         return False
     return getattr(sys.modules.get(module), name, None) is thing
 
 
 def _is_its_own(value) -> bool:
     """Whether a library's attribute is a thing of a library's, and no array."""
-    if _jax.is_array(value) or _jax.is_numpy(value) or not _is_library(type(value).__module__):
+    if _jax.is_array(value) or _jax.is_numpy(value) or not is_library(type(value).__module__):
         return False
     while not isinstance(value, types.FunctionType) and callable(getattr(value, "__wrapped__", None)):
         value = value.__wrapped__
-    return not isinstance(value, types.FunctionType) or _is_library(value.__globals__.get("__name__"))
+    return not isinstance(value, types.FunctionType) or is_library(value.__globals__.get("__name__"))
 
 
 _met = weakref.WeakSet()
@@ -357,7 +319,7 @@ class Seen:
         whose = function.__self__
         if whose is None or isinstance(whose, types.ModuleType):
             name = function.__module__ if whose is None else whose.__name__
-            if not _is_library(name) or _is_changing(name):
+            if not is_library(name) or is_changing(name):
                 raise Opaque
             self.add_same(function)
             return
@@ -380,13 +342,13 @@ class Seen:
     def add_function(self, function, is_method=False) -> None:
         space = function.__globals__
         module = space.get("__name__")
-        if _is_library(module) and function.__closure__ is None:
-            if _is_changing(module):
+        if is_library(module) and function.__closure__ is None:
+            if is_changing(module):
                 raise Opaque
             self.add_same(function)
             return
         reads = reads_of(function.__code__)
-        if reads.hidden or any(not _is_library(name) or _is_changing(name) for name in reads.imports):
+        if reads.hidden or any(not is_library(name) or is_changing(name) for name in reads.imports):
             raise Opaque
         if self._is_again(function):
             return
@@ -408,7 +370,7 @@ class Seen:
 
     def _begin_globals(self, space, reads) -> None:
         module = space.get("__name__")
-        if _is_library(module):  # a wrapper that it has made: it runs among its own
+        if is_library(module):  # a wrapper that it has made: it runs among its own
             self.words += (_Same(space), None, None, ())
             return
         used = space.get("__builtins__")
@@ -418,7 +380,7 @@ class Seen:
         self.words += (place, module, space.get("__package__"), tuple(reads.names))
 
     def _add_globals(self, space, reads) -> None:
-        if _is_library(space.get("__name__")):
+        if is_library(space.get("__name__")):
             return
         for name, chains in reads.names.items():
             value = space.get(name, builtins.__dict__.get(name, _Word.EMPTY))
@@ -432,21 +394,21 @@ class Seen:
     # -- modules --
 
     def add_module(self, module) -> None:  # nobody knows what is read of it
-        if not _is_library(module.__name__) or _is_changing(module.__name__):
+        if not is_library(module.__name__) or is_changing(module.__name__):
             raise Opaque
         self.add_same(module)
 
     def _add_module(self, module, chains, reads) -> None:
         """What code reads of a module, as chains of attributes that begin there."""
         name, held = module.__name__, module.__dict__
-        is_library = _is_library(name)
-        if _is_changing(name) or not is_library and "__getattr__" in held:
+        of_library = is_library(name)
+        if is_changing(name) or not of_library and "__getattr__" in held:
             raise Opaque
         members: dict = {}
         for chain in chains:
             if chain:
                 members.setdefault(chain[0], set()).add(chain[1:])
-            elif is_library:  # handed on as it is: any attribute that the code names may be one of its
+            elif of_library:  # handed on as it is: any attribute that the code names may be one of its
                 for attribute in reads.attributes:
                     members.setdefault(attribute, set()).add(())
             else:  # to whatever may read or change any of it
@@ -458,11 +420,11 @@ class Seen:
         for attribute in found:
             value = held[attribute]
             if isinstance(value, types.ModuleType):
-                if () in members[attribute] and _is_library(value.__name__):
+                if () in members[attribute] and is_library(value.__name__):
                     self.add_module(value)
                 else:
                     self._add_module(value, sorted(members[attribute]), reads)
-            elif is_library and _is_its_own(value):
+            elif of_library and _is_its_own(value):
                 self.add_same(value)
             else:
                 self.add(value)
@@ -471,7 +433,7 @@ class Seen:
 
     def add_object(self, thing) -> None:
         kind = type(thing)
-        if _is_library(kind.__module__) and _is_public(thing):
+        if is_library(kind.__module__) and _is_public(thing):
             self.add_same(thing)
             return
         if self._is_again(thing):
@@ -513,7 +475,7 @@ class Seen:
         self._see_class(type(thing))
 
     def add_class(self, kind) -> None:
-        if _is_library(kind.__module__):
+        if is_library(kind.__module__):
             self.add_same(kind)
             return
         self.words += (_Word.REFERENCE, weakref.ref(kind))
@@ -526,11 +488,11 @@ class Seen:
         return self._fixed
 
     def _see_class(self, kind) -> None:
-        if "<locals>" in kind.__qualname__ and not _is_library(kind.__module__) and not _was_met(kind):
+        if "<locals>" in kind.__qualname__ and not is_library(kind.__module__) and not _was_met(kind):
             raise Opaque
         beside = self._beside()
         for base in (*kind.__mro__, *type(kind).__mro__):
-            if not _is_library(base.__module__) and not beside._is_again(base):
+            if not is_library(base.__module__) and not beside._is_again(base):
                 beside._add_members(base)
 
     def _add_held_by(self, member) -> None:
@@ -605,7 +567,7 @@ def is_plain(value) -> bool:
     if kind in _PLAIN or kind in (float, complex):
         return True
     if isinstance(value, type):
-        return _is_library(value.__module__)
+        return is_library(value.__module__)
     if isinstance(value, enum.Enum):
         return not has_functions(kind) and is_plain_member(value)
     numpy = sys.modules.get("numpy")
@@ -634,12 +596,12 @@ def _tree_told_apart(tree):
 
 def has_functions(kind) -> bool:
     """Whether a class of enums has some of its own, or its members hold some: they may read anything."""
-    own = [base for base in kind.__mro__ if not _is_library(base.__module__)]
+    own = [base for base in kind.__mro__ if not is_library(base.__module__)]
     # The one function that every enum has is a library's.
-    values = [value for base in own for value in vars(base).values() if not _is_library(getattr(value, "__module__", ""))]
+    values = [value for base in own for value in vars(base).values() if not is_library(getattr(value, "__module__", ""))]
     if any(isinstance(value, (types.FunctionType, staticmethod, classmethod, property)) for value in values):
         return True
-    return not (_is_library(kind.__module__) or all(map(is_plain_member, kind.__members__.values())))
+    return not (is_library(kind.__module__) or all(map(is_plain_member, kind.__members__.values())))
 
 
 def is_plain_member(member) -> bool:
@@ -797,7 +759,7 @@ def _way_of_numpy(kind):
 def _way_of_object(kind):
     if issubclass(kind, tuple):
         return Seen.add_named_tuple if hasattr(kind, "_fields") else Seen.refuse
-    if _is_library(kind.__module__) and not dataclasses.is_dataclass(kind):
+    if is_library(kind.__module__) and not dataclasses.is_dataclass(kind):
         return Seen.add_of_library
     return Seen.add_object
 
