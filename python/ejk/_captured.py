@@ -26,6 +26,7 @@ import weakref
 from ejk import _jax
 from ejk._code import reads_of
 from ejk._libraries import is_changing, is_library
+from ejk._numbers import Number
 
 _MOST_WORDS = 4000  # to look at more than that costs more than it saves
 _MOST_BYTES = 1 << 16  # of an array of NumPy that is looked at in every call
@@ -170,11 +171,11 @@ class _Effects:
 
 
 class Seen:
-    """`words`, `arrays` and `floats` of what was added. `promoted`: arrays that stand for floats."""
+    """`words`, `arrays` and `floats` of what was added."""
 
-    def __init__(self, promoted=(), is_fixed=False, effects=None):
+    def __init__(self, is_fixed=False, effects=None):
         self.words, self.arrays, self.floats = [], [], []
-        self._places, self._spaces, self._promoted = {}, {}, {id(array) for array in promoted}
+        self._places, self._spaces = {}, {}
         self._limit = _MOST_WORDS
         self._kept = []  # while it lives, nothing else has its id
         # What classes reach is not made anew with other arrays: it may hold none.
@@ -211,18 +212,12 @@ class Seen:
         for thing in things:
             self.add(thing)
 
-    def is_promoted(self, array) -> bool:
-        return id(array) in self._promoted
-
     def add_argument(self) -> None:
         self.words.append(_Word.ARGUMENT)
 
     def add_array(self, array) -> None:
         if self._is_fixed:
             raise Opaque
-        if self.is_promoted(array):
-            self.add_float(array)
-            return
         self.words.append(_Word.ARRAY)
         self.arrays.append(array)
 
@@ -680,6 +675,7 @@ def _empty(kind):
 _WAYS = {
     **dict.fromkeys(_PLAIN, Seen.add_value),
     float: Seen.add_float,
+    Number: Seen.add_float,
     complex: Seen.add_number,
     range: Seen.add_number,
     slice: Seen.add_slice,

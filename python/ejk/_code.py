@@ -2,6 +2,8 @@
 """What the code of a function reads besides its arguments, and whether that is all that it does."""
 
 import dis
+import enum
+import functools
 import types
 
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
@@ -90,4 +92,26 @@ def reads_of(code) -> Reads:
         if len(_known) >= _MOST:
             _known.clear()
         found = _known[code] = Reads(code)
+    return found
+
+
+class Asks(enum.Enum):
+    """What code asks for the type of."""
+
+    NEVER = enum.auto()
+    OF_FIRST = enum.auto()  # of its first argument, as methods do
+    OF_ANY = enum.auto()
+
+
+@functools.lru_cache(_MOST)
+def asks_for_type(code) -> Asks:
+    """Without the functions that are made inside."""
+    found = Asks.NEVER
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "PRECALL")]
+    for place, step in enumerate(steps):
+        if step.opname in _GLOBAL and step.argval in ("type", "builtins"):
+            call = steps[place + 2]
+            if not (_is_first_argument(code, steps, place + 1) and call.opname == "CALL" and call.arg == 1):
+                return Asks.OF_ANY
+            found = Asks.OF_FIRST
     return found

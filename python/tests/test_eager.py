@@ -2,6 +2,7 @@
 """An eager call gives and does what its kernel's `run` gives and does as it is."""
 
 import functools
+import math
 import typing
 
 import jax
@@ -250,6 +251,152 @@ def test_a_float_that_decides_stays_a_value(executor, kind):
         scale = 0.25 * i
         expected = X * scale - (1 if kind is Decides and scale <= 1 else 0)
         np.testing.assert_allclose(executor(kernel, X, scale), expected, rtol=1e-6)
+
+
+class Rated(Base):
+    """What `f` makes of an array and a float."""
+
+    op_id = "rated"
+    traces = 0
+
+    def run(self, x, rate, f, *, cfg):
+        type(self).traces += isinstance(x, jax.core.Tracer)
+        return f(x, rate) if rate is not None else f(x)
+
+
+def tries(x, rate):
+    try:
+        return x * int(rate)
+    except Exception:
+        return x - 1
+
+
+def matches(x, rate):
+    match rate:
+        case 1.0:
+            return x - 1
+        case float():
+            return x * rate
+    return x + 1
+
+
+@functools.lru_cache
+def halved(rate):
+    return rate / 2
+
+
+KINDS_OF_NUMBERS = {float: 2.0}
+
+SHOWS = {
+    "equal": lambda x, rate: x - 1 if rate == 1.0 else x * rate,
+    "unequal": lambda x, rate: x * rate if rate != 1.0 else x - 1,
+    "less": lambda x, rate: x - 1 if rate < 0 else x * rate,
+    "greater": lambda x, rate: x - 1 if 1.5 > rate else x * rate,
+    "truth": lambda x, rate: x * rate if rate else x - 1,
+    "or": lambda x, rate: x * (rate or 7.0),
+    "max": lambda x, rate: x * max(rate, 0.5),
+    "in": lambda x, rate: x - 1 if rate in (0.0, 1.0) else x * rate,
+    "sign": lambda x, rate: x * math.copysign(1, rate),
+    "int": lambda x, rate: x * int(rate),
+    "round": lambda x, rate: x * round(rate),
+    "whole": lambda x, rate: x - 1 if rate.is_integer() else x * rate,
+    "text": lambda x, rate: x - 1 if f"{rate}" == "1.0" else x * rate,
+    "str": lambda x, rate: x * len(str(rate)),
+    "percent": lambda x, rate: x * len("%g" % rate),  # noqa: UP031
+    "dict": lambda x, rate: x * {1.0: 5.0}.get(rate, 3.0),
+    "cached": lambda x, rate: x * halved(rate),
+    "type": lambda x, rate: x - 1 if type(rate) is float and rate == 1.0 else x * rate,
+    "kind": lambda x, rate: x - KINDS_OF_NUMBERS.get(type(rate), 1),
+    "instance": lambda x, rate: x - 1 if isinstance(rate, float) and rate == 1.0 else x * rate,
+    "class": lambda x, rate: x * rate if rate.__class__ is float else x - 1,
+    "attribute": lambda x, rate: x - 1 if hasattr(rate, "shape") or hasattr(rate, "dtype") else x * rate,
+    "array": lambda x, rate: x - 1 if isinstance(rate, (jax.Array, jax.core.Tracer)) else x * rate,
+    "text of another": lambda x, rate: x * rate if rate != "auto" and rate is not None else x - 1,
+    "leaves": lambda x, rate: x * sum(leaf if isinstance(leaf, float) else 9 for leaf in jax.tree.leaves([rate])),
+    "mapped": lambda x, rate: jax.vmap(lambda v, r: v - 1 if isinstance(r, float) and r == 1 else v * r, (0, None))(x, rate),
+    "math": lambda x, rate: x * math.exp(rate),
+    "numpy": lambda x, rate: x * np.float32(np.sin(rate)),
+    "array of numpy": lambda x, rate: x * (np.array([1e9 + 1, 2, 3, 4]) - 1e9 * rate),
+    "shape": lambda x, rate: jnp.tile(x, 1 + abs(int(rate))),
+    "tries": tries,
+    "matches": matches,
+    "difference": lambda x, rate: x * ((rate + 1e9) - 1e9),
+    "quotient": lambda x, rate: x * (1e-30 / (1e-30 + rate * 1e-42)),
+    "power": lambda x, rate: x * (1 - 0.999**rate),
+    "division": lambda x, rate: x * (1 / (rate - 3.0)),
+    "root": lambda x, rate: jnp.abs(x * rate**0.5),
+    "result": lambda x, rate: (x * 2, rate * 2),
+    "nothing": lambda x, rate: x * 2,
+}
+RATES = (0.25, 0.3, 0.7, 2.5, 0.1, 1.0, -2.0, 0.0, -0.0, 4.0, 1e-9, float("inf"), 0.3, 1.0)
+
+
+def outcome(call):
+    try:
+        return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, call())
+    except Exception as error:
+        return type(error)
+
+
+def assert_same(got, want):
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
+        assert type(a) is type(b)
+        np.testing.assert_allclose(a, b, rtol=1e-6) if isinstance(a, np.ndarray) else np.testing.assert_equal(a, b)
+
+
+@pytest.mark.parametrize("is_given", [True, False], ids=["given", "captured"])
+@pytest.mark.parametrize("name", SHOWS)
+def test_whatever_is_asked_of_a_float_it_answers(executor, name, is_given):
+    kernel, f = Rated(), SHOWS[name]
+    for rate in RATES:
+        ours = (rate, f) if is_given else (None, lambda x: f(x, rate))
+        assert_same(outcome(lambda: executor(kernel, X, *ours)), outcome(lambda: f(X, rate)))
+
+
+@jax.jit
+def jitted(x, rate):
+    return x * (rate + 1)
+
+
+COMPUTES = {
+    "product": lambda x, rate: rate * x,
+    "all": lambda x, rate: (-rate + x / rate - rate / x) ** rate + rate**x + abs(rate) % 3 // x,
+    "less": lambda x, rate: jnp.where(x < rate, x, rate),
+    "functions": lambda x, rate: jnp.maximum(x, rate) + jnp.clip(x, 0.0, rate) + jnp.tanh(rate),
+    "of floats": lambda x, rate: x * (1 - rate) + rate**2 * x,
+    "instance": lambda x, rate: x * rate if isinstance(rate, float) else x - 1,
+    "jitted": jitted,
+    "scan": lambda x, rate: jax.lax.scan(lambda carry, _: (carry * rate, None), x, None, length=2)[0],
+    "vmap": lambda x, rate: jax.vmap(lambda v, rate: v * rate, (0, None))(x, rate),
+    "set": lambda x, rate: x.at[0].set(rate),
+    "sum": lambda x, rate: sum([x, rate]) + jnp.stack([x[0], rate])[1],
+    "nothing": lambda x, rate: x * 2,
+}
+
+
+@pytest.mark.parametrize("name", COMPUTES)
+def test_a_float_that_is_but_computed_with_is_compiled_for_once(executor, name):
+    kernel, f = Rated(), COMPUTES[name]
+    for i in range(1, 8):
+        executor(kernel, X, 0.1 * i, f)
+    before = Rated.traces
+    for i in range(1, 20):
+        np.testing.assert_allclose(executor(kernel, X, 0.3 * i, f), f(X, 0.3 * i), rtol=1e-6)
+    assert Rated.traces == before
+
+
+def test_a_float_that_is_seen_is_compiled_for_when_it_comes_again(executor):
+    kernel, f = Rated(), SHOWS["equal"]
+    for i in range(10):
+        executor(kernel, X, 0.1 * i, f)
+    before = Rated.traces
+    for i in range(10, 30):
+        executor(kernel, X, 0.1 * i, f)
+    assert Rated.traces == before
+    for _ in range(3):
+        executor(kernel, X, 7.5, f)
+    assert Rated.traces == before + 1
 
 
 def test_the_config_follows_the_value_of_a_float(executor):

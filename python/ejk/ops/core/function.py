@@ -8,7 +8,7 @@ import inspect
 import operator
 import types
 
-from ejk import _jax
+from ejk import _jax, _numbers
 from ejk._captured import Maker, Opaque, Seen, has_data, is_plain, things_of_libraries
 from ejk.ops.core.kernel import Invocation, _get_platform_method, _has_custom_vjp, _overrides, op_of
 from ejk.ops.utils.meta import stamped
@@ -19,11 +19,11 @@ _static_type = None
 class Given:
     """A call as a function of the arrays among its arguments, with the caller's own objects."""
 
-    def __init__(self, args: tuple, kwargs: dict):
+    def __init__(self, args: tuple, kwargs: dict, is_leaf=None):
         self._args, self._kwargs, self.arrays = args, kwargs, []
         jax = _jax.loaded()
         if jax is not None:
-            self.leaves, self.tree = jax.tree_util.tree_flatten((args, kwargs))
+            self.leaves, self.tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf)
             self._places = [i for i, leaf in enumerate(self.leaves) if _jax.is_array(leaf) or _jax.is_numpy(leaf)]
             self.arrays = [self.leaves[i] for i in self._places]
 
@@ -52,14 +52,14 @@ class Given:
 
 
 class Form:
-    """A call as a function of the arrays among its arguments, then of those inside of them, then of the floats at the
-    places `inputs`. Holds none of the caller's objects."""
+    """A call as a function of the arrays among its arguments, then of those inside of them, then of the inputs that
+    `numbers` stand for. Holds none of the caller's objects."""
 
-    def __init__(self, words: tuple, direct: int, floats, inputs=()):
-        self.words, self._direct, self._floats, self._inputs = words, direct, tuple(floats), inputs
+    def __init__(self, words: tuple, direct: int, floats, numbers=None):
+        self.words, self._direct, self._floats, self._numbers = words, direct, tuple(floats), numbers
 
-    def with_inputs(self, inputs) -> Form:
-        return Form(self.words, self._direct, self._floats, inputs)
+    def with_inputs(self, numbers: _numbers.Numbers | None) -> Form:
+        return Form(self.words, self._direct, self._floats, numbers)
 
     def whole(self, arrays):
         maker = Maker(self.words, *self._parts(arrays))
@@ -68,17 +68,19 @@ class Form:
 
     def unchanged(self, result, args, kwargs, arrays):
         """`result` of a run that has not changed its arguments. Else Opaque: the caller would not see the change."""
-        again = Arguments(args, kwargs, arrays[len(arrays) - len(self._inputs) :])
+        again = Arguments(args, kwargs, _numbers.is_number)
         direct, captured, floats = self._parts(arrays)
         now, before = [*again.arrays, *again.floats], [*direct, *captured, *floats]
-        if again.form is None or again.form.words != self.words or not all(map(operator.is_, now, before)):
+        if again.form is None or again.form.words != self.words or not all(map(_numbers.is_same, now, before)):
             raise Opaque
         return result
 
     def _parts(self, arrays):
-        end, floats = len(arrays) - len(self._inputs), list(self._floats)
-        for place, array in zip(self._inputs, arrays[end:]):
-            floats[place] = array
+        end, floats = len(arrays), list(self._floats)
+        if self._numbers is not None:
+            end -= self._numbers.count
+            for place, number in zip(self._numbers.places, self._numbers.of(arrays[end:])):
+                floats[place] = number
         return arrays[: self._direct], arrays[self._direct : end], floats
 
 
@@ -86,15 +88,15 @@ class Arguments:
     """Arguments taken apart.
 
     `given` is the call as it was made, `form` the same without the caller's objects: None if they cannot be seen into.
-    `arrays` and `floats` are the form's, `arrays` without one the given ones. `promoted`: arrays in place of floats.
+    `arrays` and `floats` are the form's, `arrays` without one the given ones.
     """
 
-    def __init__(self, args: tuple, kwargs: dict, promoted=()):
-        self.given, self.form, self.floats = Given(args, kwargs), None, []
+    def __init__(self, args: tuple, kwargs: dict, is_leaf=None):
+        self.given, self.form, self.floats = Given(args, kwargs, is_leaf), None, []
         self.arrays = self._all = self.given.arrays
         jax = _jax.loaded()
         if jax is not None:
-            self._see(Seen(promoted))
+            self._see(Seen())
         self.with_jax = any(map(_jax.is_array, self._all))
 
     def _see(self, seen):
@@ -102,7 +104,7 @@ class Arguments:
         try:
             seen.add_tree(self.given.tree)
             for leaf in self.given.leaves:
-                if (_jax.is_array(leaf) or _jax.is_numpy(leaf)) and not seen.is_promoted(leaf):
+                if _jax.is_array(leaf) or _jax.is_numpy(leaf):
                     direct.append(leaf)
                     seen.add_argument()
                 else:

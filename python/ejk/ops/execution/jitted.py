@@ -7,6 +7,7 @@ import functools
 
 from ejk import _jax
 from ejk._captured import Opaque, outline_of
+from ejk._numbers import Numbers, Refused
 from ejk.ops.core.function import give_static, keep_numbers
 
 _FEW = 4  # values of a float that are compiled for; from then on it is an input
@@ -51,6 +52,9 @@ class Jitted:
             return not self._donates and _is_close(self._jax, self.run(arrays), as_it_is())
         except Exception:  # whoever runs the call will see it again
             return False
+
+    def trace(self, arrays) -> None:
+        self._target.trace(*arrays)
 
     def check(self, arrays) -> None:
         """Traces; what was traced must be all that a run does. What it donates by itself, the whole of it donates."""
@@ -109,47 +113,68 @@ def _donated(jaxpr) -> tuple:
     return tuple(sorted(found))
 
 
+class _OfFloats:
+    """A function of arrays and of floats."""
+
+    def __init__(self, make, places):
+        self._numbers = Numbers(places)
+        self._jitted = make(self._numbers)
+
+    def gives_the_same(self, arguments, as_it_is) -> bool:
+        """Whether it sees no float and gives what the call gives as it is."""
+        try:
+            self._numbers.learn(lambda: self._jitted.trace([*arguments.arrays, 0.0]))
+            arrays = [*arguments.arrays, *self._numbers.values(arguments.floats)]
+        except Exception:  # of any kind, because it is raised while tracing anything
+            return False
+        return self._jitted.gives_the_same(arrays, as_it_is) and not self._numbers.is_refused
+
+    def __call__(self, arguments, as_it_is):
+        try:
+            inputs = self._numbers.values(arguments.floats)
+        except Refused:
+            return as_it_is()
+        return self._jitted([*arguments.arrays, *inputs], as_it_is)
+
+
 class Variants:
     """The functions of calls that differ in the values of floats alone.
 
-    The first few values are constants of a function each. Then those that differ are inputs of one function, if the
-    kernel can be traced so and gives the same with them; if not, each value stays a constant.
+    The first few values are constants of a function each. Then those that differ are inputs of one function, if it does
+    not see them; if it does, a value is compiled for when it comes again.
     """
 
     def __init__(self):
-        self._by_value, self._general, self._may_be_inputs = {}, {}, True
+        self._by_value, self._general, self._may_be_inputs, self._seen_once = {}, {}, True, {}
 
     def run(self, arguments, make, as_it_is):
         """The result, and the function if it was of these values alone."""
         values = tuple(value.hex() for value in arguments.floats)
         found = self._by_value.get(values)
-        if found is None and self._may_be_inputs and len(self._by_value) >= _FEW:
-            done = self._run_general(arguments, values, make, as_it_is)
+        if found is None and len(self._by_value) >= _FEW:
+            done = self._run_general(arguments, values, make, as_it_is) if self._may_be_inputs else None
             if done is not None:
                 return done[0], None
+            if not self._seen_once.pop(values, False):
+                _put(self._seen_once, values, True, _MOST_VALUES)
+                return as_it_is(), None
         if found is None:
-            if len(self._by_value) >= _MOST_VALUES:
-                self._by_value.clear()
-            found = self._by_value[values] = make(())
+            found = _put(self._by_value, values, make(None), _MOST_VALUES)
         return found(arguments.arrays, as_it_is), found
 
     def _run_general(self, arguments, values, make, as_it_is):
         """The result in a tuple; None if the floats that differ cannot be inputs."""
         known = [values, *self._by_value]
         varying = tuple(place for place, each in enumerate(zip(*known)) if len(set(each)) > 1)
-        if not varying:
-            return None
         fixed = tuple(value for place, value in enumerate(values) if place not in varying)
-        arrays = [*arguments.arrays, *(arguments.floats[place] for place in varying)]
         function = self._general.get((varying, fixed))
-        if function is not None:
-            return (function(arrays, as_it_is),)
-        function = make(varying)
-        self._may_be_inputs = function.gives_the_same(arrays, as_it_is)
-        if self._may_be_inputs:
+        if function is None:
+            function = _OfFloats(make, varying)
+            self._may_be_inputs = function.gives_the_same(arguments, as_it_is)
+            if not self._may_be_inputs:
+                return None
             self._general[varying, fixed] = function
-            return (function(arrays, as_it_is),)
-        return None
+        return (function(arguments, as_it_is),)
 
 
 def _is_close(jax, a, b) -> bool:
