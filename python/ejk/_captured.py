@@ -272,9 +272,11 @@ class Seen:
         self.add_all(things)
 
     def add_named_tuple(self, things) -> None:
+        if has_attributes(things):  # one made anew would not have them
+            raise Opaque
         self.words += (_Word.CONTAINER, weakref.ref(type(things)), len(things))
         self.add_all(things)
-        self._see_class(type(things))
+        self.see_class(type(things))
 
     def add_dict(self, things) -> None:
         if self._is_again(things):
@@ -439,7 +441,7 @@ class Seen:
         self.words += (_Word.OBJECT, weakref.ref(kind), names, tuple(map(_Same, slots)))
         self.add_all([held[name] for name in names])
         self.add_all([slot.__get__(thing) for slot in slots])
-        self._see_class(kind)
+        self.see_class(kind)
 
     def add_of_library(self, thing) -> None:
         if _is_public(thing):
@@ -467,7 +469,7 @@ class Seen:
 
     def add_member_of_enum(self, thing) -> None:
         self.words += (_Word.SAME, _Member(thing))
-        self._see_class(type(thing))
+        self.see_class(type(thing))
 
     def add_class(self, kind) -> None:
         if is_library(kind.__module__):
@@ -475,14 +477,15 @@ class Seen:
             return
         self.words += (_Word.REFERENCE, weakref.ref(kind))
         self._effects.hands_on_classes = True
-        self._see_class(kind)
+        self.see_class(kind)
 
     def _beside(self):
         if self._fixed is None:
             self._fixed = Seen(is_fixed=True, effects=self._effects)
         return self._fixed
 
-    def _see_class(self, kind) -> None:
+    def see_class(self, kind) -> None:
+        """What objects reach through their class."""
         if "<locals>" in kind.__qualname__ and not is_library(kind.__module__) and not _was_met(kind):
             raise Opaque
         beside = self._beside()
@@ -511,6 +514,9 @@ class Seen:
                 value = value.__func__
             if is_dataclass and name.startswith("__") and _is_of_dataclasses(value):
                 continue
+            if "_fields" in vars(kind) and _is_of_named_tuples(value):
+                self.add(getattr(value, "__defaults__", None))
+                continue
             if isinstance(value, property):
                 self.words.append(name)
                 for part in (value.fget, value.fset, value.fdel):
@@ -537,6 +543,13 @@ def _is_of_dataclasses(value) -> bool:
     return "__create_fn__" in value.__code__.co_qualname or value.__globals__.get("__name__") == "dataclasses"
 
 
+def _is_of_named_tuples(value) -> bool:
+    """The same for a named tuple."""
+    if isinstance(value, types.FunctionType):
+        return str(value.__globals__.get("__name__")).startswith(("collections", "namedtuple_"))
+    return type(value) is _FIELD
+
+
 def _is_of_python(name) -> bool:
     """Whether an attribute of a class is one that Python or pydantic keeps there for itself."""
     return name in _OF_PYTHON or name.startswith("__pydantic_")
@@ -550,6 +563,7 @@ _OF_PYTHON = frozenset(
     "__non_callable_proto_members__ __orig_bases__ __parameters__ __private_attributes__ __protocol_attrs__ "
     "__qualname__ __signature__ __slotnames__ __slots__ __static_attributes__ __type_params__ __weakref__ _abc_impl".split()
 )
+_FIELD = type(collections.namedtuple("Named", "field").field)
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _PLAIN = (type(None), bool, int, str, bytes, type(...), type(NotImplemented), range, types.CodeType)
 
@@ -617,6 +631,22 @@ def has_data(tree) -> bool:
     return not is_usual or any(map(has_data, tree.children()))
 
 
+def classes_in(tree):
+    """Those of a program that nodes of a pytree are of."""
+    node = tree.node_data()
+    if node is None:
+        return
+    if not is_library(node[0].__module__):
+        yield node[0]
+    for child in tree.children():
+        yield from classes_in(child)
+
+
+def has_attributes(named_tuple) -> bool:
+    """Whether an object of a class of named tuples is more than a tuple."""
+    return isinstance(named_tuple, tuple) and bool(getattr(named_tuple, "__dict__", None))
+
+
 @functools.cache
 def _type_of_jitted(jax):
     return type(jax.jit(is_plain))
@@ -656,7 +686,7 @@ def _slots_of(kind):
     if kind.__itemsize__ or hasattr(kind, "__del__"):
         raise Opaque
     members = [slot for base in kind.__mro__ for slot in vars(base).values()]
-    found = tuple(slot for slot in members if isinstance(slot, types.MemberDescriptorType))
+    found = tuple(slot for slot in members if isinstance(slot, types.MemberDescriptorType) and slot.__name__ != "__dict__")
     words_of_object = object.__basicsize__ // 8 + len(found) + 2  # 2: its dict, its weak references
     if kind is not types.SimpleNamespace and kind.__basicsize__ > 8 * words_of_object:
         raise Opaque

@@ -344,6 +344,9 @@ KINDS = [
 ]  # fmt: skip
 
 
+OF_CLASSES = (class_attribute, globals_of_a_method)  # classes are not made anew, so they run as they are
+
+
 def plain(x, f):
     return f(x) if callable(f) else f.of(x)
 
@@ -1037,6 +1040,57 @@ def test_equal_functions_made_anew_are_compiled_once(executor, way):
         got = executor(kernel, X, fresh(array(value), way))
         assert is_same(got, plain(X, fresh(array(value), way)))
     assert Apply.traced - before == 0
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in OF_CLASSES], ids=lambda kind: kind.__name__)
+def test_every_kind_of_capture_is_compiled_once(executor, kind):
+    kernel = Apply()
+    head, put = kind(array(1))
+    executor(kernel, X, head)
+    before = Apply.traced
+    for value in (2, 3):
+        put(array(value))
+        assert is_same(executor(kernel, X, head), plain(X, head))
+    assert Apply.traced == before
+
+
+class WithMore(collections.namedtuple("WithMore", "w")):
+    """Its objects have attributes too."""
+
+    scale = 1
+
+    def __call__(self, v):
+        return v * self.w * self.scale * getattr(self, "extra", 1)
+
+
+class WithDefault(typing.NamedTuple):
+    w: typing.Any
+    n: int = 2
+
+    def __call__(self, v):
+        return v * self.w * type(self)(1).n * self.n * GLOBAL
+
+
+def test_all_that_named_tuples_have_is_followed(executor, monkeypatch):
+    kernel = Apply()
+    set_global(1)
+    for head in (WithMore(array(2)), WithDefault(array(2))):
+        executor(kernel, X, head)
+        for n in (2, 3):
+            before = Apply.traced
+            assert is_same(executor(kernel, X, type(head)(array(n))), type(head)(array(n))(X))
+        assert Apply.traced == before
+    more = WithMore(array(2))
+    for n in (2, 3):
+        set_global(n)
+        monkeypatch.setattr(WithMore, "scale", n)
+        assert is_same(executor(kernel, X, more), X * 2 * n)
+        assert is_same(executor(kernel, X, WithDefault(array(1))), X * 4 * n)
+    for n in (2, 3):
+        more.extra = n
+        assert is_same(executor(kernel, X, more), X * 6 * n)
+    monkeypatch.setattr(WithDefault.__new__, "__defaults__", (5,))
+    assert is_same(executor(kernel, X, WithDefault(array(1))), X * 25 * 3)
 
 
 class Traces(Apply):

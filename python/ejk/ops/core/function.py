@@ -9,7 +9,16 @@ import operator
 import types
 
 from ejk import _jax, _numbers
-from ejk._captured import Maker, Opaque, Seen, has_data, is_plain, things_of_libraries
+from ejk._captured import (
+    Maker,
+    Opaque,
+    Seen,
+    classes_in,
+    has_attributes,
+    has_data,
+    is_plain,
+    things_of_libraries,
+)
 from ejk.ops.core.kernel import Invocation, _get_platform_method, _has_custom_vjp, _overrides, op_of
 from ejk.ops.utils.meta import stamped
 
@@ -39,6 +48,11 @@ class Given:
     def others(self):
         """The arguments that are no arrays."""
         return [leaf for i, leaf in enumerate(self.leaves) if i not in self._places]
+
+    def has_any(self, is_such) -> bool:
+        """Whether there is such a container, in which JAX sees no more than leaves."""
+        leaves = _jax.loaded().tree_util.tree_leaves((self._args, self._kwargs), is_such)
+        return any(map(is_such, leaves))
 
     def without_arrays(self) -> Given:
         bare = copy.copy(self)
@@ -103,6 +117,11 @@ class Arguments:
         direct = []
         try:
             seen.add_tree(self.given.tree)
+            classes = {*classes_in(self.given.tree)}
+            for kind in classes:
+                seen.see_class(kind)
+            if any(kind.__dictoffset__ and issubclass(kind, tuple) for kind in classes) and self.given.has_any(has_attributes):
+                raise Opaque
             for leaf in self.given.leaves:
                 if _jax.is_array(leaf) or _jax.is_numpy(leaf):
                     direct.append(leaf)
@@ -122,7 +141,8 @@ class Arguments:
 
     def holds_objects(self) -> bool:
         """Whether there are others than arrays and plain values."""
-        return not all(map(is_plain, self.given.others())) or has_data(self.given.tree)
+        tree = self.given.tree
+        return not all(map(is_plain, self.given.others())) or has_data(tree) or any(True for _ in classes_in(tree))
 
     def are_followed_when_warm(self) -> bool:
         """Whether what is no plain value is a function, or a library's, and holds nothing else."""
