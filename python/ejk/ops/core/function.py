@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import inspect
 import operator
+import sys
 import types
 
 from ejk import _jax, _numbers
@@ -20,6 +21,7 @@ from ejk._captured import (
     things_of_libraries,
 )
 from ejk.ops.core.kernel import Invocation, _get_platform_method, _has_custom_vjp, _overrides, op_of
+from ejk.ops.utils.fingerprint import get_device_platform
 from ejk.ops.utils.meta import stamped
 
 _static_type = None
@@ -71,6 +73,10 @@ class Form:
 
     def __init__(self, words: tuple, direct: int, floats, numbers=None):
         self.words, self._direct, self._floats, self._numbers = words, direct, tuple(floats), numbers
+
+    def captured(self, arrays):
+        """Those of the arrays that are inside of arguments."""
+        return arrays[self._direct :]
 
     def with_inputs(self, numbers: _numbers.Numbers | None) -> Form:
         return Form(self.words, self._direct, self._floats, numbers)
@@ -152,6 +158,14 @@ class Arguments:
 
     def has_tracers(self) -> bool:
         return any(map(_jax.is_tracer, self._all))
+
+    def in_a_trace(self, kernel, method) -> tuple[Given | Form, list]:
+        """What a call in somebody else's trace is, with its arrays: as it was made, unless a gradient of the kernel's own
+        has to be told of the tracers inside of arguments."""
+        has_tracers_inside = self.form is not None and any(map(_jax.is_tracer, self.form.captured(self.arrays)))
+        if has_tracers_inside and _has_custom_vjp(kernel, get_device_platform(), method):
+            return self.form, self.arrays
+        return self.given, self.given.arrays
 
 
 def arguments_of(inv) -> Arguments:
@@ -244,8 +258,44 @@ def _with_gradient(kernel, form, cfg, platform, method, plain):
             given = _call_vjp(kernel, bwd, give_static(residuals), y, dy, args, {"cfg": cfg, **kwargs})
         return _gradients(kernel, given, args, kwargs, arrays)
 
-    operation.defvjp(forward_pass, backward_pass)
+    if isinstance(form, Form):
+        passes = _with_captured(form, plain, forward_pass, backward_pass)
+        operation.defvjp(*passes, symbolic_zeros=True)
+    else:
+        operation.defvjp(forward_pass, backward_pass)
     return operation
+
+
+def _with_captured(form, plain, forward_pass, backward_pass):
+    """The same passes, with gradients for the arrays inside of arguments too, of which the kernel's own gradient does not
+    know: those that JAX finds for `plain`, if somebody asks for them."""
+    jax = _jax.loaded()
+
+    def forward(*primals):
+        arrays = tuple(primal.value for primal in primals)
+        y, kept = forward_pass(*arrays)
+        return y, (kept, _static()(any(primal.perturbed for primal in form.captured(primals))))
+
+    def backward(kept, dy):
+        kept, is_asked = kept
+        dy = jax.tree_util.tree_map(_instantiated, dy)
+        found, arrays = backward_pass(kept, dy), kept[0]
+        if not is_asked.value:
+            return found
+        inside = form.captured(arrays)
+        direct = arrays[: len(arrays) - len(inside)]
+        gradients = jax.vjp(lambda *captured: plain(*direct, *captured), *inside)[1](dy)
+        return *found[: len(direct)], *(_fitting(jax, array, gradient) for array, gradient in zip(inside, gradients))
+
+    return forward, backward
+
+
+def _instantiated(cotangent):
+    jax = _jax.loaded()
+    if not isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
+        return cotangent
+    zeros = sys.modules["numpy"].zeros if cotangent.dtype == jax.dtypes.float0 else jax.numpy.zeros
+    return zeros(cotangent.shape, cotangent.dtype)
 
 
 _OUTPUT_NAMES = {"y", "out", "output", "outputs", "o", "result", "primal_out", "primals_out", "ans"}
@@ -285,7 +335,7 @@ def _call_vjp(kernel, vjp, residuals, y, dy, args, kwargs):
 
 
 def _gradients(kernel, given, args, kwargs, arrays):
-    """One cotangent for each array, None where there is none and for those that arguments hold."""
+    """One cotangent for each array, None where there is none and for those inside of arguments."""
     jax = _jax.loaded()
     if not isinstance(given, (tuple, list)):
         given = (given,)

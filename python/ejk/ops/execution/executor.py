@@ -172,8 +172,9 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         """
         label = self._label(kernel, inv, config) if arguments.with_jax else None
         if arguments.has_tracers():
-            traced = self._function(kernel, arguments.given, config, inv, label)
-            result = _named_in_forward_mode(kernel, traced, arguments.given.arrays)
+            form, arrays = arguments.in_a_trace(kernel, inv.method)
+            traced = self._function(kernel, form, config, inv, label)
+            result = _named_in_forward_mode(kernel, traced, arrays)
             if arguments.holds_objects() or any(type(a).__name__ == "JVPTracer" for a in arguments.arrays):
                 return result, None
             return result, _of_a_copy(kernel, lambda same: self._traced_when_warm(same, arguments, config, inv))
