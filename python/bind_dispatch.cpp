@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include <ejk/detail/hash.h>
 
@@ -39,7 +40,8 @@ enum Kind : uint64_t {
   end_of_object,
   function,
   globals,
-  defaults
+  defaults,
+  again
 };
 
 constexpr size_t most_arguments = 64;  // attributes of a kernel among them
@@ -69,6 +71,23 @@ struct Key {
     if (depth == 0) arrays[array_count++] = array;
     else captured[captured_count++] = Py_NewRef(array);
   }
+  // An array that functions read under two names, or that is an argument too, is given once. False
+  // if there is no room to say so.
+  bool join_captured() {
+    const size_t count = std::exchange(captured_count, 0);
+    bool has_room = true;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t place = place_of(captured[i]);
+      if (place == array_count + captured_count) {
+        captured[captured_count++] = captured[i];
+        continue;
+      }
+      Py_DECREF(captured[i]);  // the other one holds it
+      has_room = has_room && !is_full();
+      if (has_room) add(Kind::again, i << 32 | place);
+    }
+    return has_room;
+  }
   // False if it was there before: it is followed once, and not without end.
   bool enter(PyObject* function) {
     for (size_t i = 0; i < function_count; ++i)
@@ -84,6 +103,14 @@ struct Key {
   uint64_t hash() const { return detail::hash_words(words.data(), word_count); }
 
   bool counts_by_identity() const { return word_count > 0 && words[0] != Kind::object; }
+  // Among the arrays and what was captured so far; behind them if it is none of those.
+  size_t place_of(PyObject* array) const {
+    const auto direct = std::find(arrays.begin(), arrays.begin() + array_count, array);
+    const auto end = captured.begin() + captured_count;
+    if (direct != arrays.begin() + array_count) return static_cast<size_t>(direct - arrays.begin());
+    return array_count +
+           static_cast<size_t>(std::find(captured.begin(), end, array) - captured.begin());
+  }
   // Takes back everything: what it counted by did not do.
   void clear() {
     for (size_t i = 0; i < held_count; ++i) Py_DECREF(held[i]);
@@ -425,6 +452,7 @@ class Dispatcher {
     }
     sort_by_name(key.arrays, first_named, key.array_count, names);
     sort_by_name(key.captured, first_captured, key.captured_count, names_of_captured);
+    if (!key.join_captured()) return false;
     std::copy_n(key.captured.begin(), key.captured_count, key.arrays.begin() + key.array_count);
     return true;
   }

@@ -171,13 +171,17 @@ class _Effects:
 
 
 class Seen:
-    """`words`, `arrays` and `floats` of what was added."""
+    """`words`, `arrays` and `floats` of what was added. `arguments`: arrays that it need not be given again; None in place
+    of one that does not count as the same."""
 
-    def __init__(self, is_fixed=False, effects=None):
+    def __init__(self, arguments=(), is_fixed=False, effects=None):
         self.words, self.arrays, self.floats = [], [], []
         self._places, self._spaces = {}, {}
         self._limit = _MOST_WORDS
-        self._kept = []  # while it lives, nothing else has its id
+        self._kept = list(arguments)  # while it lives, nothing else has its id
+        for place, argument in enumerate(arguments):
+            if argument is not None:
+                self._places.setdefault(id(argument), place)
         # What classes reach is not made anew with other arrays: it may hold none.
         self._is_fixed = is_fixed
         self._fixed = self if is_fixed else None
@@ -218,8 +222,9 @@ class Seen:
     def add_array(self, array) -> None:
         if self._is_fixed:
             raise Opaque
-        self.words.append(_Word.ARRAY)
-        self.arrays.append(array)
+        if not self._is_again(array):
+            self.words.append(_Word.ARRAY)
+            self.arrays.append(array)
 
     def add_numpy(self, array) -> None:
         if self._is_fixed or array.dtype.hasobject or array.nbytes > _MOST_BYTES:
@@ -824,7 +829,7 @@ class Maker:
         self._words = iter(words)
         self._next = self._words.__next__
         self._arguments, self._arrays, self._floats = iter(arguments), iter(arrays), iter(floats)
-        self._made, self._spaces, self._modules = [], {}, {}
+        self._made, self._spaces, self._modules = list(arguments), {}, {}
 
     def make(self):
         return _MAKERS[self._next()](self)
@@ -839,7 +844,8 @@ class Maker:
         return next(self._arguments)
 
     def _array(self):
-        return next(self._arrays)
+        self._made.append(next(self._arrays))
+        return self._made[-1]
 
     def _numpy(self):
         dtype, shape, order, may_change, content = (self._next() for _ in range(5))

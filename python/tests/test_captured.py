@@ -1071,6 +1071,33 @@ def test_mapped_functions_see_what_is_there_now(executor, mapped):
         assert is_same(run(x, w=numbers), x * n)
 
 
+A, B = array(2), array(3)
+
+
+def tied(v):
+    return v * A * (5 if A is B else 7)
+
+
+def of_pairs(pairs):
+    def head(v):
+        return v * sum(7 if a is b else 1 for a, b in pairs) * pairs[0][0]
+
+    return head
+
+
+def test_one_array_under_two_names_is_one_array_inside(executor, monkeypatch):
+    kernel, w = Apply(), array(4)
+    for same in (False, True, False, True):
+        for n in (2, 3):
+            monkeypatch.setitem(globals(), "A", array(n))
+            monkeypatch.setitem(globals(), "B", A if same else array(n))
+            pairs = [(A, B), (B, w), (w, w)]
+            for f in (tied, of_pairs(pairs), lambda v: v * (5 if v is A else 6) + B):
+                for x in (X, A):
+                    for _ in range(2):
+                        assert is_same(executor(kernel, x, f), f(x))
+
+
 # ---- functions made anew ------------------------------------------------------------------------
 
 
@@ -1306,6 +1333,25 @@ def test_arrays_of_functions_come_in_the_order_of_their_names(executor):
         got = executor(kernel, X, y=y, alpha=lambda v: v * a, zeta=lambda v: v * z)
         assert is_same(got, X * z - 2 * X * a + 5 * y)
     assert executor._warm_entries == 2
+
+
+def test_arrays_under_two_names_stay_warm(executor):
+    class Two(Apply):
+        op_id = "two_names"
+
+        def run(self, x, *, cfg, beta, alpha, y):
+            type(self).traced += 1
+            return beta(x) - 2 * alpha(x) + 5 * y
+
+    kernel = Two()
+    for n in range(6):
+        a, b = array(n), array(n + 10)
+        before = Two.traced
+        got = executor(kernel, a, beta=lambda v: v * a + b, y=b, alpha=lambda v: v * b - a)
+        assert is_same(got, a * a + b - 2 * (a * b - a) + 5 * b)
+        got = executor(kernel, X, beta=lambda v: v * a + a, y=X, alpha=lambda v: v * b - a)
+        assert is_same(got, X * a + a - 2 * (X * b - a) + 5 * X)
+    assert Two.traced == before and executor._warm_entries == 2
 
 
 def test_one_function_in_two_places_and_functions_without_end(executor):

@@ -71,15 +71,15 @@ class Form:
     """A call as a function of the arrays among its arguments, then of those inside of them, then of the inputs that
     `numbers` stand for. Holds none of the caller's objects."""
 
-    def __init__(self, words: tuple, direct: int, floats, numbers=None):
-        self.words, self._direct, self._floats, self._numbers = words, direct, tuple(floats), numbers
+    def __init__(self, words: tuple, direct: int, floats, joins: bool, numbers=None):
+        self.words, self._direct, self._floats, self._joins, self._numbers = words, direct, tuple(floats), joins, numbers
 
     def captured(self, arrays):
         """Those of the arrays that are inside of arguments."""
         return arrays[self._direct :]
 
     def with_inputs(self, numbers: _numbers.Numbers | None) -> Form:
-        return Form(self.words, self._direct, self._floats, numbers)
+        return Form(self.words, self._direct, self._floats, self._joins, numbers)
 
     def whole(self, arrays):
         maker = Maker(self.words, *self._parts(arrays))
@@ -88,7 +88,7 @@ class Form:
 
     def unchanged(self, result, args, kwargs, arrays):
         """`result` of a run that has not changed its arguments. Else Opaque: the caller would not see the change."""
-        again = Arguments(args, kwargs, _numbers.is_number)
+        again = Arguments(args, kwargs, _numbers.is_number, self._joins)
         direct, captured, floats = self._parts(arrays)
         now, before = [*again.arrays, *again.floats], [*direct, *captured, *floats]
         if again.form is None or again.form.words != self.words or not all(map(_numbers.is_same, now, before)):
@@ -108,19 +108,21 @@ class Arguments:
     """Arguments taken apart.
 
     `given` is the call as it was made, `form` the same without the caller's objects: None if they cannot be seen into.
-    `arrays` and `floats` are the form's, `arrays` without one the given ones.
+    `arrays` and `floats` are the form's, `arrays` without one the given ones. `joins`: an array that is an argument and
+    inside of another is there once.
     """
 
-    def __init__(self, args: tuple, kwargs: dict, is_leaf=None):
+    def __init__(self, args: tuple, kwargs: dict, is_leaf=None, joins=True):
         self.given, self.form, self.floats = Given(args, kwargs, is_leaf), None, []
         self.arrays = self._all = self.given.arrays
         jax = _jax.loaded()
         if jax is not None:
-            self._see(Seen())
+            self._see(joins)
         self.with_jax = any(map(_jax.is_array, self._all))
 
-    def _see(self, seen):
-        direct = []
+    def _see(self, joins):
+        direct = self.given.arrays
+        seen = Seen([array if joins and _jax.is_array(array) else None for array in direct])
         try:
             seen.add_tree(self.given.tree)
             classes = {*classes_in(self.given.tree)}
@@ -130,7 +132,6 @@ class Arguments:
                 raise Opaque
             for leaf in self.given.leaves:
                 if _jax.is_array(leaf) or _jax.is_numpy(leaf):
-                    direct.append(leaf)
                     seen.add_argument()
                 else:
                     seen.add_whole(leaf)
@@ -139,7 +140,7 @@ class Arguments:
             self._all = [*self.given.arrays, *seen.arrays]
             return
         self.arrays = self._all = [*direct, *seen.arrays]
-        self.floats, self.form = seen.floats, Form(seen.all_words(), len(direct), seen.floats)
+        self.floats, self.form = seen.floats, Form(seen.all_words(), len(direct), seen.floats, joins)
 
     def whole(self, arrays):
         """(args, kwargs) with these arrays."""
@@ -162,9 +163,11 @@ class Arguments:
     def in_a_trace(self, kernel, method) -> tuple[Given | Form, list]:
         """What a call in somebody else's trace is, with its arrays: as it was made, unless a gradient of the kernel's own
         has to be told of the tracers inside of arguments."""
-        has_tracers_inside = self.form is not None and any(map(_jax.is_tracer, self.form.captured(self.arrays)))
-        if has_tracers_inside and _has_custom_vjp(kernel, get_device_platform(), method):
-            return self.form, self.arrays
+        may_hold_some = self.form is not None and self.holds_objects()
+        if may_hold_some and _has_custom_vjp(kernel, get_device_platform(), method):
+            apart = Arguments(*self.given.whole(self.given.arrays), joins=False)
+            if apart.form is not None and any(map(_jax.is_tracer, apart.form.captured(apart.arrays))):
+                return apart.form, apart.arrays
         return self.given, self.given.arrays
 
 
