@@ -122,7 +122,40 @@ struct Key {
 // A class whose objects are what their attributes are.
 struct PlainClass {
   nb::object type;
-  nb::tuple slots;  // names of attributes that are not in __dict__
+  nb::object look;    // gives slots and members as they are now, None if it is no such class
+  nb::tuple slots;    // names of attributes that are not in __dict__
+  nb::tuple members;  // what else objects have from their class, as methods: these very objects
+  unsigned version;   // of the type: another one if somebody has set an attribute since
+
+  bool is_unchanged() const { return version != 0 && version == tag(type); }
+
+  // Looks again. False if it is something else now.
+  bool is_same_again() {
+    const unsigned now = version_of(type);
+    nb::tuple seen_slots, seen_members;
+    if (!see(type, look, seen_slots, seen_members) || !seen_slots.equal(slots) ||
+        !std::equal(seen_members.begin(), seen_members.end(), members.begin(), members.end(),
+                    [](nb::handle a, nb::handle b) { return a.is(b); }))
+      return false;
+    version = now;
+    return true;
+  }
+
+  static unsigned tag(nb::handle type) {
+    return reinterpret_cast<PyTypeObject*>(type.ptr())->tp_version_tag;
+  }
+  static unsigned version_of(nb::handle type) {
+    PyObject_HasAttrString(type.ptr(), "run");  // a type has a version once it was asked
+    return tag(type);
+  }
+  static bool see(nb::handle type, nb::handle look, nb::tuple& slots, nb::tuple& members) {
+    const nb::object found = nb::steal(PyObject_CallOneArg(look.ptr(), type.ptr()));
+    if (!found.is_valid()) return PyErr_Clear(), false;
+    if (found.is_none()) return false;
+    slots = nb::borrow<nb::tuple>(PyTuple_GET_ITEM(found.ptr(), 0));
+    members = nb::borrow<nb::tuple>(PyTuple_GET_ITEM(found.ptr(), 1));
+    return true;
+  }
 };
 
 struct Entry {
@@ -148,10 +181,19 @@ class Dispatcher {
     if (constant_types_.size() >= most_types) begin_again(constant_types_);
     constant_types_.push_back(std::move(type));
   }
-  void add_plain_class(nb::type_object type, nb::tuple slots) {
-    if (class_of(type) != nullptr) return;
+  void add_plain_class(nb::type_object type, nb::object look) {
+    if (slots_of(type).is_valid()) return;
+    const unsigned version = PlainClass::version_of(type);  // before: what changes meanwhile counts
+    nb::tuple slots, members;
+    if (!PlainClass::see(type, look, slots, members)) return;
+    PlainClass fresh{type, look, std::move(slots), std::move(members), version};
+    if (PlainClass* known = class_of(type)) {
+      std::swap(*known, fresh);  // what it was is let go at the end of this function
+      clear();
+      return;
+    }
     if (plain_classes_.size() >= most_types) begin_again(plain_classes_);
-    plain_classes_.push_back({std::move(type), std::move(slots)});
+    plain_classes_.push_back(std::move(fresh));
   }
   // What ejk._captured has found out about functions among the arguments.
   void add_code(nb::object code, nb::tuple names) { captured_.add_code(code, names); }
@@ -214,7 +256,9 @@ class Dispatcher {
     for (const auto& type : constant_types_) Py_VISIT(type.ptr());
     for (const auto& known : plain_classes_) {
       Py_VISIT(known.type.ptr());
+      Py_VISIT(known.look.ptr());
       Py_VISIT(known.slots.ptr());
+      Py_VISIT(known.members.ptr());
     }
     if (const int stopped = captured_.traverse(visit, arg)) return stopped;
     for (const auto& entry : entries_) {
@@ -283,10 +327,21 @@ class Dispatcher {
     return place_in(types, type) < types.size();
   }
 
-  const PlainClass* class_of(nb::handle type) const {
-    for (const auto& known : plain_classes_)
+  PlainClass* class_of(nb::handle type) const {
+    for (auto& known : plain_classes_)
       if (known.type.is(type)) return &known;
     return nullptr;
+  }
+
+  // Not valid if it is no such class, or no longer what it was.
+  nb::tuple slots_of(nb::handle type) const {
+    PlainClass* known = class_of(type);
+    if (known == nullptr) return nb::steal<nb::tuple>(nullptr);
+    if (known->is_unchanged()) return known->slots;
+    PlainClass copy = *known;  // another thread may make it known again
+    if (!copy.is_same_again()) return nb::steal<nb::tuple>(nullptr);
+    if (known = class_of(type); known != nullptr) known->version = copy.version;
+    return copy.slots;
   }
 
   // Also classes that cannot change, as float and numpy.float32.
@@ -336,8 +391,9 @@ class Dispatcher {
     if (is_constant(arg) || captured_.is_same(arg))
       return key.add_identity(Kind::singleton, Py_NewRef(arg)), true;
     if (type == &PyFunction_Type) return add_function(arg, key);
-    const PlainClass* known = class_of(nb::handle(arg).type());
-    return known != nullptr && key.depth == 0 && add_object(arg, *known, key);
+    if (key.depth != 0) return false;
+    const nb::tuple slots = slots_of(nb::handle(arg).type());
+    return slots.is_valid() && add_object(arg, slots, key);
   }
 
   struct Sink {
@@ -383,19 +439,18 @@ class Dispatcher {
   }
 
   void add_kernel(PyObject* kernel, Key& key) const {
-    const PlainClass* known = class_of(nb::handle(kernel).type());
-    if (known != nullptr && add_object(kernel, *known, key)) return;
+    const nb::tuple slots = slots_of(nb::handle(kernel).type());
+    if (slots.is_valid() && add_object(kernel, slots, key)) return;
     key.clear();
     key.add_identity(Kind::kernel, Py_NewRef(kernel));
   }
 
   // False if an attribute is more than a value: an array, a function in place of a hook.
-  // A copy of the class: another thread may make it known again.
-  bool add_object(PyObject* object, PlainClass known, Key& key) const {
-    key.add_identity(Kind::object, Py_NewRef(known.type.ptr()));
-    for (size_t i = 0; i < known.slots.size(); ++i) {
+  bool add_object(PyObject* object, const nb::tuple& slots, Key& key) const {
+    key.add_identity(Kind::object, Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(object))));
+    for (size_t i = 0; i < slots.size(); ++i) {
       const nb::object value =
-          nb::steal(PyObject_GetAttr(object, PyTuple_GET_ITEM(known.slots.ptr(), i)));
+          nb::steal(PyObject_GetAttr(object, PyTuple_GET_ITEM(slots.ptr(), i)));
       if (!value.is_valid()) return PyErr_Clear(), false;
       if (!add_attribute(value.ptr(), key)) return false;
     }
@@ -538,7 +593,7 @@ class Dispatcher {
   Captured captured_;
   std::shared_ptr<ConfigCache> cache_;
   std::vector<nb::object> array_types_, constant_types_;
-  std::vector<PlainClass> plain_classes_;
+  mutable std::vector<PlainClass> plain_classes_;  // their versions, when somebody looks
   std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<uint32_t> slots_;  // open addressing; place of an entry + 1, 0: free
 };
@@ -599,7 +654,7 @@ void bind_dispatch(nb::module_& m) {
       .def("_watch", &Dispatcher::watch, nb::arg("cache").none())
       .def("_add_array_type", [](Dispatcher& d, nb::type_object t) { d.add_array_type(t); })
       .def("_add_constant_type", [](Dispatcher& d, nb::type_object t) { d.add_constant_type(t); })
-      .def("_add_plain_class", &Dispatcher::add_plain_class, nb::arg("type"), nb::arg("slots"))
+      .def("_add_plain_class", &Dispatcher::add_plain_class, nb::arg("type"), nb::arg("look"))
       .def("_add_code", &Dispatcher::add_code, nb::arg("code"), nb::arg("names"))
       .def("_add_same", &Dispatcher::add_same, nb::arg("thing"))
       .def("_publish", &Dispatcher::publish, nb::arg("args"), nb::arg("kwargs"), nb::arg("arrays"),

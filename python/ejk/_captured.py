@@ -534,7 +534,7 @@ class Seen:
                 self.add_function(value, is_method)
             elif isinstance(value, jitted):
                 raise Opaque  # JAX keeps the object whose method it is
-            elif not (only_functions or _is_of_python(name) or isinstance(value, _SLOTS)):
+            elif not (only_functions or is_of_python(name) or isinstance(value, _SLOTS)):
                 self.words.append(name)
                 if not is_plain(value):
                     self._effects.containers.add(name)
@@ -555,7 +555,7 @@ def _is_of_named_tuples(value) -> bool:
     return type(value) is _FIELD
 
 
-def _is_of_python(name) -> bool:
+def is_of_python(name) -> bool:
     """Whether an attribute of a class is one that Python or pydantic keeps there for itself."""
     return name in _OF_PYTHON or name.startswith("__pydantic_")
 

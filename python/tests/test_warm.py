@@ -444,6 +444,83 @@ def test_an_attribute_of_the_class_that_is_set_later_is_noticed(executor, warm_o
     assert (executor(kernel, X) == X * 2).all()
 
 
+class Halves:
+    def half(self, x):
+        return x / 2
+
+
+class Mixed(Halves, Tell):
+    op_id = "warm.mixed"
+
+    def run(self, x, *, cfg):
+        return self.half(x) * getattr(self, "late", 1) * self.read() + self.fixed() + self.known + cfg_of(cfg)
+
+    def read(self):
+        return 1
+
+    @staticmethod
+    def fixed():
+        return 0
+
+    @property
+    def known(self):
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    n: int = 1
+
+    def more(self):
+        return 0
+
+
+def cfg_of(cfg):
+    return cfg.more() + getattr(cfg, "late", 0) if isinstance(cfg, Times) else 0
+
+
+CHANGES_OF_CLASSES = {
+    "a late attribute": (Mixed, "late", 3),
+    "a late attribute of a base": (Halves, "late", 3),
+    "run": (Mixed, "run", lambda self, x, *, cfg: x * 7),
+    "a method": (Mixed, "read", lambda self: 5),
+    "a method of a base": (Halves, "half", lambda self, x: x * 8),
+    "a method that hides another": (Mixed, "half", lambda self, x: x * 8),
+    "a static method": (Mixed, "fixed", staticmethod(lambda: 5)),
+    "a property": (Mixed, "known", property(lambda self: 5)),
+    "a method of a config": (Times, "more", lambda self: 5),
+    "a late attribute of a config": (Times, "late", 5),
+}
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "made anew"])
+@pytest.mark.parametrize("name", CHANGES_OF_CLASSES)
+def test_what_is_changed_in_a_class_is_noticed(executor, monkeypatch, name, is_kept):
+    cls, attribute, value = CHANGES_OF_CLASSES[name]
+    kept = Mixed()
+
+    def check():
+        for _ in range(3):
+            kernel = kept if is_kept else Mixed()
+            for cfg in (1, Times()):
+                assert (executor(kernel, X, cfg=cfg) == kernel.run(X, cfg=cfg)).all()
+
+    check()
+    with monkeypatch.context() as changed:
+        changed.setattr(cls, attribute, value, raising=False)
+        check()
+    check()
+
+
+def test_a_class_that_is_changed_back_and_forth_is_warm_in_between(executor, warm_only, monkeypatch):
+    for n in (2, 3, 2):
+        monkeypatch.setattr(Mixed, "late", n, raising=False)
+        for _ in range(2):
+            executor(Mixed(), X)
+    warm_only()
+    assert (executor(Mixed(), X) == Mixed().run(X, cfg=1)).all()
+
+
 def test_an_attribute_that_is_set_past_the_kernel_is_noticed(executor):
     kernel = Scale(1)
     for number in (1, 2, 1.0, 2):

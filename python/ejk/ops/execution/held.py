@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What kernels and configs hold, as keys: two are equal only if both hold the same values of the same types.
 
-A class is a value with its objects: of its methods nothing is looked at, of its own attributes the data is.
+A class is a value with its objects: its methods count by their identity, its own attributes by what they are.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import dis
+import functools
 import hashlib
 import types
 import weakref
 from typing import NamedTuple
 
 from ejk import _jax
-from ejk._captured import Opaque, Seen, is_plain, told_apart
+from ejk._captured import Opaque, Seen, is_of_python, is_plain, told_apart
 from ejk._known import is_named_tuple, is_pydantic
 
 _DEEPEST = 50
@@ -33,12 +34,12 @@ class Held(NamedTuple):
 
 def held_by_kernel(kernel) -> Held:
     """What a kernel's attributes and those of its class are. Opaque if that cannot be seen."""
-    slots = slots_of(type(kernel))
-    if slots is None:
+    state = state_of_class(type(kernel))
+    if state is None:
         raise Opaque
     looking = _Looking(may_hold_arrays=True)
-    named = _attributes_and_those_of_class(kernel, slots)
-    return looking.held(tuple((name, looking.exact(value)) for name, value in named))
+    named = attributes_of(kernel, state.names)
+    return looking.held((state.key(), tuple((name, looking.exact(value)) for name, value in named)))
 
 
 def held_by_config(config) -> Held:
@@ -81,7 +82,8 @@ class _Looking:
             return self._array(value)
         parts = _parts_of(value)
         if parts is not None:
-            return weakref.ref(kind), tuple((name, self.exact(part, depth + 1)) for name, part in parts)
+            named = tuple((name, self.exact(part, depth + 1)) for name, part in parts)
+            return weakref.ref(kind), _members_of(kind).key(), named
         self._seen.add_whole(value)
         return (Seen,)
 
@@ -112,6 +114,14 @@ class _Identity:
         return type(other) is _Identity and self._thing is other._thing
 
 
+def _identity_of(thing):
+    """The same, and it does not keep the thing alive if that can be."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return _Identity(thing)
+
+
 def _parts_of(value):
     """Name and value of all that an object which is data consists of; None if it may be more."""
     kind = type(value)
@@ -122,55 +132,66 @@ def _parts_of(value):
         return [*value.__dict__.items(), *((name, getattr(value, name, None)) for name in hidden)]
     if kind is types.SimpleNamespace:
         return list(vars(value).items())
-    if not dataclasses.is_dataclass(kind) or callable(value) or slots_of(kind) is None:
-        return None
-    return list(_attributes_and_those_of_class(value, slots_of(kind)))
+    state = state_of_class(kind) if dataclasses.is_dataclass(kind) and not callable(value) else None
+    return None if state is None else list(attributes_of(value, state.names))
 
 
-def _attributes_and_those_of_class(thing, slots):
-    return attributes_of(thing, (*slots, *data_of_class(type(thing))))
-
-
-def attributes_of(thing, slots):
+def attributes_of(thing, names):
     for name, value in list(getattr(thing, "__dict__", {}).items()):
         if name != "_ejk_compiled":
             yield name, value
-    for name in slots:
+    for name in names:
         if hasattr(thing, name):
             yield name, getattr(thing, name)
 
 
-def data_of_class(cls: type) -> tuple[str, ...]:
-    """The names of attributes that a class and its bases have for their objects: no methods, no classes, nothing that
-    its own runs set, as counters are. Classes of this package stay as they are."""
-    names, not_these = {}, _set_by_runs(cls)
+class StateOfClass(NamedTuple):
+    """`names` of the attributes that objects have beside their __dict__: slots, and the data of their class. `members`:
+    methods and whatever else a class has for its objects."""
+
+    names: tuple[str, ...]
+    members: tuple
+
+    def key(self) -> tuple:
+        return tuple(map(_identity_of, self.members))
+
+
+def state_of_class(cls: type) -> StateOfClass | None:
+    """None if objects have more to them than attributes."""
+    slots = slots_of(cls)
+    if slots is None:
+        return None
+    of_class = _members_of(cls)
+    return StateOfClass((*slots, *of_class.names), of_class.members)
+
+
+def _members_of(cls: type) -> StateOfClass:
+    """What a class and its bases have for their objects, but for what its own runs set, as counters are. Classes of this
+    package stay as they are."""
+    found = {}  # what a class has itself hides that of its bases
     for base in cls.__mro__:
-        if base.__module__.partition(".")[0] == "ejk":
-            continue
-        for name, value in list(vars(base).items()):
-            is_special = name.startswith("__") or name == "_abc_impl" or name in not_these
-            is_data = not is_special and not isinstance(value, type) and not hasattr(type(value), "__get__")
-            names.setdefault(name, is_data)  # what a class has itself hides that of its bases
-    return tuple(name for name, is_data in names.items() if is_data)
+        if base is not object and base.__module__.partition(".")[0] != "ejk":
+            for name, value in list(vars(base).items()):
+                found.setdefault(name, value)
+    members = {name: value for name, value in found.items() if isinstance(value, type) or hasattr(type(value), "__get__")}
+    not_these = members.keys() | _set_by_runs(members)
+    data = tuple(name for name in found if not is_of_python(name) and name not in not_these)
+    return StateOfClass(data, tuple(members.values()))
 
 
 _TRACED = ("run", "fwd_with_residuals", "vjp", "custom_vjp", "create_shard_map_wrapper")
-_known_set_by_runs = weakref.WeakKeyDictionary()  # by class
 
 
-def _set_by_runs(cls: type) -> frozenset:
-    if cls not in _known_set_by_runs:
-        members = [member for base in cls.__mro__ for member in vars(base).items()]
-        runs = [run for name, run in members if name.startswith(_TRACED) and isinstance(run, types.FunctionType)]
-        _known_set_by_runs[cls] = frozenset(name for run in runs for name in _attributes_set_in(run.__code__))
-    return _known_set_by_runs[cls]
+def _set_by_runs(members: dict) -> frozenset:
+    runs = [run for name, run in members.items() if name.startswith(_TRACED) and isinstance(run, types.FunctionType)]
+    return frozenset().union(*(_attributes_set_in(run.__code__) for run in runs))
 
 
-def _attributes_set_in(code):
-    yield from (step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR")
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _attributes_set_in(constant)
+@functools.lru_cache(1024)
+def _attributes_set_in(code) -> frozenset:
+    names = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR"}
+    inside = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return frozenset(names).union(*map(_attributes_set_in, inside))
 
 
 _known_slots = weakref.WeakKeyDictionary()  # by class
@@ -195,4 +216,4 @@ def _find_slots(cls: type) -> tuple[str, ...] | None:
     return tuple(names) if alike.__basicsize__ == cls.__basicsize__ else None
 
 
-__all__ = ["Held", "attributes_of", "data_of_class", "held_by_config", "held_by_kernel", "slots_of"]
+__all__ = ["Held", "attributes_of", "held_by_config", "held_by_kernel", "state_of_class"]

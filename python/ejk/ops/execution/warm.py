@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ejk import _jax
 from ejk._captured import codes_of_functions, has_functions, things_of_libraries
 from ejk._code import reads_of
-from ejk.ops.execution.held import attributes_of, data_of_class, slots_of
+from ejk.ops.execution.held import attributes_of, state_of_class
 
 
 def learn(dispatcher, kernel, config, arguments, form) -> None:
@@ -22,11 +22,11 @@ def learn(dispatcher, kernel, config, arguments, form) -> None:
     for thing in things_of_libraries(form.words):
         dispatcher._add_same(thing)
     for plain in (kernel, *_dataclasses_in(config)):
-        slots = slots_of(type(plain))
-        if slots is not None:  # what a class has for its objects is read as if it were theirs
-            slots = (*slots, *data_of_class(type(plain)))
-            dispatcher._add_plain_class(type(plain), slots)
-        arguments = (*arguments, *(value for _, value in attributes_of(plain, slots or ())))
+        state = state_of_class(type(plain))
+        if state is not None:  # what a class has for its objects is read as if it were theirs
+            dispatcher._add_plain_class(type(plain), state_of_class)
+        names = () if state is None else state.names
+        arguments = (*arguments, *(value for _, value in attributes_of(plain, names)))
     for found in _constant_types(arguments):
         dispatcher._add_constant_type(found)
 
