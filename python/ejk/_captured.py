@@ -25,7 +25,7 @@ import weakref
 
 from ejk import _jax
 from ejk._code import reads_of
-from ejk._libraries import is_changing, is_library
+from ejk._libraries import gives_the_same, is_library, is_pure
 from ejk._numbers import Number
 
 _MOST_WORDS = 4000  # to look at more than that costs more than it saves
@@ -121,7 +121,7 @@ class _Copy(types.ModuleType):
 def _is_public(thing) -> bool:
     """Whether it is what a library has under its name."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__name__", None)
-    if not (is_library(module) and isinstance(name, str)) or is_changing(module):
+    if not (isinstance(name, str) and gives_the_same(thing)):
         return False
     return getattr(sys.modules.get(module), name, None) is thing
 
@@ -132,7 +132,7 @@ def _is_its_own(value) -> bool:
         return False
     while not isinstance(value, types.FunctionType) and callable(getattr(value, "__wrapped__", None)):
         value = value.__wrapped__
-    return not isinstance(value, types.FunctionType) or is_library(value.__globals__.get("__name__"))
+    return not isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)) or gives_the_same(value)
 
 
 _met = weakref.WeakSet()
@@ -321,7 +321,7 @@ class Seen:
         whose = function.__self__
         if whose is None or isinstance(whose, types.ModuleType):
             name = function.__module__ if whose is None else whose.__name__
-            if not is_library(name) or is_changing(name):
+            if not is_pure(name) or not gives_the_same(function):
                 raise Opaque
             self.add_same(function)
             return
@@ -345,12 +345,12 @@ class Seen:
         space = function.__globals__
         module = space.get("__name__")
         if is_library(module) and function.__closure__ is None:
-            if is_changing(module):
+            if not gives_the_same(function):
                 raise Opaque
             self.add_same(function)
             return
         reads = reads_of(function.__code__)
-        if reads.hidden or any(not is_library(name) or is_changing(name) for name in reads.imports):
+        if reads.hidden or not all(map(is_pure, reads.imports)):
             raise Opaque
         if self._is_again(function):
             return
@@ -396,7 +396,7 @@ class Seen:
     # -- modules --
 
     def add_module(self, module) -> None:  # nobody knows what is read of it
-        if not is_library(module.__name__) or is_changing(module.__name__):
+        if not is_pure(module.__name__):
             raise Opaque
         self.add_same(module)
 
@@ -404,7 +404,7 @@ class Seen:
         """What code reads of a module, as chains of attributes that begin there."""
         name, held = module.__name__, module.__dict__
         of_library = is_library(name)
-        if is_changing(name) or not of_library and "__getattr__" in held:
+        if not is_pure(name) if of_library else "__getattr__" in held:
             raise Opaque
         members: dict = {}
         for chain in chains:
@@ -478,6 +478,8 @@ class Seen:
 
     def add_class(self, kind) -> None:
         if is_library(kind.__module__):
+            if not gives_the_same(kind):
+                raise Opaque
             self.add_same(kind)
             return
         self.words += (_Word.REFERENCE, weakref.ref(kind))

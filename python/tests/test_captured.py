@@ -569,6 +569,122 @@ def test_what_libraries_change_is_never_a_constant(executor):
     assert [float(executor(kernel, X, lambda v: v * next(steps))[0]) for _ in range(3)] == [0, 1, 2]
 
 
+CHANGING = {
+    "random of scipy": "scipy.stats.norm.rvs()",
+    "function of scipy": "norm.rvs()",
+    "file of numpy": "np.load(path)[0]",
+    "file of JAX": "jnp.load(path)[0]",
+    "numbers in a file": "np.fromfile(path, np.uint8)[-1] / 64 + np.load(path)[0]",
+    "function of numpy": "load(path)[0]",
+    "mapped file": "np.memmap(path, np.float64, 'r')[-1]",
+    "path": "float(pathlib.Path(number).read_text())",
+    "class of paths": "float(Path(number).read_text())",
+    "time": "time.perf_counter() % 1",
+    "function of time": "perf_counter() % 1",
+    "date": "datetime.datetime.now().microsecond",
+    "class of dates": "Date.now().microsecond",
+    "environment": "float(os.environ['EJK_TEST_NUMBER'])",
+    "variables of the environment": "float(environ['EJK_TEST_NUMBER'])",
+    "one variable": "float(getenv('EJK_TEST_NUMBER'))",
+    "bytes": "int.from_bytes(token_bytes(3), 'big')",
+    "unique": "uuid4().int % 10**6",
+    "counter": "next(counter)",
+    "weak": "reference()[0]",
+    "statistics": "statistics.NormalDist().samples(1)[0]",
+    "file": "float(io.open(number).read())",
+    "lines": "float(linecache.updatecache(number)[0])",
+    "queue": "queue.get()",
+    "decimal": "float(Decimal(1) / Decimal(3)) * getcontext().prec",
+}
+
+
+def changing_things(folder):
+    import datetime
+    import io
+    import itertools
+    import linecache
+    import os
+    import pathlib
+    import queue
+    import secrets
+    import statistics
+    import time
+    import uuid
+    from decimal import Decimal, getcontext
+
+    import scipy.stats
+
+    numbers = queue.Queue()
+    held = [np.zeros(1)]
+    found = dict(
+        np=np, jnp=jnp, scipy=scipy, norm=scipy.stats.norm, load=np.load, pathlib=pathlib, Path=pathlib.Path, time=time,
+        perf_counter=time.perf_counter, datetime=datetime, Date=datetime.datetime, os=os, environ=os.environ,
+        getenv=os.getenv, token_bytes=secrets.token_bytes, uuid4=uuid.uuid4, counter=itertools.count(), io=io,
+        linecache=linecache, statistics=statistics, queue=numbers, Decimal=Decimal, getcontext=getcontext,
+        path=str(folder / "w.npy"), number=str(folder / "number"), reference=weakref.ref(held[0]),
+    )  # fmt: skip
+
+    def change(n):
+        held[0] = np.full(1, float(n))
+        found["reference"] = weakref.ref(held[0])
+        np.save(folder / "w.npy", np.full(1, n / 4))
+        (folder / "number").write_text(str(n))
+        os.environ["EJK_TEST_NUMBER"] = str(n)
+        numbers.put(n), numbers.put(n + 0.5)
+        getcontext().prec = 20 + n
+
+    return found, change
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_what_a_library_gives_anew_is_never_a_constant(executor, name, tmp_path, monkeypatch):
+    monkeypatch.setenv("EJK_TEST_NUMBER", "0")
+    things, change = changing_things(tmp_path)
+    things["__name__"] = "a_program"
+    f, kernel = eval(f"lambda v: v * ({CHANGING[name]})", things), Apply()
+    before, drawn = Apply.traced, set()
+    for n in (1, 2, 3, 4):
+        change(n)
+        drawn.add(float(executor(kernel, X, f)[0]))
+    assert len(drawn) == 4 and Apply.traced - before == 4
+    things["getcontext"]().prec = 28
+
+
+PURE = {
+    "math": "math.exp(n) + pi",
+    "functions": "functools.reduce(operator.mul, [n, 2], itertools.chain([1], [2]).__next__())",
+    "texts": "len(re.sub('a', 'b', 'aa')) + len(json.dumps([n]))",
+    "numpy": "np.sqrt(n) + np.linalg.norm(np.eye(2)) + np.float32(2) + np.full(3, n).sum() + np.fft.fft([1, n]).real[0]",
+    "scipy": "scipy.special.erf(n) + scipy.linalg.det(np.eye(2))",
+    "JAX": "jnp.sin(v) + jax.nn.relu(v) + jax.random.normal(jax.random.key(n), (3,)) + jnp.asarray(n, jnp.float32)",
+    "classes": "isinstance(v, jax.Array) + len(collections.OrderedDict(a=n)) + float(fractions.Fraction(n, 3))",
+}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_what_a_library_always_gives_is_compiled_once(executor, name):
+    import fractions
+    import itertools
+    import json
+    import math
+    import operator
+    import re
+
+    import scipy.linalg
+    import scipy.special
+
+    modules = dict(
+        math=math, functools=functools, operator=operator, itertools=itertools, re=re, json=json, np=np, scipy=scipy,
+        jnp=jnp, jax=jax, collections=collections, fractions=fractions, pi=math.pi, n=2, __name__="a_program",
+    )  # fmt: skip
+    f, kernel = eval(f"lambda v: v * ({PURE[name]})", modules), Apply()
+    executor(kernel, X, f)
+    before = Apply.traced
+    for _ in range(3):
+        assert is_same(executor(kernel, X, f), f(X))
+    assert Apply.traced == before
+
+
 def test_functions_that_are_looked_up_by_their_name_are_never_constants(executor):
     kernel = Apply()
     for value in (1, 2, 3):
