@@ -295,9 +295,12 @@ class Seen:
 
     def add_set(self, things) -> None:
         members, kind = tuple(things), type(things)
-        if not all(map(is_plain, members)) or tuple(kind(members)) != members:  # one made anew has another order
+        if not all(map(is_plain, members)):
             raise Opaque
-        self.words += (_Word.SET, kind, _Exact(members, tuple(map(told_apart, members))))
+        if kind is set and tuple(set(members)) != members:  # one made anew has another order
+            raise Opaque
+        kept = members if kind is set else things
+        self.words += (_Word.SET, kind, _Exact(kept, tuple(map(told_apart, members))))
 
     # -- callables --
 
@@ -898,7 +901,7 @@ class Maker:
 
     def _set(self):
         kind, members = self._next(), self._next()
-        return kind(members.value)
+        return kind(members.value)  # a frozenset stays the same object
 
     def _partial(self):
         kind, count, names = self._next(), self._next(), self._next()

@@ -88,6 +88,7 @@ VALUES = [
     frozenset({1, "a", Mode.fast}),
     frozenset({frozenset({1}), (2, jnp.float32)}),
     frozenset({1}),
+    frozenset([7, 15]),  # one made of its members has another order
     frozenset({True}),
     frozenset({1.0}),
     (1,),
