@@ -76,11 +76,11 @@ Value integer(nb::handle object) {
 }
 
 // What json.dumps writes for a key that is no string.
-std::string key_text(nb::handle key) {
+std::string key_text(nb::handle key, int depth) {
   if (PyUnicode_Check(key.ptr())) return text_of(key);
   if (key.is_none()) return "null";
   if (PyBool_Check(key.ptr())) return key.ptr() == Py_True ? "true" : "false";
-  const Value value = value_at(key, max_depth - 1);
+  const Value value = value_at(key, depth + 1);
   return value.is_string() ? value.as_string() : stable_json(value);
 }
 
@@ -97,7 +97,7 @@ Value object_value(nb::handle dict, int depth) {
     if (PyList_Sort(keys.ptr()) == 0) {
       for (nb::handle key : nb::borrow<nb::list>(keys)) {
         const nb::object item = nb::borrow(PyDict_GetItemWithError(dict.ptr(), key.ptr()));
-        out.members.emplace_back(key_text(key), value_at(item, depth + 1));
+        out.members.emplace_back(key_text(key, depth), value_at(item, depth + 1));
       }
       return out;
     }
@@ -105,8 +105,9 @@ Value object_value(nb::handle dict, int depth) {
     std::vector<std::pair<std::string, Value::Member>> members;
     for (nb::handle item : items) {
       const nb::handle key = PyTuple_GET_ITEM(item.ptr(), 0);
-      members.push_back({Py_TYPE(key.ptr())->tp_name,
-                         {key_text(key), value_at(PyTuple_GET_ITEM(item.ptr(), 1), depth + 1)}});
+      members.push_back(
+          {Py_TYPE(key.ptr())->tp_name,
+           {key_text(key, depth), value_at(PyTuple_GET_ITEM(item.ptr(), 1), depth + 1)}});
     }
     std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) {
       return std::tie(a.first, a.second.first) < std::tie(b.first, b.second.first);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An eager call gives and does what its kernel's `run` gives and does as it is."""
 
+import collections
 import functools
 import math
 import typing
@@ -443,6 +444,68 @@ def test_labels_of_warm_traces_are_as_the_environment_says(executor, monkeypatch
     for stamp in ("hash", "none", "hash", "none", "hash"):
         monkeypatch.setenv("EJKERNEL_OPS_STAMP", stamp)
         assert labels() == ([executor.label(kernel, X)] if stamp == "hash" else [])
+
+
+# ---- order ------------------------------------------------------------------------------------------
+
+
+class Ordered(Base):
+    """What it gives depends on the order of items."""
+
+    op_id = "ordered"
+
+    def run(self, x, held=None, *, cfg, see=None, **named):
+        if see is not None:
+            see(x)
+        for value in (held or named).values():
+            if isinstance(value, dict):
+                x = self.run(x, value, cfg=cfg)
+            else:
+                x = sum(value.values(), x * 2) if isinstance(value, list) else x * 2 + value
+        return x
+
+
+def wants_numbers(x):
+    return float(x[0])
+
+
+ORDERS = {
+    "dict": [({"b": X, "a": 2, "c": 0.5},), ({"a": 2, "c": 0.5, "b": X},), ({"a": 2, "b": X, "c": 0.5},)],
+    "nested": [({"z": {"b": X, "a": 1}, "y": 3},), ({"y": 3, "z": {"a": 1, "b": X}},), ({"z": {"a": 1, "b": X}, "y": 3},)],
+    "numbers": [({3: X, 1: 2},), ({1: 2, 3: X},)],
+    "default dict": [(collections.defaultdict(int, {"b": X, "a": 2}),), (collections.defaultdict(int, {"a": 2, "b": X}),)],
+    "ordered dict": [(collections.OrderedDict(b=X, a=2),), (collections.OrderedDict(a=2, b=X),)],
+}
+ORDERS_OF_NAMES = [dict(b=X, a=2, c=3), dict(a=2, b=X, c=3), dict(c=3, b=X, a=2)]
+
+
+@pytest.mark.parametrize("see", [None, wants_numbers], ids=["traced", "as it is"])
+@pytest.mark.parametrize("name", ORDERS)
+def test_items_come_in_the_order_of_the_caller(executor, name, see):
+    kernel = Ordered()
+    for given in ORDERS[name] * 3:
+        want = kernel.run(X, *given, cfg=1)
+        np.testing.assert_allclose(executor(kernel, X, *given, see=see), want, rtol=1e-6)
+        np.testing.assert_allclose(jax.jit(lambda x: executor(kernel, x, *given))(X), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("see", [None, wants_numbers], ids=["traced", "as it is"])
+def test_named_arguments_come_in_the_order_of_the_caller(executor, see):
+    kernel = Ordered()
+    for named in ORDERS_OF_NAMES * 3:
+        np.testing.assert_allclose(executor(kernel, X, see=see, **named), kernel.run(X, cfg=1, **named), rtol=1e-6)
+
+
+def test_keys_of_dicts_may_be_anything_with_a_hash(executor):
+    class Sum(Base):
+        op_id = "sum"
+
+        def run(self, x, held, *, cfg):
+            return x * sum(held.values())
+
+    for key in (frozenset({1, "a"}), (frozenset({1}), 2), jnp.float32, ((1, (2, (3,))),)):
+        for _ in range(2):
+            np.testing.assert_array_equal(executor(Sum(), X, {key: 2}), X * 2)
 
 
 # ---- what changes its arguments -----------------------------------------------------------------

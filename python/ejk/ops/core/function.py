@@ -21,6 +21,7 @@ from ejk._captured import (
     things_of_libraries,
 )
 from ejk.ops.core.kernel import Invocation, _get_platform_method, _has_custom_vjp, _overrides, op_of
+from ejk.ops.core.order import in_order, order_of
 from ejk.ops.utils.fingerprint import get_device_platform
 from ejk.ops.utils.meta import stamped
 
@@ -35,6 +36,7 @@ class Given:
         jax = _jax.loaded()
         if jax is not None:
             self.leaves, self.tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf)
+            self.order = order_of((args, kwargs))
             self._places = [i for i, leaf in enumerate(self.leaves) if _jax.is_array(leaf) or _jax.is_numpy(leaf)]
             self.arrays = [self.leaves[i] for i in self._places]
 
@@ -45,7 +47,7 @@ class Given:
         leaves = list(self.leaves)
         for place, array in zip(self._places, arrays):
             leaves[place] = array
-        return _jax.loaded().tree_util.tree_unflatten(self.tree, leaves)
+        return in_order(_jax.loaded().tree_util.tree_unflatten(self.tree, leaves), self.order)
 
     def others(self):
         """The arguments that are no arrays."""
@@ -71,20 +73,23 @@ class Form:
     """A call as a function of the arrays among its arguments, then of those inside of them, then of the inputs that
     `numbers` stand for. Holds none of the caller's objects."""
 
-    def __init__(self, words: tuple, direct: int, floats, joins: bool, numbers=None):
-        self.words, self._direct, self._floats, self._joins, self._numbers = words, direct, tuple(floats), joins, numbers
+    def __init__(self, words: tuple, order, direct: int, floats, joins: bool):
+        self.words, self._order, self._direct = (*words, order), order, direct
+        self._floats, self._joins, self._numbers = tuple(floats), joins, None
 
     def captured(self, arrays):
         """Those of the arrays that are inside of arguments."""
         return arrays[self._direct :]
 
     def with_inputs(self, numbers: _numbers.Numbers | None) -> Form:
-        return Form(self.words, self._direct, self._floats, self._joins, numbers)
+        form = copy.copy(self)
+        form._numbers = numbers
+        return form
 
     def whole(self, arrays):
         maker = Maker(self.words, *self._parts(arrays))
         tree = maker.make()
-        return _jax.loaded().tree_util.tree_unflatten(tree, maker.make_all(tree.num_leaves))
+        return in_order(_jax.loaded().tree_util.tree_unflatten(tree, maker.make_all(tree.num_leaves)), self._order)
 
     def unchanged(self, result, args, kwargs, arrays):
         """`result` of a run that has not changed its arguments. Else Opaque: the caller would not see the change."""
@@ -128,7 +133,8 @@ class Arguments:
             classes = {*classes_in(self.given.tree)}
             for kind in classes:
                 seen.see_class(kind)
-            if any(kind.__dictoffset__ and issubclass(kind, tuple) for kind in classes) and self.given.has_any(has_attributes):
+            may_be_more = any(kind.__dictoffset__ and issubclass(kind, tuple) for kind in classes)
+            if may_be_more and self.given.has_any(has_attributes):
                 raise Opaque
             for leaf in self.given.leaves:
                 if _jax.is_array(leaf) or _jax.is_numpy(leaf):
@@ -140,7 +146,7 @@ class Arguments:
             self._all = [*self.given.arrays, *seen.arrays]
             return
         self.arrays = self._all = [*direct, *seen.arrays]
-        self.floats, self.form = seen.floats, Form(seen.all_words(), len(direct), seen.floats, joins)
+        self.floats, self.form = seen.floats, Form(seen.all_words(), self.given.order, len(direct), seen.floats, joins)
 
     def whole(self, arrays):
         """(args, kwargs) with these arrays."""
