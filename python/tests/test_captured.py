@@ -1214,6 +1214,24 @@ def test_one_array_under_two_names_is_one_array_inside(executor, monkeypatch):
                         assert is_same(executor(kernel, x, f), f(x))
 
 
+def test_mapped_functions_do_not_pile_up(executor):
+    class Named(Second):
+        op_id = "named"
+
+        def run(self, x, *, cfg, name):
+            return x * len(name)
+
+    def count():
+        gc.collect()
+        functions = [thing for thing in gc.get_objects() if isinstance(thing, types.FunctionType)]
+        return sum(f.__qualname__.endswith("parallel.<locals>.one") and hasattr(f, "__wrapped__") for f in functions)
+
+    run, x, before = pmap_with_config(executor, Named()), jnp.stack([X, X + 1]), count()
+    for n in range(40):
+        assert is_same(run(x, name="a" * n), x * n)
+    assert count() - before <= 16
+
+
 # ---- functions made anew ------------------------------------------------------------------------
 
 

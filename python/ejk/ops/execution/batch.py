@@ -13,6 +13,9 @@ from ejk.ops.core.function import Arguments
 from ejk.ops.core.kernel import Kernel
 from ejk.ops.execution.executor import default_executor
 from ejk.ops.execution.held import held_by_config, held_by_kernel
+from ejk.ops.execution.jitted import put
+
+_MOST_MAPPED = 16  # functions that one pmap_with_config keeps compiled
 
 
 def vmap_with_config(executor: Any, kernel: Any = None, in_axes: Any = 0) -> Callable[..., Any]:
@@ -70,9 +73,9 @@ def _pmapped(jax, mapped, function, kernel, axes, axis_name, cfg, kwargs):
         key = _key_of_data(kernel, cfg, kwargs, axes)
     if key is None:
         return jax.pmap(function, in_axes=axes, axis_name=axis_name)
-    if key not in mapped:
-        mapped[key] = jax.pmap(function, in_axes=axes, axis_name=axis_name)
-    return mapped[key]
+    if key in mapped:
+        return mapped[key]
+    return put(mapped, key, jax.pmap(function, in_axes=axes, axis_name=axis_name), _MOST_MAPPED)
 
 
 def _key_of_data(kernel, cfg, kwargs, axes):

@@ -156,10 +156,10 @@ class Variants:
             if done is not None:
                 return done[0], None
             if not self._seen_once.pop(values, False):
-                _put(self._seen_once, values, True, _MOST_VALUES)
+                put(self._seen_once, values, True, _MOST_VALUES)
                 return as_it_is(), None
         if found is None:
-            found = _put(self._by_value, values, make(None), _MOST_VALUES)
+            found = put(self._by_value, values, make(None), _MOST_VALUES)
         return found(arguments.arrays, as_it_is), found
 
     def _run_general(self, arguments, values, make, as_it_is):
@@ -219,20 +219,20 @@ class Targets:
         if found is None:
             if not self._is_worth_it(key):
                 return _AsItIs()
-            found = _put(self._by_form, key, Variants(), _MOST_FORMS)
+            found = put(self._by_form, key, Variants(), _MOST_FORMS)
         return found
 
     def _is_worth_it(self, key) -> bool:
         # Hashes will do: two that are equal by chance cost time, and no result.
         outline, form = hash(tuple(map(outline_of, key))), hash(key)
-        count = _put(self._alike, outline, self._alike.get(outline, 0) + 1, 16 * _MOST_FORMS)
+        count = put(self._alike, outline, self._alike.get(outline, 0) + 1, 16 * _MOST_FORMS)
         if count <= _MANY_ALIKE or self._seen_once.pop(form, False):
             return True
-        _put(self._seen_once, form, True, _MOST_FORMS)
+        put(self._seen_once, form, True, _MOST_FORMS)
         return False
 
 
-def _put(table, key, value, most):
+def put(table, key, value, most):
     """The value, in place of the oldest if there are too many."""
     if len(table) >= most:
         table.pop(list(table)[0], None)
