@@ -16,6 +16,7 @@ import types
 from ejk import _core
 
 _LEVELS_ABOVE = 20  # that arguments may have above a callable
+_DEEPEST = 4  # containers in which floats are looked for
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -71,8 +72,8 @@ def _simpler(obj):
     if isinstance(obj, enum.Enum):
         return f"<{type(obj).__name__}.{obj.name}: {obj.value!r}>"
     if isinstance(obj, functools.partial):
-        keywords = tuple(sorted(obj.keywords.items()))
-        return {"__partial__": True, "func": obj.func, "args": obj.args, "kwargs": keywords}
+        keywords = _without_floats(tuple(sorted(obj.keywords.items())))
+        return {"__partial__": True, "func": obj.func, "args": _without_floats(obj.args), "kwargs": keywords}
     if isinstance(obj, types.MethodType):
         return {"__method__": obj.__func__, "self": _state(obj.__self__)}
     if isinstance(obj, types.FunctionType):
@@ -118,12 +119,25 @@ def _function(function):
     found = _name_and_code(function)
     held = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     if held:
-        found["closure"] = [None if value is function else value for value in held]
+        found["closure"] = [None if value is function else _without_floats(value) for value in held]
     if function.__defaults__:
-        found["defaults"] = function.__defaults__
+        found["defaults"] = _without_floats(function.__defaults__)
     if function.__kwdefaults__:
-        found["kwdefaults"] = function.__kwdefaults__
+        found["kwdefaults"] = _without_floats(function.__kwdefaults__)
     return found
+
+
+def _without_floats(value, depth=0):
+    """What a function holds, with no more said of floats than that they are: one made anew for every step of a program,
+    with its rate in it, is no other function to choose for."""
+    kind = type(value)
+    if kind is float:
+        return {"__float__": True}
+    if kind in (tuple, list) and depth < _DEEPEST:
+        return [_without_floats(item, depth + 1) for item in value]
+    if kind is dict and depth < _DEEPEST:
+        return {key: _without_floats(item, depth + 1) for key, item in value.items()}
+    return value
 
 
 def _is_filled(cell) -> bool:

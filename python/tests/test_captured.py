@@ -1543,6 +1543,37 @@ def test_calls_with_functions_are_tuned_with_what_they_hold(transform):
         assert executor.choose_config(kernel, X, times(array(1))) == 0
 
 
+def times(rate, way):
+    if way == "closure":
+        return lambda v: v * rate
+    if way == "default":
+        return lambda v, rate=rate: v * rate
+    if way == "named default":
+        return lambda v, *, rate=rate: v * rate
+    if way == "container":
+        rates = {"rate": (rate,)}
+        return lambda v: v * rates["rate"][0]
+    return functools.partial(jnp.multiply, rate)
+
+
+@pytest.mark.parametrize("way", ["closure", "default", "named default", "container", "partial"])
+def test_a_float_that_changes_inside_of_a_function_is_not_chosen_for_again(executor, way):
+    chosen = []
+
+    class Chooses(Apply):
+        op_id = "chooses"
+
+        def heuristic_cfg(self, inv):
+            chosen.append(inv)
+            return 1
+
+    kernel = Chooses()
+    for n in range(8):
+        assert is_same(executor(kernel, X, times(0.5 * n, way)), X * (0.5 * n))
+    assert len(chosen) == 1
+    assert executor.label(kernel, X, times(0.5, way)) != executor.label(kernel, X, times(1, way))
+
+
 def test_a_function_that_cannot_be_seen_into_is_tuned_as_it_is():
     executor, kernel, steps = Executor(ConfigSelectorChain(ConfigCache())), Tuned(), iter(range(10**6))
 
