@@ -443,7 +443,7 @@ class Seen:
             return
         if self._is_again(thing):
             return
-        slots = [slot for slot in _slots_of(kind) if _is_filled(slot, thing)]
+        slots = [slot for slot in slots_of(kind) if _is_filled(slot, thing)]
         held = _attributes(thing)
         names = tuple(name for name in held if name != "_ejk_compiled")
         self.words += (_Word.OBJECT, weakref.ref(kind), names, tuple(map(_Same, slots)))
@@ -688,7 +688,7 @@ def _is_filled(slot, thing) -> bool:
 _slots: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def _slots_of(kind):
+def slots_of(kind):
     """The slots of objects that consist of attributes and slots; others are opaque."""
     found = _slots.get(kind)
     if found is not None:

@@ -15,7 +15,7 @@ import weakref
 from typing import NamedTuple
 
 from ejk import _jax
-from ejk._captured import Opaque, Seen, is_of_python, is_plain, told_apart
+from ejk._captured import Opaque, Seen, is_of_python, is_plain, slots_of, told_apart
 from ejk._known import is_named_tuple, is_pydantic
 
 _DEEPEST = 50
@@ -158,11 +158,12 @@ class StateOfClass(NamedTuple):
 
 def state_of_class(cls: type) -> StateOfClass | None:
     """None if objects have more to them than attributes."""
-    slots = slots_of(cls)
-    if slots is None:
+    try:
+        slots = slots_of(cls)
+    except Opaque:
         return None
     of_class = _members_of(cls)
-    return StateOfClass((*slots, *of_class.names), of_class.members)
+    return StateOfClass((*dict.fromkeys(slot.__name__ for slot in slots), *of_class.names), of_class.members)
 
 
 def _members_of(cls: type) -> StateOfClass:
@@ -174,7 +175,7 @@ def _members_of(cls: type) -> StateOfClass:
             for name, value in list(vars(base).items()):
                 found.setdefault(name, value)
     members = {name: value for name, value in found.items() if isinstance(value, type) or hasattr(type(value), "__get__")}
-    not_these = members.keys() | _set_by_runs(members)
+    not_these = members.keys() | _set_by_runs(cls)
     data = tuple(name for name in found if not is_of_python(name) and name not in not_these)
     return StateOfClass(data, tuple(members.values()))
 
@@ -182,8 +183,9 @@ def _members_of(cls: type) -> StateOfClass:
 _TRACED = ("run", "fwd_with_residuals", "vjp", "custom_vjp", "create_shard_map_wrapper")
 
 
-def _set_by_runs(members: dict) -> frozenset:
-    runs = [run for name, run in members.items() if name.startswith(_TRACED) and isinstance(run, types.FunctionType)]
+def _set_by_runs(cls: type) -> frozenset:
+    members = [member for base in cls.__mro__ for member in list(vars(base).items()) if member[0].startswith(_TRACED)]
+    runs = [run for _, run in members if isinstance(run, types.FunctionType)]
     return frozenset().union(*(_attributes_set_in(run.__code__) for run in runs))
 
 
@@ -192,28 +194,6 @@ def _attributes_set_in(code) -> frozenset:
     names = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR"}
     inside = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return frozenset(names).union(*map(_attributes_set_in, inside))
-
-
-_known_slots = weakref.WeakKeyDictionary()  # by class
-
-
-def slots_of(cls: type) -> tuple[str, ...] | None:
-    """The names of the attributes of a class's objects that are not in their __dict__; None if they have more to them
-    than attributes."""
-    if cls not in _known_slots:
-        _known_slots[cls] = _find_slots(cls)
-    return _known_slots[cls]
-
-
-def _find_slots(cls: type) -> tuple[str, ...] | None:
-    names = []
-    for base in cls.__mro__:
-        found = base.__dict__.get("__slots__", ())
-        names += [found] if isinstance(found, str) else found
-    if len(set(names)) < len(names) or any(name.startswith("__") for name in names):
-        return None
-    alike = type("Alike", (), {"__slots__": (*names, "__dict__", "__weakref__")})
-    return tuple(names) if alike.__basicsize__ == cls.__basicsize__ else None
 
 
 __all__ = ["Held", "attributes_of", "held_by_config", "held_by_kernel", "state_of_class"]
