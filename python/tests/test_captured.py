@@ -17,21 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import run_program
-from ejk.ops import (
-    AutotunePolicy,
-    ConfigCache,
-    ConfigSelectorChain,
-    Executor,
-    Kernel,
-    pmap_with_config,
-    policy_override,
-    vmap_with_config,
-)
+from ejk.ops import ConfigCache, ConfigSelectorChain, Executor, pmap_with_config, policy_override, vmap_with_config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kernels import OneConfig, without_tuning
 
 
-class Apply(Kernel):
+class Apply(OneConfig):
     """What its argument does; `traced` counts how often its Python code runs."""
 
     op_id = "apply"
@@ -41,9 +33,6 @@ class Apply(Kernel):
         type(self).traced += 1
         y = f(x) if callable(f) else f.of(x)
         return y if g is None else g(y)
-
-    def heuristic_cfg(self, inv):
-        return 1
 
 
 class WithGradient(Apply):
@@ -68,12 +57,6 @@ class Second(Apply):
 @pytest.fixture
 def executor():
     return without_tuning()
-
-
-def without_tuning():
-    # No scope: inside of one no call is warm.
-    policy = AutotunePolicy(allow_autotune=False, cache_miss_fallback="heuristics")
-    return Executor(ConfigSelectorChain(ConfigCache(), policy=policy))
 
 
 X = jnp.arange(1.0, 4.0)
@@ -1006,7 +989,7 @@ def test_methods_of_dataclasses_are_followed_in_a_program_without_a_file():
         import dataclasses, jax.numpy as jnp
         from ejk.ops import AutotunePolicy, ConfigCache, ConfigSelectorChain, Executor, Kernel
 
-        class Apply(Kernel):
+        class Apply(OneConfig):
             op_id = "apply"
             def run(self, x, f, *, cfg):
                 return f(x)

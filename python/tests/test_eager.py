@@ -10,23 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ejk.ops import AutotunePolicy, ConfigCache, ConfigSelectorChain, Executor, Kernel, find_labels_in_lowered
-
-
-class Base(Kernel):
-    def heuristic_cfg(self, inv):
-        return 1
+from ejk.ops import Kernel, find_labels_in_lowered
+from kernels import OneConfig, without_tuning
 
 
 @pytest.fixture
 def executor():
     return without_tuning()
-
-
-def without_tuning():
-    # No scope: inside of one no call is warm.
-    policy = AutotunePolicy(allow_autotune=False, cache_miss_fallback="heuristics")
-    return Executor(ConfigSelectorChain(ConfigCache(), policy=policy))
 
 
 X = jnp.arange(1.0, 5.0)
@@ -43,7 +33,7 @@ def cut(x, lengths):
 cut.defvjp(lambda x, lengths: (x * lengths, None), lambda lengths, kept, g: (g * lengths * 2,))
 
 
-class NotWhole(Base):
+class NotWhole(OneConfig):
     """It works on arrays, and not on traced ones: an array is an argument that is not differentiated."""
 
     op_id = "not_whole"
@@ -61,7 +51,7 @@ def test_what_cannot_be_traced_runs_as_it_is(executor):
         np.testing.assert_array_equal(grad(X), 2 * lengths)
 
 
-class Odd(Base):
+class Odd(OneConfig):
     """Raises an error of its own where it is traced."""
 
     op_id = "odd"
@@ -83,7 +73,7 @@ def test_errors_that_plain_execution_does_not_raise_are_not_raised(executor, err
 
 
 def test_errors_that_plain_execution_raises_are_raised_as_they_are(executor):
-    class Refuses(Base):
+    class Refuses(OneConfig):
         op_id = "refuses"
 
         def run(self, x, n, *, cfg):
@@ -102,7 +92,7 @@ def test_errors_that_plain_execution_raises_are_raised_as_they_are(executor):
 
 
 def test_a_trace_of_somebody_else_gets_no_second_jit(executor):
-    class Plain(Base):
+    class Plain(OneConfig):
         op_id = "plain"
 
         def run(self, x, *, cfg):
@@ -123,7 +113,7 @@ class Out(typing.NamedTuple):
     n: int
 
 
-class Numbers(Base):
+class Numbers(OneConfig):
     op_id = "numbers"
     traced = 0
 
@@ -151,7 +141,7 @@ def update(x, kept):
     return kept.at[: x.shape[0]].set(x)
 
 
-class Donates(Base):
+class Donates(OneConfig):
     op_id = "donates"
 
     def run(self, x, kept, *, cfg, f=None):
@@ -189,7 +179,7 @@ def test_a_buffer_that_run_donates_is_donated_and_no_other(executor, kind):
 # ---- floats -------------------------------------------------------------------------------------
 
 
-class Scale(Base):
+class Scale(OneConfig):
     op_id = "scale"
     traced = 0
 
@@ -254,7 +244,7 @@ def test_a_float_that_decides_stays_a_value(executor, kind):
         np.testing.assert_allclose(executor(kernel, X, scale), expected, rtol=1e-6)
 
 
-class Rated(Base):
+class Rated(OneConfig):
     """What `f` makes of an array and a float."""
 
     op_id = "rated"
@@ -417,7 +407,7 @@ def test_the_config_follows_the_value_of_a_float(executor):
 
 
 def test_results_keep_the_type_that_a_float_gives_them(executor):
-    class Half(Base):
+    class Half(OneConfig):
         op_id = "half"
 
         def run(self, x, scale, *, cfg):
@@ -430,7 +420,7 @@ def test_results_keep_the_type_that_a_float_gives_them(executor):
 
 
 def test_labels_of_warm_traces_are_as_the_environment_says(executor, monkeypatch):
-    class Labelled(Base):
+    class Labelled(OneConfig):
         op_id = "labelled"
 
         def run(self, x, *, cfg):
@@ -449,7 +439,7 @@ def test_labels_of_warm_traces_are_as_the_environment_says(executor, monkeypatch
 # ---- order ------------------------------------------------------------------------------------------
 
 
-class Ordered(Base):
+class Ordered(OneConfig):
     """What it gives depends on the order of items."""
 
     op_id = "ordered"
@@ -497,7 +487,7 @@ def test_named_arguments_come_in_the_order_of_the_caller(executor, see):
 
 
 def test_keys_of_dicts_may_be_anything_with_a_hash(executor):
-    class Sum(Base):
+    class Sum(OneConfig):
         op_id = "sum"
 
         def run(self, x, held, *, cfg):
@@ -511,7 +501,7 @@ def test_keys_of_dicts_may_be_anything_with_a_hash(executor):
 # ---- what changes its arguments -----------------------------------------------------------------
 
 
-class Changing(Base):
+class Changing(OneConfig):
     op_id = "changing"
 
     def run(self, x, change, held, *, cfg):

@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from ejk.ops import AutotunePolicy, ConfigSelectorChain, Executor, Kernel, pmap_with_config
+from ejk.ops import Kernel, pmap_with_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernels import OneConfig, without_tuning
 
 
 class Mode(enum.Enum):
@@ -43,19 +44,16 @@ def told(*values) -> float:
     )
 
 
-class Tell(Kernel[int, jax.Array]):
+class Tell(OneConfig):
     op_id = "warm.tell"
 
     def run(self, x, *values, cfg, **named):
         return x + told(*values, *named.values())
 
-    def heuristic_cfg(self, inv):
-        return 1
-
 
 @pytest.fixture
 def executor():
-    return Executor(ConfigSelectorChain(policy=AutotunePolicy(allow_autotune=False)))
+    return without_tuning()
 
 
 @pytest.fixture
@@ -137,7 +135,7 @@ def test_no_value_is_taken_for_another(executor, warm_only):
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.lists(st.sampled_from(VALUES), max_size=3), min_size=1, max_size=6))
 def test_whatever_order_they_come_in_results_are_those_of_run(calls):
-    executor = Executor(ConfigSelectorChain(policy=AutotunePolicy(allow_autotune=False)))
+    executor = without_tuning()
     for values in calls * 2:
         assert (executor(Tell(), X, *values) == X + told(*values)).all()
 
