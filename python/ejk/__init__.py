@@ -5,12 +5,14 @@
 Nothing here needs JAX until a call brings arrays of JAX along.
 """
 
+from types import ModuleType
+
 from ejk._core import __version__
 
 __all__ = ["__version__", "modules", "ops"]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> ModuleType:
     if name in ("modules", "ops"):
         import importlib
 

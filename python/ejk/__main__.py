@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_modules(verb) -> None:
+def _add_modules(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--import", dest="modules", action="append", default=[], metavar="MODULE",
         help="a module with kernels, imported by the worker; repeatable",
@@ -79,7 +79,7 @@ def _seconds(word: str) -> float:
     return value
 
 
-def _tune(given) -> int:
+def _tune(given: argparse.Namespace) -> int:
     if given.lowered and not os.path.exists(given.lowered):
         _tell(f"there is no {given.lowered}")
         return 3
@@ -87,7 +87,7 @@ def _tune(given) -> int:
     for module in given.modules:
         command += ["--import", module]
 
-    def on_call(op, key, message):
+    def on_call(op: str, key: str, message: str) -> None:
         _tell(f"{op} {key}: {message}")
 
     try:

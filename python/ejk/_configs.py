@@ -7,6 +7,8 @@ data from anyone: its names stand for what this process has used for the same ke
 else.
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import enum
@@ -19,13 +21,16 @@ import threading
 import types
 import typing
 import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from ejk._known import NotKnown, field_names, hints_of, is_built, is_pydantic, known_of, name_of, nobody
+from ejk._known import Known, NotKnown, field_names, hints_of, is_built, is_pydantic, known_of, name_of, nobody
 
 _DEEPEST = 50
 _process = secrets.token_hex(8)
-_opaque = {}  # id of an object without a written form -> (its name in this process, a reference to the object)
-_opaque_kept = collections.deque(maxlen=256)  # ids of those that have no weak references: they stay for a while
+# id of an object without a written form -> (its name in this process, a reference to the object)
+_opaque: dict[int, tuple[str, Callable[[], Any]]] = {}
+_opaque_kept: collections.deque[int] = collections.deque(maxlen=256)  # of those without weak references: they stay a while
 _opaque_count, _opaque_lock = itertools.count(), threading.RLock()  # a reference may be cleared while it is held
 
 # Types of elements are data, whoever names them.
@@ -38,12 +43,12 @@ _MORE_DTYPES = frozenset(
 )
 
 
-def encode(config, whose: str = ""):
+def encode(config: Any, whose: str = "") -> Any:
     """`config` as plain data. `whose`: the op it is a config of, whose written configs may be made of the same."""
     return {"$none": True} if config is None else _encode(config, known_of(whose), 0)
 
 
-def decode(value, whose: str, cfg_type=None):
+def decode(value: Any, whose: str, cfg_type: Any = None) -> Any:
     """The config of that op that `value` was made of. `cfg_type`: what the program says that such configs are.
 
     ValueError says why it cannot be; NotKnown if it names something that is not known of the op.
@@ -60,7 +65,7 @@ def decode(value, whose: str, cfg_type=None):
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-def fit(config, cls):
+def fit(config: Any, cls: Any) -> Any:
     """A config that came without a type (imported, written by hand) as `cls`, if it fits."""
     if cls is None or not isinstance(config, dict) or not isinstance(cls, type):
         return config
@@ -72,7 +77,7 @@ def fit(config, cls):
 # ---- writing ------------------------------------------------------------------------------------
 
 
-def _encode(obj, known, depth):
+def _encode(obj: Any, known: Known, depth: int) -> Any:
     if depth > _DEEPEST:
         raise ValueError(f"a config is nested deeper than {_DEEPEST} levels, or contains itself")
     if obj is None or type(obj) in (bool, int, float, str):
@@ -105,21 +110,21 @@ def _encode(obj, known, depth):
     return _encode_reference(obj, known)
 
 
-def _encode_dict(mapping, known, depth):
+def _encode_dict(mapping: Mapping[Any, Any], known: Known, depth: int) -> dict[str, Any]:
     if all(type(key) is str and not key.startswith("$") for key in mapping):
         return {key: _encode(value, known, depth + 1) for key, value in mapping.items()}
     pairs = mapping.items()
     return {"$dict": [[_encode(k, known, depth + 1), _encode(v, known, depth + 1)] for k, v in pairs]}
 
 
-def _encode_fields(obj, known, depth):
+def _encode_fields(obj: Any, known: Known, depth: int) -> dict[str, Any]:
     fields = {name: getattr(obj, name) for name in field_names(type(obj))}
     more = (obj.model_extra or {}) if is_pydantic(type(obj)) else {}
     written = {name: _encode(value, known, depth + 1) for name, value in {**fields, **more}.items()}
     return {"$type": known.add_type(type(obj), more)} | written
 
 
-def _encode_numpy(obj, is_scalar, known, depth):
+def _encode_numpy(obj: Any, is_scalar: bool, known: Known, depth: int) -> dict[str, Any]:
     dtype = obj.dtype if is_scalar else obj
     known.add_object("$dtype", dtype.name, dtype)
     if not is_scalar:
@@ -127,7 +132,7 @@ def _encode_numpy(obj, is_scalar, known, depth):
     return {"$numpy": dtype.name, "value": _encode(obj.item(), known, depth + 1)}
 
 
-def _encode_reference(obj, known):
+def _encode_reference(obj: Any, known: Known) -> dict[str, Any]:
     """A function by its name; anything else keeps its identity for this process."""
     module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
     if callable(obj) and module and name and _is_what_it_says(obj, module, name):
@@ -138,7 +143,7 @@ def _encode_reference(obj, known):
     return {tag: name}
 
 
-def _is_what_it_says(obj, module, path) -> bool:
+def _is_what_it_says(obj: Any, module: str, path: str) -> bool:
     """Whether an object of this process is where its own attributes say."""
     found = sys.modules.get(module)
     for part in path.split("."):
@@ -146,16 +151,16 @@ def _is_what_it_says(obj, module, path) -> bool:
     return found is obj
 
 
-def _opaque_name(obj) -> str:
+def _opaque_name(obj: Any) -> str:
     with _opaque_lock:
-        name, reference = _opaque.get(id(obj), (None, None))
+        name, reference = _opaque.get(id(obj), ("", None))
         if reference is None or reference() is not obj:
             name = f"{type(obj).__name__} {next(_opaque_count)} of process {_process}.{os.getpid()}"
             _opaque[id(obj)] = name, _reference(obj)
         return name
 
 
-def _reference(obj):
+def _reference(obj: Any) -> Callable[[], Any]:
     """While it is there, no other object has this id, or it says that its own is gone."""
     number = id(obj)
     try:
@@ -167,7 +172,7 @@ def _reference(obj):
         return lambda: obj
 
 
-def _forget(number, reference) -> None:
+def _forget(number: int, reference: Callable[[], Any]) -> None:
     if _opaque.get(number, (None, None))[1] is reference:
         del _opaque[number]
 
@@ -175,7 +180,7 @@ def _forget(number, reference) -> None:
 # ---- reading ------------------------------------------------------------------------------------
 
 
-def _decode(value, known, depth):
+def _decode(value: Any, known: Known, depth: int) -> Any:
     if depth > 2 * _DEEPEST:  # a dict that has other keys than names is written as two levels
         raise ValueError(f"it is nested deeper than {_DEEPEST} levels")
     if isinstance(value, list):
@@ -191,13 +196,13 @@ def _decode(value, known, depth):
     return reader(value, known, depth)
 
 
-def _items(value, tag, known, depth):
+def _items(value: dict[str, Any], tag: str, known: Known, depth: int) -> list[Any]:
     if not isinstance(value[tag], list):
         raise ValueError(f"{tag} needs a list")
     return [_decode(item, known, depth + 1) for item in value[tag]]
 
 
-def _read_type(value, known, depth):
+def _read_type(value: dict[str, Any], known: Known, depth: int) -> Any:
     cls = known.type_named(value["$type"])
     written = {name: item for name, item in value.items() if name != "$type"}
     if issubclass(cls, enum.Enum):
@@ -208,7 +213,7 @@ def _read_type(value, known, depth):
     return _build(cls, {name: _decode(item, known, depth + 1) for name, item in written.items()})
 
 
-def _build(cls, fields, untyped=False):
+def _build(cls: Any, fields: dict[str, Any], untyped: bool = False) -> Any:
     try:
         if is_pydantic(cls):
             return cls.model_validate(fields)
@@ -219,7 +224,7 @@ def _build(cls, fields, untyped=False):
         raise ValueError(f"{cls.__qualname__}: {error}") from None
 
 
-def _build_dataclass(cls, fields, untyped):
+def _build_dataclass(cls: Any, fields: dict[str, Any], untyped: bool) -> Any:
     known = {f.name: f for f in dataclasses.fields(cls)}
     for name in fields:
         if name not in known:
@@ -236,7 +241,7 @@ def _build_dataclass(cls, fields, untyped):
     return made
 
 
-def _as_hinted(value, hint):
+def _as_hinted(value: Any, hint: Any) -> Any:
     """Data without types by what the field's annotation says: nested configs, tuples."""
     options = typing.get_args(hint) or (hint,)
     if isinstance(value, dict):
@@ -250,7 +255,7 @@ def _as_hinted(value, hint):
     return value
 
 
-def _read_enum(value, known, _):
+def _read_enum(value: dict[str, Any], known: Known, _: int) -> Any:
     cls = known.type_named(value["$enum"])
     if not issubclass(cls, enum.Enum):
         raise ValueError(f"{cls.__qualname__} is no enum")
@@ -260,7 +265,7 @@ def _read_enum(value, known, _):
         raise ValueError(f"{cls.__qualname__} has no {value.get('name')!r}") from None
 
 
-def _read_class(value, known, _):
+def _read_class(value: dict[str, Any], known: Known, _: int) -> Any:
     """One that was used, or the class of a type of elements."""
     name = value["$class"]
     try:
@@ -273,34 +278,34 @@ def _read_class(value, known, _):
         raise
 
 
-def _read_dict(value, known, depth):
+def _read_dict(value: dict[str, Any], known: Known, depth: int) -> dict[Any, Any]:
     pairs = _items(value, "$dict", known, depth)
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise ValueError("$dict needs a list of pairs")
     return {_hashable(key): item for key, item in pairs}
 
 
-def _hashable(key):
+def _hashable(key: Any) -> Any:
     return tuple(key) if isinstance(key, list) else key
 
 
-def _read_set(value, known, depth):
+def _read_set(value: dict[str, Any], known: Known, depth: int) -> set[Any] | frozenset[Any]:
     return (frozenset if value["frozen"] is True else set)(_items(value, "$set", known, depth))
 
 
-def _read_complex(value, known, depth):
+def _read_complex(value: dict[str, Any], known: Known, depth: int) -> complex:
     real, imaginary = _items(value, "$complex", known, depth)
     return complex(float(real), float(imaginary))
 
 
-def _read_namespace(value, known, depth):
+def _read_namespace(value: dict[str, Any], known: Known, depth: int) -> types.SimpleNamespace:
     members = _decode(value["$namespace"], known, depth + 1)
     if type(members) is not dict or not all(type(name) is str and not name.startswith("__") for name in members):
         raise ValueError("$namespace needs members with names")
     return types.SimpleNamespace(**members)
 
 
-def dtype_named(name, known=nobody):
+def dtype_named(name: Any, known: Known = nobody) -> Any:
     """A type of elements that NumPy, or JAX if it is loaded, has anyway, or one that was used. Imports nothing."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and name in _DTYPES:
@@ -310,14 +315,14 @@ def dtype_named(name, known=nobody):
     return known.object_named("$dtype", name)
 
 
-def _read_numpy(value, known, depth):
+def _read_numpy(value: dict[str, Any], known: Known, depth: int) -> Any:
     item = _decode(value["value"], known, depth + 1)
     if type(item) not in (bool, int, float, complex, str, bytes):
         raise ValueError("$numpy needs a number or a text")
     return dtype_named(value["$numpy"], known).type(item)
 
 
-_readers = {
+_readers: dict[str, Callable[[dict[str, Any], Known, int], Any]] = {
     "$type": _read_type,
     "$enum": _read_enum,
     "$class": _read_class,

@@ -5,6 +5,8 @@ Two objects that differ in what they hold must not look alike, and one object mu
 every process: no addresses, no paths.
 """
 
+from __future__ import annotations
+
 import enum
 import functools
 import hashlib
@@ -12,6 +14,7 @@ import re
 import sys
 import threading
 import types
+from typing import Any
 
 from ejk import _core
 
@@ -20,13 +23,13 @@ _DEEPEST = 4  # containers in which floats are looked for
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def is_scalar(obj) -> bool:
+def is_scalar(obj: object) -> bool:
     """Whether an object with shape and dtype is a number all the same."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(obj, (numpy.generic, numpy.dtype, type))
 
 
-def simpler(obj):
+def simpler(obj: Any) -> Any:
     """`obj` as plain data, at least at the top. Of a callable or an object that does not let itself be looked at, or has
     no end, what it is of."""
     try:
@@ -41,7 +44,7 @@ def simpler(obj):
 _checking = threading.local()
 
 
-def _check_that_it_ends(found) -> None:
+def _check_that_it_ends(found: Any) -> None:
     """ValueError if it is nested too deeply to stand in a key, a few levels down. Once for all that it holds."""
     if getattr(_checking, "now", False):
         return
@@ -54,13 +57,13 @@ def _check_that_it_ends(found) -> None:
         _checking.now = False
 
 
-def _kind(obj):
+def _kind(obj: Any) -> dict[str, Any]:
     if isinstance(obj, types.FunctionType):
         return _name_and_code(obj)
     return {"__object__": f"{type(obj).__module__}.{type(obj).__qualname__}"}
 
 
-def _simpler(obj):
+def _simpler(obj: Any) -> Any:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         if isinstance(obj, numpy.dtype):
@@ -98,12 +101,12 @@ def _simpler(obj):
     return _state(obj)
 
 
-def _is_pydantic(obj) -> bool:
+def _is_pydantic(obj: object) -> bool:
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(obj, pydantic.BaseModel)
 
 
-def _name_and_code(function):
+def _name_and_code(function: types.FunctionType) -> dict[str, Any]:
     code = hashlib.sha256()
     _add_code(function.__code__, code)
     return {
@@ -114,7 +117,7 @@ def _name_and_code(function):
     }
 
 
-def _function(function):
+def _function(function: types.FunctionType) -> dict[str, Any]:
     """By its name and what it does: two lambdas of one line are two functions."""
     found = _name_and_code(function)
     held = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
@@ -127,7 +130,7 @@ def _function(function):
     return found
 
 
-def _without_floats(value, depth=0):
+def _without_floats(value: Any, depth: int = 0) -> Any:
     """What a function holds, with no more said of floats than that they are: one made anew for every step of a program,
     with its rate in it, is no other function to choose for."""
     kind = type(value)
@@ -140,7 +143,7 @@ def _without_floats(value, depth=0):
     return value
 
 
-def _is_filled(cell) -> bool:
+def _is_filled(cell: types.CellType) -> bool:
     try:
         cell.cell_contents
     except ValueError:
@@ -148,7 +151,7 @@ def _is_filled(cell) -> bool:
     return True
 
 
-def _add_code(code, digest) -> None:
+def _add_code(code: types.CodeType, digest: Any) -> None:
     digest.update(code.co_code)
     digest.update(repr(code.co_names + code.co_varnames + code.co_freevars).encode())
     for constant in code.co_consts:
@@ -158,12 +161,12 @@ def _add_code(code, digest) -> None:
             digest.update(f"{type(constant).__name__} {constant!r};".encode())
 
 
-def _state(obj):
+def _state(obj: Any) -> Any:
     """An object of some class: its own text if that says what it holds, else what it holds."""
     text = repr(obj)
     if not _ADDRESS.search(text):
         return text
-    found = {"__object__": f"{type(obj).__module__}.{type(obj).__qualname__}"}
+    found: dict[str, Any] = {"__object__": f"{type(obj).__module__}.{type(obj).__qualname__}"}
     try:
         state = obj.__reduce_ex__(4)
     except Exception:  # a lock, a file: nothing that a key could hold

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is needed of JAX, which is imported only when a call or a question brings it in."""
 
+from __future__ import annotations
+
 import contextlib
 import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-_overlay_context = None
+_overlay_context: Any = None
 
 
-def loaded():
+def loaded() -> Any:
     """The module jax if the program has imported it, else None."""
     return sys.modules.get("jax")
 
 
-def required():
+def required() -> Any:
     try:
         import jax
     except ImportError as error:
@@ -28,22 +32,22 @@ def available() -> bool:
     return importlib.util.find_spec("jax") is not None
 
 
-def is_array(x) -> bool:
+def is_array(x: object) -> bool:
     jax = loaded()
     return jax is not None and isinstance(x, jax.Array)
 
 
-def is_tracer(x) -> bool:
+def is_tracer(x: object) -> bool:
     jax = loaded()
     return jax is not None and isinstance(x, jax.core.Tracer)
 
 
-def is_numpy(x) -> bool:
+def is_numpy(x: object) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(x, numpy.ndarray)
 
 
-def devices():
+def devices() -> list[Any]:
     """The devices calls run on; empty without JAX."""
     jax = loaded()
     return jax.devices() if jax is not None else []
@@ -54,7 +58,7 @@ def several_processes() -> bool:
     return jax is not None and jax.process_count() > 1
 
 
-def any_is_inside(threads) -> bool:
+def any_is_inside(threads: Iterable[int]) -> bool:
     """Whether one of these threads (of threading.get_ident) is in Python code of JAX."""
     jax = loaded()
     if jax is None:
@@ -69,7 +73,7 @@ def any_is_inside(threads) -> bool:
 
 
 @contextlib.contextmanager
-def outside_of_any_trace():
+def outside_of_any_trace() -> Iterator[None]:
     """Inside, functions of JAX compute at once, even while another function is being traced."""
     jax = loaded()
     if jax is None:
@@ -82,7 +86,7 @@ def outside_of_any_trace():
         yield
 
 
-def retrace_under(token) -> None:
+def retrace_under(token: object) -> None:
     """From now on this thread's jitted functions are those traced under `token` (None: no overlay)."""
     global _overlay_context
     if loaded() is None:
@@ -98,7 +102,7 @@ def retrace_under(token) -> None:
     _overlay_context(token).__enter__()
 
 
-def example_data(aval, index: int):
+def example_data(aval: Any, index: int) -> Any:
     """An array like `aval`: seeded normal floats, small whole numbers, both signs of a bool."""
     jax = required()
     import numpy
@@ -111,7 +115,7 @@ def example_data(aval, index: int):
     return jnp.asarray(example_numbers(dtype, shape, index))
 
 
-def example_numbers(dtype, shape, index: int):
+def example_numbers(dtype: Any, shape: tuple[int, ...], index: int) -> Any:
     """The same as an array of NumPy."""
     import numpy
 
@@ -128,10 +132,10 @@ def example_numbers(dtype, shape, index: int):
     return numpy.asarray(data).astype(dtype)
 
 
-def example_bytes(dtype) -> int:
+def example_bytes(dtype: Any) -> int:
     """What an element of such an array takes while it is made: of 64 bits first, then of its own type."""
     return 40 if dtype.kind == "c" else max(dtype.itemsize, 8) + dtype.itemsize
 
 
-def _key_impl(dtype):
+def _key_impl(dtype: Any) -> str:
     return dtype.name[len("key<") : -1] if dtype.name != "key<fry>" else "threefry2x32"

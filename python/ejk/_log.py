@@ -5,7 +5,7 @@ import logging
 import os
 
 logger = logging.getLogger("ejk")
-_said = set()
+_said: set[object] = set()
 _LONGEST_LINE = 1000  # as in C++
 
 
@@ -30,7 +30,7 @@ def _one_line(message: str) -> str:
     return text[:head].decode(errors="ignore") + mark + text[-tail:].decode(errors="ignore")
 
 
-def warn_once(subject, message: str) -> None:
+def warn_once(subject: object, message: str) -> None:
     if subject not in _said:
         _said.add(subject)
         warn(message)

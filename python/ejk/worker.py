@@ -13,8 +13,15 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from ejk import _core
+
+if TYPE_CHECKING:
+    from ejk.ops.config.selection import ConfigSelectorChain
+    from ejk.ops.core.kernel import Invocation
 
 PROTOCOL = 1
 
@@ -25,7 +32,7 @@ def serve(modules: list[str]) -> int:
     answers = _own_standard_output()
     faulthandler.enable()
 
-    def say(**answer):
+    def say(**answer: Any) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
@@ -49,7 +56,7 @@ def serve(modules: list[str]) -> int:
     return 0
 
 
-def _remember_kernels_of(module) -> None:
+def _remember_kernels_of(module: ModuleType) -> None:
     """Those that are no subclasses of Kernel; the others are known already."""
     from ejk.ops.core.kernel import remember_class
 
@@ -62,17 +69,18 @@ def _remember_kernels_of(module) -> None:
 class _Stop:
     """SIGINT: the tuning ends with what it has, and then the worker."""
 
-    def __init__(self):
-        self.told, self.selector = False, None
+    def __init__(self) -> None:
+        self.told = False
+        self.selector: ConfigSelectorChain | None = None
         signal.signal(signal.SIGINT, self._note)
 
-    def _note(self, *_):
+    def _note(self, *_: Any) -> None:
         self.told = True
         if self.selector is not None:
             self.selector._core.stop()
 
 
-def _answer(line: bytes, stop: _Stop) -> dict:
+def _answer(line: bytes, stop: _Stop) -> dict[str, Any]:
     request = None
     try:
         request = json.loads(line)
@@ -91,12 +99,12 @@ def _answer(line: bytes, stop: _Stop) -> dict:
     return answer
 
 
-def _failed(kind: str, error: Exception) -> dict:
+def _failed(kind: str, error: Exception) -> dict[str, Any]:
     known = isinstance(error, (ValueError, RuntimeError))
     return {"event": "failed", "kind": kind, "message": str(error) if known else f"{type(error).__name__}: {error}"}
 
 
-def _tune(request: dict, stop: _Stop) -> dict:
+def _tune(request: dict[str, Any], stop: _Stop) -> dict[str, Any]:
     from ejk.ops.config.persistent import PersistentCache
     from ejk.ops.config.selection import AutotunePolicy, ConfigSelectorChain
     from ejk.ops.core.kernel import describe
@@ -123,14 +131,14 @@ def _tune(request: dict, stop: _Stop) -> dict:
         stop.selector = None
 
 
-def _rebuilt(record: dict):
+def _rebuilt(record: dict[str, Any]) -> Invocation:
     from ejk._known import NotKnown
     from ejk.modules._kernels import NativeKernel
     from ejk.modules._libraries import CppKernel
     from ejk.ops.core.kernel import Invocation, class_named
     from ejk.ops.registry import call_from, is_sketch, with_data
 
-    def refuse(why):
+    def refuse(why: object) -> NoReturn:
         raise ValueError(f"[{record['op']}] the recorded call {record['key']} cannot be made: {why}")
 
     sketches = record["arguments"]
@@ -152,7 +160,7 @@ def _rebuilt(record: dict):
     return Invocation(kernel=kernel, args=with_data(args), kwargs=with_data(kwargs, 1000))
 
 
-def _import_what_makes_arrays(sketch: dict, with_jax: bool) -> None:
+def _import_what_makes_arrays(sketch: dict[str, Any], with_jax: bool) -> None:
     """A record cannot import anything; that its arrays need JAX or NumPy is known here."""
     from ejk import _jax
 
@@ -163,7 +171,7 @@ def _import_what_makes_arrays(sketch: dict, with_jax: bool) -> None:
         importlib.import_module("numpy")
 
 
-def _arrays_in(value):
+def _arrays_in(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict) and "$array" in value:
         yield value
     elif isinstance(value, (dict, list)):
@@ -171,7 +179,7 @@ def _arrays_in(value):
             yield from _arrays_in(item)
 
 
-def _own_standard_output():
+def _own_standard_output() -> IO[str]:
     """Standard output for answers alone: what kernels print there goes to standard error from now on."""
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)

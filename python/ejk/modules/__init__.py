@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from ejk import _core, _jax
@@ -175,7 +176,9 @@ def _face(kernel: NativeKernel) -> Any:
 
 
 def _described_alone(op: str) -> NativeKernel:
-    return type(op, (NativeKernel,), {"op_id": op, "__doc__": f"The operation {op} of the C++ library, on CPUs."})()
+    about = f"The operation {op} of the C++ library, on CPUs."
+    made: NativeKernel = type(op, (NativeKernel,), {"op_id": op, "__doc__": about})()
+    return made
 
 
 # ---- where a call goes ---------------------------------------------------------------------------
@@ -189,7 +192,7 @@ def _run(kernel: NativeKernel, arrays: tuple[Any, ...], given: tuple[Any, ...], 
     return _checked_run(kernel, arrays, given, cfg, executor)
 
 
-def _checked_run(kernel, arrays, given, cfg, executor):
+def _checked_run(kernel: NativeKernel, arrays: tuple[Any, ...], given: tuple[Any, ...], cfg: Any, executor: Any) -> Any:
     for a in arrays:
         if a is not None and not (hasattr(a, "shape") and hasattr(a, "dtype")):
             raise TypeError(f"[{kernel.op_id}] {type(a).__name__} was given: arrays are needed (numpy.asarray, jnp.asarray)")
@@ -209,7 +212,7 @@ def _checked_run(kernel, arrays, given, cfg, executor):
     return out
 
 
-def _of_one_type(kernel, arrays):
+def _of_one_type(kernel: NativeKernel, arrays: Sequence[Any]) -> Sequence[Any]:
     jnp = _jax.required().numpy
     arrays = [a if a is None or _jax.is_array(a) else jnp.asarray(a) for a in arrays]
     types = {a.dtype for a in arrays if a is not None and not jnp.issubdtype(a.dtype, jnp.integer)}
@@ -218,7 +221,7 @@ def _of_one_type(kernel, arrays):
     return arrays
 
 
-def _in_memory(kernel, arrays, options, cfg, executor):
+def _in_memory(kernel: NativeKernel, arrays: Sequence[Any], options: dict[str, Any], cfg: Any, executor: Any) -> Any:
     if cfg is not None or executor is not None:
         raise ValueError(f"[{kernel.op_id}] cfg= and executor= are for arrays of JAX: the C++ library chooses here")
     native = kernel.native(*arrays, **options)[1]

@@ -6,6 +6,8 @@ from __future__ import annotations
 import pathlib
 import re
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 from ejk import _core, _jax, _log
 
@@ -34,7 +36,7 @@ def _register() -> bool:
     return True
 
 
-def _obstacle(jax) -> str:
+def _obstacle(jax: Any) -> str:
     """Why this jaxlib would refuse the handler. It must not be asked: its CPU backend would not start again."""
     built = _core.ffi_version()
     if built is None:
@@ -50,15 +52,23 @@ def _obstacle(jax) -> str:
     return ""
 
 
-def _version_of(jax):
+def _version_of(jax: Any) -> tuple[int, int] | None:
     try:
         header = pathlib.Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
-        return tuple(int(re.search(rf"#define XLA_FFI_API_{part} (\d+)", header)[1]) for part in ("MAJOR", "MINOR"))
     except (AttributeError, OSError, TypeError):
         return None
+    major, minor = (re.search(rf"#define XLA_FFI_API_{part} (\d+)", header) for part in ("MAJOR", "MINOR"))
+    return (int(major[1]), int(minor[1])) if major and minor else None
 
 
-def call(op: str, arrays, options: dict, config, results, pull: bool = False):
+def call(
+    op: str,
+    arrays: Sequence[Any],
+    options: dict[str, Any],
+    config: Any,
+    results: Sequence[tuple[Any, Any]],
+    pull: bool = False,
+) -> list[Any]:
     """The operation, or with `pull` its gradients. `results`: (shape, dtype) of each; gives a list."""
     jax = _jax.required()
     text = _core.stable_json(
@@ -74,7 +84,15 @@ def call(op: str, arrays, options: dict, config, results, pull: bool = False):
     return _custom_call(jax, arrays, results, text)
 
 
-def call_registered(op: str, arrays, arguments, copies, config, results, pull: dict | None = None):
+def call_registered(
+    op: str,
+    arrays: Sequence[Any],
+    arguments: list[Any],
+    copies: list[list[int]],
+    config: Any,
+    results: Sequence[tuple[Any, Any]],
+    pull: dict[str, Any] | None = None,
+) -> list[Any]:
     """The same of a kernel that a library registered; python/ffi.cpp says what the members mean."""
     members = {
         "registered": op,
@@ -87,28 +105,29 @@ def call_registered(op: str, arrays, arguments, copies, config, results, pull: d
     return _custom_call(_jax.required(), arrays, results, text)
 
 
-def _custom_call(jax, arrays, results, text):
+def _custom_call(jax: Any, arrays: Sequence[Any], results: Sequence[tuple[Any, Any]], text: str) -> list[Any]:
     if not is_ready():  # a recorded call comes here without ejk.modules' own functions
         raise RuntimeError("[ejk.modules] C++ kernels cannot be called from this JAX: a warning said why")
     types = [_result_type(jax, arrays, shape, dtype) for shape, dtype in results]
-    return jax.ffi.ffi_call(_TARGET, types, vmap_method="expand_dims")(*arrays, call=text)
+    found: list[Any] = jax.ffi.ffi_call(_TARGET, types, vmap_method="expand_dims")(*arrays, call=text)
+    return found
 
 
 # ---- arrays that vary over a mesh ----------------------------------------------------------------
 
 
-def varying_axes(jax, x) -> frozenset:
+def varying_axes(jax: Any, x: Any) -> frozenset[str]:
     """The axes of a mesh that a value varies over, inside of shard_map."""
     abstract = jax.typeof(x)
     manual = getattr(abstract, "manual_axis_type", None)
     return frozenset(manual.varying if manual is not None else getattr(abstract, "vma", None) or ())
 
 
-def varying_alike(arrays):
+def varying_alike(arrays: Sequence[Any]) -> Sequence[Any]:
     """The arrays, all varying over the axes that any of them varies over, as a custom call wants them."""
     jax = _jax.required()
     axes = [varying_axes(jax, a) if a is not None and _jax.is_tracer(a) else frozenset() for a in arrays]
-    union = frozenset().union(*axes)
+    union: frozenset[str] = frozenset().union(*axes)
     if not union:
         return arrays
     return [
@@ -116,13 +135,13 @@ def varying_alike(arrays):
     ]
 
 
-def _vary(jax, x, axes):
+def _vary(jax: Any, x: Any, axes: tuple[str, ...]) -> Any:
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(x, axes, to="varying")
     return jax.lax.pvary(x, axes)
 
 
-def _result_type(jax, arrays, shape, dtype):
+def _result_type(jax: Any, arrays: Sequence[Any], shape: Sequence[int], dtype: Any) -> Any:
     for array in arrays:
         if varying_axes(jax, array):
             abstract = jax.typeof(array)

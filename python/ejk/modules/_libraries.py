@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from typing import Any
 
 from ejk import _core, _jax
 from ejk.modules import _ffi
-from ejk.ops.core.kernel import Kernel
+from ejk.ops.core.kernel import Invocation, Kernel
 
 
-def load_kernels(path) -> dict[str, CppKernel]:
+def load_kernels(path: str | os.PathLike[str]) -> dict[str, CppKernel]:
     """The kernels of a shared library, by op ("name@vVERSION"). They stay for the process's life.
 
     A kernel is called with the arguments of its `run`, in order: arrays for views, values for the rest. In place of an
@@ -26,27 +28,27 @@ def load_kernels(path) -> dict[str, CppKernel]:
 class _Arranged:
     """A call as the C++ side takes it."""
 
-    inputs: list  # arrays that are read
-    results: list  # (shape, dtype)
+    inputs: list[Any]  # arrays that are read
+    results: list[tuple[Any, Any]]  # (shape, dtype)
     written: int  # how many of the results are written, and not returned
-    copies: list  # [input, result] of arrays that are changed
-    arguments: list  # values, and {"given": i} for array i of inputs and results
+    copies: list[list[int]]  # [input, result] of arrays that are changed
+    arguments: list[Any]  # values, and {"given": i} for array i of inputs and results
 
 
 class CppKernel(Kernel):
     """A registered C++ kernel. It runs on the CPU; its config is chosen while JAX traces."""
 
-    def __init__(self, op: str):
+    def __init__(self, op: str) -> None:
         name, _, version = op.rpartition("@v")
         super().__init__(name)
         self.version = version
 
-    def run(self, *args, cfg, returns=()):
+    def run(self, *args: Any, cfg: Any, returns: Any = ()) -> Any:
         call = self._arranged(args, returns)
         found = _ffi.call_registered(self._op, call.inputs, call.arguments, call.copies, cfg, call.results)
         return found[0] if len(found) == 1 else tuple(found)
 
-    def fwd_with_residuals(self, *args, cfg, returns=()):
+    def fwd_with_residuals(self, *args: Any, cfg: Any, returns: Any = ()) -> tuple[Any, Any]:
         if not _core.registered_has_gradient(self._op):
             raise NotImplementedError(
                 f"[{self.op_id}] the C++ kernel has no gradient: give it fwd_with_residuals and vjp, or custom_vjp, "
@@ -54,13 +56,13 @@ class CppKernel(Kernel):
             )
         return self.run(*args, cfg=cfg, returns=returns), ()
 
-    def vjp(self, residuals, y, dy, *args, cfg, returns=()):
+    def vjp(self, residuals: Any, y: Any, dy: Any, *args: Any, cfg: Any, returns: Any = ()) -> tuple[Any, ...]:
         """C++ runs forward again, since residuals of any type cannot pass through JAX."""
         jnp = _jax.required().numpy
         call = self._arranged(args, returns)
         given = [i for i, a in enumerate(args) if _is_array(a) and not _is_type(a)]
         wanted = [i for i in given if jnp.issubdtype(args[i].dtype, jnp.floating)]
-        gradients = [None] * len(args)
+        gradients: list[Any] = [None] * len(args)
         if not wanted:
             return tuple(gradients)
         cotangents = [
@@ -75,29 +77,32 @@ class CppKernel(Kernel):
             gradients[i] = gradient
         return tuple(gradients)
 
-    def heuristic_cfg(self, inv):
+    def heuristic_cfg(self, inv: Invocation) -> Any:
         found = _core.registered_heuristic(self._op, self._described(inv.args))
         if found is None:
             raise NotImplementedError(f"[{self.op_id}] the kernel has no heuristic_cfg")
         return found
 
-    def candidate_cfgs(self, inv):
+    def candidate_cfgs(self, inv: Invocation) -> list[Any]:
         return _core.registered_candidates(self._op, self._described(inv.args))
 
-    def is_valid(self, cfg, inv) -> bool:
+    def is_valid(self, cfg: Any, inv: Invocation) -> bool:
         return _core.registered_is_valid(self._op, cfg, self._described(inv.args))
 
     @property
     def _op(self) -> str:
         return f"{self.op_id}@v{self.version}"
 
-    def _described(self, args):
+    def _described(self, args: tuple[Any, ...]) -> list[Any]:
         return [(a.dtype.name, [int(d) for d in a.shape]) if _is_array(a) else a for a in args]
 
-    def _arranged(self, args, returns) -> _Arranged:
+    def _arranged(self, args: tuple[Any, ...], returns: Any) -> _Arranged:
         returns = tuple(returns) if isinstance(returns, (tuple, list)) else (returns,)
         roles = _core.registered_roles(self._op, self._described(args))
-        inputs, results, copies, places = [], [], [], []
+        inputs: list[Any] = []
+        results: list[tuple[Any, Any]] = []
+        copies: list[list[int]] = []
+        places: list[tuple[list[Any], int] | None] = []
         for i, (arg, role) in enumerate(zip(args, roles)):
             if not _is_array(arg):
                 places.append(None)
@@ -123,9 +128,9 @@ class CppKernel(Kernel):
         return _Arranged(inputs, results, written, copies, arguments)
 
 
-def _is_array(x) -> bool:
+def _is_array(x: object) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
-def _is_type(x) -> bool:
+def _is_type(x: object) -> bool:
     return isinstance(x, _jax.required().ShapeDtypeStruct)

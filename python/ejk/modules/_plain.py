@@ -7,49 +7,52 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 from ejk import _jax
 
 
-def jitted(function):
+def jitted(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function(jax, *arrays, **options)` as a function of the arrays, jitted once for each set of options."""
 
     @functools.cache
-    def compiled(options):
+    def compiled(options: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
         jax = _jax.required()
 
-        def operation(*arrays):
+        def operation(*arrays: Any) -> Any:
             return function(jax, *arrays, **dict(options))
 
         operation.__name__ = function.__name__
-        return jax.jit(operation)
+        found: Callable[..., Any] = jax.jit(operation)
+        return found
 
     @functools.wraps(function)
-    def call(*arrays, **options):
+    def call(*arrays: Any, **options: Any) -> Any:
         return compiled(tuple(sorted(options.items())))(*arrays)
 
     return call
 
 
-def _wide(jax, x):
+def _wide(jax: Any, x: Any) -> Any:
     """Sums are made in float32 at least."""
     return x.astype(jax.numpy.promote_types(x.dtype, "float32"))
 
 
 @jitted
-def softmax(jax, x, *, scale: float = 1.0):
+def softmax(jax: Any, x: Any, *, scale: float = 1.0) -> Any:
     return jax.nn.softmax(_wide(jax, x) * scale, axis=-1).astype(x.dtype)
 
 
 @jitted
-def rms_norm(jax, x, weight=None, *, eps: float = 1e-6):
+def rms_norm(jax: Any, x: Any, weight: Any = None, *, eps: float = 1e-6) -> Any:
     wide = _wide(jax, x)
     out = wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + eps)
     return (out if weight is None else out * _wide(jax, weight)).astype(x.dtype)
 
 
 @jitted
-def layer_norm(jax, x, weight=None, bias=None, *, eps: float = 1e-5):
+def layer_norm(jax: Any, x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
     wide = _wide(jax, x)
     apart = wide - wide.mean(-1, keepdims=True)
     out = apart * jax.lax.rsqrt((apart * apart).mean(-1, keepdims=True) + eps)
@@ -59,8 +62,15 @@ def layer_norm(jax, x, weight=None, bias=None, *, eps: float = 1e-5):
 
 @jitted
 def matmul(
-    jax, a, b, bias=None, *, transpose_a: bool = False, transpose_b: bool = False, result: str | None = None
-):
+    jax: Any,
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    result: str | None = None,
+) -> Any:
     jnp = jax.numpy
     a = jnp.swapaxes(a, -1, -2) if transpose_a else a
     b = jnp.swapaxes(b, -1, -2) if transpose_b else b
@@ -69,7 +79,7 @@ def matmul(
 
 
 @jitted
-def grouped_matmul(jax, a, b, group_sizes, *, result: str | None = None):
+def grouped_matmul(jax: Any, a: Any, b: Any, group_sizes: Any, *, result: str | None = None) -> Any:
     jnp = jax.numpy
     wide = jnp.promote_types(a.dtype, "float32")
     out = jax.lax.ragged_dot(a, b, group_sizes, preferred_element_type=wide, precision="highest")
@@ -79,19 +89,19 @@ def grouped_matmul(jax, a, b, group_sizes, *, result: str | None = None):
 
 @jitted
 def flash_attention(
-    jax,
-    q,
-    k,
-    v,
-    query_seq_lengths=None,
-    key_value_seq_lengths=None,
+    jax: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    query_seq_lengths: Any = None,
+    key_value_seq_lengths: Any = None,
     *,
     causal: bool = False,
     window_left: int | None = None,
     window_right: int | None = None,
     softcap: float | None = None,
     scale: float | None = None,
-):
+) -> Any:
     jnp = jax.numpy
     queries, keys = jnp.arange(q.shape[1]), jnp.arange(k.shape[1])
     sees = jnp.ones((1, q.shape[1], k.shape[1]), bool)
@@ -109,7 +119,7 @@ def flash_attention(
     return _attention(jax, q, k, v, sees, softcap, scale)
 
 
-def _attention(jax, q, k, v, sees, softcap, scale):
+def _attention(jax: Any, q: Any, k: Any, v: Any, sees: Any, softcap: Any, scale: Any) -> Any:
     """q [batch, queries, heads, dim], k and v [batch, keys, kv_heads, dim], sees [batch or 1, queries, keys]."""
     jnp = jax.numpy
     batch, count, heads, dim = q.shape
@@ -131,35 +141,43 @@ def _attention(jax, q, k, v, sees, softcap, scale):
 
 @jitted
 def decode_attention(
-    jax, q, k, v, lengths=None, *, window_left: int | None = None, softcap: float | None = None, scale: float | None = None
-):
+    jax: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    lengths: Any = None,
+    *,
+    window_left: int | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+) -> Any:
     return _decode(jax, q, k, v, lengths, window_left, softcap, scale)
 
 
 @jitted
 def paged_decode_attention(
-    jax,
-    q,
-    k_pages,
-    v_pages,
-    block_table,
-    lengths=None,
+    jax: Any,
+    q: Any,
+    k_pages: Any,
+    v_pages: Any,
+    block_table: Any,
+    lengths: Any = None,
     *,
     window_left: int | None = None,
     softcap: float | None = None,
     scale: float | None = None,
-):
+) -> Any:
     # Entries beyond a length may be anything.
     table = jax.numpy.clip(block_table, 0, max(k_pages.shape[0] - 1, 0))
 
-    def in_order(pages):
+    def in_order(pages: Any) -> Any:
         found = pages[table]
         return found.reshape(found.shape[0], -1, *found.shape[3:])
 
     return _decode(jax, q, in_order(k_pages), in_order(v_pages), lengths, window_left, softcap, scale)
 
 
-def _decode(jax, q, k, v, lengths, window_left, softcap, scale):
+def _decode(jax: Any, q: Any, k: Any, v: Any, lengths: Any, window_left: Any, softcap: Any, scale: Any) -> Any:
     jnp = jax.numpy
     positions = jnp.arange(k.shape[1])
     if lengths is None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 import os
 import threading
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, overload
 
 from ejk import _configs, _core, _jax, _log
-from ejk._known import name_of
+from ejk._known import NotKnown, name_of
 from ejk.ops.core.kernel import (
     Invocation,
     class_named,
@@ -26,8 +27,9 @@ from ejk.ops.core.kernel import (
     versioned_op,
 )
 
-_recorded: dict = {}  # device -> op -> key -> (kernel, args, kwargs)
-_numbers: dict = {}  # (device, op, key) -> what the call is counted under
+_Recorded = tuple[Any, tuple[Any, ...], dict[str, Any]]  # (kernel, args, kwargs)
+_recorded: dict[str, dict[str, dict[str, _Recorded]]] = {}  # device -> op -> key -> (kernel, args, kwargs)
+_numbers: dict[tuple[str, str, str], int] = {}  # (device, op, key) -> what the call is counted under
 _lock = threading.Lock()
 
 
@@ -47,7 +49,7 @@ def record_invocation(*given: Any, **named: Any) -> None:
     (_keep if in_full else record_call)(*given, *(named[name] for name in rest))
 
 
-def record_call(kernel, inv, on_disk: bool = False) -> int:
+def record_call(kernel: Any, inv: Any, on_disk: bool = False) -> int:
     """The number that the call is counted under on disk; 0: it is not there."""
     call = describe(inv, kernel)
     is_new = _keep(call.device, call.op, call.key, kernel, inv.args, dict(inv.kwargs))
@@ -59,7 +61,7 @@ def record_call(kernel, inv, on_disk: bool = False) -> int:
     return _numbers.get(name, 0) if on_disk else 0
 
 
-def _keep(device, op, key, kernel, args, kwargs) -> bool:
+def _keep(device: str, op: str, key: str, kernel: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
     with _lock:
         calls = _recorded.setdefault(device, {}).setdefault(op, {})
         if key in calls:
@@ -68,7 +70,7 @@ def _keep(device, op, key, kernel, args, kwargs) -> bool:
         return True
 
 
-def _without_data(tree):
+def _without_data(tree: Any) -> Any:
     if _jax.loaded() is None:
         return tree
     from ejk.ops.utils.fingerprint import abstractify
@@ -79,7 +81,7 @@ def _without_data(tree):
 # ---- on disk ------------------------------------------------------------------------------------
 
 
-def sketch_of(kernel, inv):
+def sketch_of(kernel: Any, inv: Any) -> list[dict[str, Any]] | None:
     """The kernel by name and attributes, the arguments as plain data; None if that cannot be said."""
     attributes = {k: v for k, v in getattr(kernel, "__dict__", {}).items() if k != "_ejk_compiled"}
     remember_class(type(kernel))
@@ -93,7 +95,7 @@ def sketch_of(kernel, inv):
     return None if "$opaque" in _core.stable_json(sketch) else [sketch]
 
 
-def _sketched(value, whose: str):
+def _sketched(value: Any, whose: str) -> Any:
     if _jax.is_array(value) or _jax.is_numpy(value) or type(value).__name__ == "ShapeDtypeStruct":
         sketch = {"$array": getattr(value.dtype, "name", str(value.dtype)), "shape": [int(d) for d in value.shape]}
         return sketch | {"numpy": True} if _jax.is_numpy(value) else sketch
@@ -109,7 +111,7 @@ def _sketched(value, whose: str):
 class _Room:
     """The memory that arrays of recorded calls may take together."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4  # tuning makes copies
         self.taken = 0
 
@@ -120,11 +122,11 @@ _MOST_AXES = 64
 class _Rebuilding:
     """What a sketch says, made of what this process has used for the same class of kernels."""
 
-    def __init__(self, whose: str, room: _Room):
+    def __init__(self, whose: str, room: _Room) -> None:
         self.whose, self.room = whose, room
         self.bytes = self.made = 0  # of all arrays of the call; of those that are there already
 
-    def value(self, value, seed: int = 0):
+    def value(self, value: Any, seed: int = 0) -> Any:
         """Arrays of JAX as ShapeDtypeStruct, those of NumPy with numbers in them."""
         if isinstance(value, list):
             return [self.value(item, seed + i) for i, item in enumerate(value, 1)]
@@ -138,7 +140,7 @@ class _Rebuilding:
             return _configs.decode(value, self.whose)
         return {name: self.value(item, seed + i) for i, (name, item) in enumerate(value.items(), 1)}
 
-    def array(self, sketch: dict, seed: int):
+    def array(self, sketch: dict[str, Any], seed: int) -> Any:
         shape, dtype = sketch.get("shape"), _configs.dtype_named(sketch["$array"])
         if not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
             raise ValueError(f"{str(shape)[:100]} is no shape")
@@ -156,18 +158,18 @@ class _Rebuilding:
         return _jax.loaded().ShapeDtypeStruct(tuple(shape), dtype)
 
 
-def call_from(sketch: dict, room: _Room | None = None) -> tuple:
+def call_from(sketch: dict[str, Any], room: _Room | None = None) -> _Recorded:
     """(kernel, args, kwargs) of what `sketch_of` wrote. Raises ValueError if the kernel is not known here, or what
     it and its arguments are made of, or if there is no room for its arrays."""
     cls, room = class_named(sketch.get("python")), room or _Room()
     try:
         return _call_of(cls, sketch, room)
-    except _configs.NotKnown:
+    except NotKnown:
         declare_types_of(cls, name_of(cls))
         return _call_of(cls, sketch, room)
 
 
-def _call_of(cls, sketch: dict, room: _Room) -> tuple:
+def _call_of(cls: Any, sketch: dict[str, Any], room: _Room) -> _Recorded:
     written = sketch.get("kernel"), sketch.get("args"), sketch.get("kwargs")
     if not (isinstance(written[0], dict) and isinstance(written[1], list) and isinstance(written[2], dict)):
         raise ValueError("it is no sketch of a call")
@@ -185,14 +187,14 @@ def _call_of(cls, sketch: dict, room: _Room) -> tuple:
     return call
 
 
-def is_sketch(sketches) -> bool:
+def is_sketch(sketches: object) -> bool:
     """Whether that is what `sketch_of` gives."""
     return isinstance(sketches, list) and bool(sketches) and isinstance(sketches[0], dict) and "python" in sketches[0]
 
 
-def read_recorded(device: str, folder: str = "") -> dict:
+def read_recorded(device: str, folder: str = "") -> dict[str, dict[str, _Recorded]]:
     """{op: {key: (kernel, args, kwargs)}} of the calls on disk whose kernels are known in this process."""
-    found: dict = {}
+    found: dict[str, dict[str, _Recorded]] = {}
     room = _Room()
     for op, key, sketches in _core.recorded_calls(folder, device):
         if not is_sketch(sketches):
@@ -206,7 +208,11 @@ def read_recorded(device: str, folder: str = "") -> dict:
     return found
 
 
-def get_invocations(dev: str | None = None):
+@overload
+def get_invocations(dev: str) -> dict[str, dict[str, _Recorded]]: ...
+@overload
+def get_invocations(dev: None = None) -> list[Invocation]: ...
+def get_invocations(dev: str | None = None) -> Any:
     """With a device: {op: {key: (kernel, args, kwargs)}}. Without: a list of invocations of this one.
 
     Those recorded in this process, and those on disk whose kernels are known here. Arrays of JAX in them
@@ -235,7 +241,7 @@ def clear_invocations() -> None:
         _numbers.clear()
 
 
-def with_data(tree, seed: int = 0):
+def with_data(tree: Any, seed: int = 0) -> Any:
     """Arrays like the recorded ones: seeded numbers."""
     jax = _jax.loaded()
     if jax is None:

@@ -10,7 +10,7 @@ from ejk.ops.config.own import methods_of
 from ejk.ops.core.types import Cfg
 
 
-def place_of(key) -> tuple[str, str, str]:
+def place_of(key: object) -> tuple[str, str, str]:
     """(device, op, key) of a key given alone: a label "PREFIX#OP:KEY" or "OP:KEY" is a call on this device, a
     tuple is all three, anything else is nobody's call."""
     if isinstance(key, tuple) and len(key) == 3 and all(isinstance(part, str) for part in key):
@@ -29,19 +29,19 @@ def place_of(key) -> tuple[str, str, str]:
 _OTHER_NAMES = {"dev": "device", "config": "cfg"}
 
 
-def put_arguments(given: tuple, named: dict, name: str):
+def put_arguments(given: tuple[Any, ...], named: dict[str, Any], name: str) -> tuple[Any, ...]:
     """put(device, op_id, call_key, cfg) or put(key, cfg)."""
     place = _in_order(given, named, ("device", "op_id", "call_key", "cfg"), ("key", "cfg"), f"{name}.put")
     return place if len(place) == 4 else (*place_of(place[0]), place[1])
 
 
-def get_arguments(given: tuple, named: dict, name: str):
+def get_arguments(given: tuple[Any, ...], named: dict[str, Any], name: str) -> tuple[Any, ...]:
     """get(device, op_id, call_key) or get(key)."""
     place = _in_order(given, named, ("device", "op_id", "call_key"), ("key",), f"{name}.get")
     return place if len(place) == 3 else place_of(place[0])
 
 
-def _in_order(given: tuple, named: dict, *forms_and_name) -> tuple:
+def _in_order(given: tuple[Any, ...], named: dict[str, Any], *forms_and_name: Any) -> tuple[Any, ...]:
     """The arguments of a function that takes either of two forms, by place or by name."""
     *forms, name = forms_and_name
     named = {_OTHER_NAMES.get(name, name): value for name, value in named.items()}
@@ -82,7 +82,7 @@ class ConfigCache(_core.ConfigCache, Generic[Cfg]):
         found = super().get(*get_arguments(where, named, "ConfigCache"))
         return None if found is None else found[0]
 
-    def __contains__(self, key) -> bool:
+    def __contains__(self, key: object) -> bool:
         return super().get(*place_of(key)) is not None
 
     def __len__(self) -> int:
@@ -127,7 +127,7 @@ def _sync_traces() -> None:
     _jax.retrace_under(tuple(map(_content, overlays)) or None)
 
 
-def _content(cache) -> str:
+def _content(cache: _core.ConfigCache) -> str:
     held = [[*key, _configs.encode(_core.ConfigCache.get(cache, *key)[0])] for key in sorted(cache.keys())]
     return _core.short_hash(held)
 

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from typing import Any
 
-def methods_of(ours: type, *names: str) -> dict:
+
+def methods_of(ours: type, *names: str) -> dict[str, Any]:
     """The methods as they are now, to tell whether others have taken their place."""
     return {name: getattr(ours, name) for name in names}
 
 
-def overrides(given, ours: dict) -> bool:
+def overrides(given: object, ours: dict[str, Any]) -> bool:
     """Whether one of these methods is another in `given`: of its class, its own, or set on our class."""
     own, cls = getattr(given, "__dict__", ()), type(given)
     for name, method in ours.items():
@@ -18,7 +20,7 @@ def overrides(given, ours: dict) -> bool:
     return False
 
 
-def check_cache(name: str, given) -> None:
+def check_cache(name: str, given: object) -> None:
     """Raises TypeError if this cannot be asked and told."""
     if given is not None and not all(callable(getattr(given, method, None)) for method in ("get", "put")):
         raise TypeError(
@@ -33,15 +35,17 @@ class OwnCache:
     The core asks more often than that, and holds locks when it tells.
     """
 
-    def __init__(self, cache):
-        self._cache, self._found, self._told = cache, {}, []
+    def __init__(self, cache: Any) -> None:
+        self._cache = cache
+        self._found: dict[tuple[Any, ...], Any] = {}
+        self._told: list[tuple[Any, ...]] = []
 
-    def get(self, *where):
+    def get(self, *where: Any) -> Any:
         if where not in self._found:
             self._found[where] = self._cache.get(*where)
         return self._found[where]
 
-    def put(self, *where_and_config):
+    def put(self, *where_and_config: Any) -> None:
         *where, self._found[tuple(where)] = where_and_config
         self._told.append(where_and_config)
 

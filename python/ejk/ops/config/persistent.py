@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from ejk import _configs, _core, _log
+from ejk._known import NotKnown
 from ejk.ops.config.cache import get_arguments, place_of, put_arguments
 from ejk.ops.config.own import methods_of, overrides
 from ejk.ops.core.kernel import declare_types_of_op
@@ -35,17 +36,17 @@ class PersistentCache(Generic[Cfg]):
     def __init__(
         self,
         opname: str | None = None,
-        path: str | os.PathLike | None = None,
+        path: str | os.PathLike[str] | None = None,
         loader: Callable[[Any], Cfg] | None = None,
         dumper: Callable[[Cfg], Any] | None = None,
         cfg_type: type[Cfg] | None = None,
     ):
         self.opname, self.loader, self.dumper, self.cfg_type = opname, loader, dumper, cfg_type
-        named = opname is not None and path is None
-        self.path = _file_of_the_original(opname) if named else _core.default_store_path()
         if path is not None:
             self.path = os.path.expanduser(os.fspath(path))
-        if named:
+        else:
+            self.path = _core.default_store_path() if opname is None else _file_of_the_original(opname)
+        if path is None and opname is not None:
             self._store = _with_file(_folder_named(opname), self.path, behind=True)
         elif path is None:
             self._store = _core.PersistentCache()
@@ -68,13 +69,13 @@ class PersistentCache(Generic[Cfg]):
             raise TypeError(f"[PersistentCache.put] {config!r} holds an object that cannot be written")
         self._store.put(device, op or "-", key, kept)
 
-    def _as_kept(self, config):
+    def _as_kept(self, config: Any) -> Any:
         """What `loader` will be given, if there is one: plain data."""
         if self.dumper is not None:
             return self.dumper(config)
         if self.loader is None or isinstance(config, type):
             return config
-        if dataclasses.is_dataclass(config):
+        if dataclasses.is_dataclass(config) and not isinstance(config, type):
             return dataclasses.asdict(config)
         return config.model_dump() if hasattr(config, "model_dump") else config
 
@@ -90,24 +91,25 @@ class PersistentCache(Generic[Cfg]):
             plain = isinstance(config, (dict, list, str, int, float, type(None)))
             if self.loader is not None and plain:
                 return self.loader(config)
-            return _configs.fit(config, self.cfg_type)
+            fitted: Cfg | None = _configs.fit(config, self.cfg_type)
+            return fitted
         except ValueError as error:
             _log.warn_once((self.path, device, op, key), f"[{op}] the config for key {key} in {self.path}: {error}")
             return None
 
-    def _decoded(self, written, op: str):
+    def _decoded(self, written: Any, op: str) -> Any:
         try:
             return _configs.decode(written, op, self.cfg_type)
-        except _configs.NotKnown:
+        except NotKnown:
             declare_types_of_op(op)
         try:
             return _configs.decode(written, op, self.cfg_type)
-        except _configs.NotKnown as error:
+        except NotKnown as error:
             if self.loader is not None and isinstance(written, dict) and "$type" in written:
                 return _configs.decode({name: item for name, item in written.items() if name != "$type"}, op)
-            raise _configs.NotKnown(f"{error}: pass cfg_type=...") from None
+            raise NotKnown(f"{error}: pass cfg_type=...") from None
 
-    def entry(self, *where: Any, **named: Any) -> dict | None:
+    def entry(self, *where: Any, **named: Any) -> dict[str, Any] | None:
         """The same with all that is known of it: evidence, candidates, environment."""
         device, op, key = get_arguments(where, named, "PersistentCache")
         return self._store.entry(device, op or "-", key)
@@ -121,18 +123,18 @@ class PersistentCache(Generic[Cfg]):
         """(device, op_id, call_key) of every entry."""
         return self._store.keys()
 
-    def __contains__(self, key) -> bool:
+    def __contains__(self, key: object) -> bool:
         device, op, digits = place_of(key)
         return self._store.entry(device, op or "-", digits) is not None
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"PersistentCache({' + '.join(self._store.where)})"
 
 
 _OUR_STORE = methods_of(PersistentCache, "get", "put")
 
 
-def is_own_store(given) -> bool:
+def is_own_store(given: Any) -> bool:
     """Whether the selector must go through `get` and `put`: they, or what they call, are the program's own."""
     return overrides(given, _OUR_STORE) or given.loader is not None or given.dumper is not None
 
@@ -155,7 +157,7 @@ def _with_file(folder: str, file: str, behind: bool = False) -> _core.Persistent
     return _core.PersistentCache(path=folder, file=file, imported=_read(file), devices=devices, behind=behind)
 
 
-def _read(path: str) -> dict:
+def _read(path: str) -> dict[str, Any]:
     """Configs by name. A file that cannot be read, or is no such file, holds nothing; that is said."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -170,7 +172,7 @@ def _read(path: str) -> dict:
         return {}
 
 
-def _trusted(entry):
+def _trusted(entry: Any) -> Any:
     """The config of an entry of a file, None if it says that it was not measured."""
     if not isinstance(entry, dict) or PROVENANCE_KEY not in entry:
         return entry

@@ -24,7 +24,7 @@ class log_autotune_progress:
     """While it is entered, tunings are shown on stderr."""
 
     def __init__(self) -> None:
-        self._before: list = []
+        self._before: list[contextvars.Token[bool]] = []
 
     def __enter__(self) -> Any:
         self._before.append(_shown.set(True))

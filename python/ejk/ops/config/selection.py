@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal
 
@@ -46,7 +46,7 @@ class AutotunePolicy:
     resume_share: float = 0.1
     """Calls spend at most this share of budget_seconds on that, all processes together."""
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, _check({name: value})[name])
         _core.new_epoch()
 
@@ -60,13 +60,13 @@ _DEFAULTS = _core.default_policy()
 _ALIASES = {"autotune": "allow_autotune", "heuristics": "allow_heuristics"}
 
 
-def _check(updates: dict) -> dict:
+def _check(updates: dict[str, Any]) -> dict[str, Any]:
     """The updates under the fields' own names; raises for what is no field or does not fit it."""
     named = {_ALIASES.get(name, name): value for name, value in updates.items()}
     return {name: _checked(name, value) for name, value in named.items()}
 
 
-def _checked(name: str, value):
+def _checked(name: str, value: Any) -> Any:
     if name not in _DEFAULTS:
         raise TypeError(f"[AutotunePolicy] got {name}={value!r}; expected {', '.join(_DEFAULTS)}; pass one of these")
     kind, given = type(_DEFAULTS[name]), f"[AutotunePolicy] got {name}={value!r}"
@@ -92,7 +92,7 @@ class policy_override:
     `policy_override(selector, allow_autotune=False)`, `policy_override(autotune=False)`.
     """
 
-    def __init__(self, selector: ConfigSelectorChain | None = None, **updates):
+    def __init__(self, selector: ConfigSelectorChain | None = None, **updates: Any) -> None:
         self.selector, self.updates = selector, _check(updates)
         self._scope = _scopes.Scope(self.updates, selector)
 
@@ -125,13 +125,13 @@ class Tuner(Generic[Cfg]):
     `autotune`, or its own `measure` which that asks, is asked by the selector in place of the race.
     """
 
-    def __init__(self, warmup: int = 1, iters: int = 3):
+    def __init__(self, warmup: int = 1, iters: int = 3) -> None:
         for name, value in (("warmup", warmup), ("iters", iters)):
             if value < 0:
                 raise ValueError(f"[Tuner] {name}={value} was given: 0 or more is expected")
         self.warmup, self.iters = warmup, iters
 
-    def measure(self, fn, *args, **kwargs) -> float:
+    def measure(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> float:
         """Seconds of fn(*args, **kwargs), jitted where that works.
 
         Arrays are arguments of the jitted function, everything else is part of it; arrays that are being
@@ -143,7 +143,13 @@ class Tuner(Generic[Cfg]):
         with _jax.outside_of_any_trace():
             return _core.seconds_of(prepared(fn, args, kwargs), self.warmup, self.iters)
 
-    def autotune(self, make_fn, args, kwargs, candidates: Iterable[Cfg]) -> Cfg:
+    def autotune(
+        self,
+        make_fn: Callable[[Cfg], Callable[..., Any]],
+        args: Iterable[Any],
+        kwargs: Mapping[str, Any],
+        candidates: Iterable[Cfg],
+    ) -> Cfg:
         """The candidate whose function make_fn(candidate) is fastest on these arguments.
 
         Raises RuntimeError if there is none, or all of them fail.
@@ -157,8 +163,15 @@ class Tuner(Generic[Cfg]):
             return self._by_own_measure(make_fn, args, kwargs, candidates)
         return race(self, make_fn, args, kwargs, candidates)[0]
 
-    def _by_own_measure(self, make_fn, args, kwargs, candidates):
-        best, least, failures = None, float("inf"), []
+    def _by_own_measure(
+        self,
+        make_fn: Callable[[Cfg], Callable[..., Any]],
+        args: Iterable[Any],
+        kwargs: Mapping[str, Any],
+        candidates: tuple[Cfg, ...],
+    ) -> Cfg:
+        best: tuple[Cfg] | None = None
+        least, failures = float("inf"), []
         for candidate in candidates:
             try:
                 seconds = self.measure(make_fn(candidate), *args, **kwargs)
@@ -205,7 +218,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         *,
         autotune: bool | None = None,
         strict_environment: bool = False,
-    ):
+    ) -> None:
         self.cache = cache if cache is not None else ConfigCache()
         self._policy = policy if policy is not None else AutotunePolicy.from_environment()
         if autotune is not None:
@@ -216,7 +229,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         self._strict_environment = strict_environment
         self._put_together()
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         if name in ("cache", "persistent"):
             check_cache(name, value)
         object.__setattr__(self, name, value)
@@ -225,7 +238,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         if name in self._PARTS or name == "on_event":
             _core.new_epoch()
 
-    def _own_parts(self):
+    def _own_parts(self) -> tuple[bool, bool, bool]:
         """Whether cache, store and tuner are the program's own. Their methods may be set at any time."""
         own_store = self.persistent is not None and is_own_store(self.persistent)
         return overrides(self.cache, OUR_CACHE), own_store, overrides(self.tuner, _OUR_TUNER)
@@ -257,15 +270,15 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         return AutotunePolicy(**self._core.policy(self._with_own_policy(scopes)))
 
     @policy.setter
-    def policy(self, policy: AutotunePolicy):
+    def policy(self, policy: AutotunePolicy) -> None:
         self._policy = policy
         _core.new_epoch()
 
-    def choose(self, inv, kernel) -> Cfg:
+    def choose(self, inv: Any, kernel: Any) -> Cfg:
         """The config for this call. Raises RuntimeError if there is none."""
         return self.choose_with_origin(inv, kernel)[0]
 
-    def choose_with_origin(self, inv, kernel) -> tuple[Cfg, str]:
+    def choose_with_origin(self, inv: Any, kernel: Any) -> tuple[Cfg, str]:
         """The same with where it came from: "memory", "persistent", "autotune", ..."""
         call, given, scopes, tracing = self._question(inv, kernel)
         kernel_call = self._kernel_call(inv, kernel)
@@ -274,7 +287,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         kernel_call.tell_own_caches()
         return kernel_call.fit(config), origin
 
-    def tune(self, inv, kernel, candidates=None) -> tuple[Cfg, dict]:
+    def tune(self, inv: Any, kernel: Any, candidates: Iterable[Cfg] | None = None) -> tuple[Cfg, dict[str, Any]]:
         """Tunes now, whatever is stored, and keeps the result: the config and its entry."""
         call, _, scopes, tracing = self._question(inv, kernel)
         kernel_call = self._kernel_call(inv, kernel)
@@ -284,13 +297,13 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         kernel_call.tell_own_caches()
         return kernel_call.fit(config), entry
 
-    def explain(self, inv, kernel) -> str:
+    def explain(self, inv: Any, kernel: Any) -> str:
         """Every tier: what it held, why it did or did not answer. Changes nothing."""
         call, given, scopes, tracing = self._question(inv, kernel)
         with _jax.outside_of_any_trace() if tracing else _nothing:
             return self._core.explain(call, self._kernel_call(inv, kernel), given, scopes)[0]
 
-    def _kernel_call(self, inv, kernel):
+    def _kernel_call(self, inv: Any, kernel: Any) -> KernelCall:
         cfg_type = getattr(self.persistent, "cfg_type", None)
         found = KernelCall(kernel, inv, get_device_platform(), self.on_event, self.tuner, cfg_type)
         own_cache, own_store, _ = self._own
@@ -300,7 +313,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
             found.own_persistent = OwnCache(self.persistent)
         return found
 
-    def _question(self, inv, kernel):
+    def _question(self, inv: Any, kernel: Any) -> tuple[_core.Call, tuple[Any] | None, tuple[Any, ...], bool]:
         if self._own != self._own_parts():
             self._put_together()
         tracing = arguments_of(inv).has_tracers()
@@ -313,14 +326,14 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         call = describe(inv, kernel, "seeded normal numbers" if tracing else "")
         return call, None if override is None else (override,), scopes, tracing
 
-    def _with_own_policy(self, scopes):
+    def _with_own_policy(self, scopes: Iterable[Any]) -> tuple[Any, ...]:
         return (dict(vars(self._policy)), *scopes)
 
 
 _OUR_CHAIN = methods_of(ConfigSelectorChain, "choose", "choose_with_origin")
 
 
-def _asked_itself(scope):
+def _asked_itself(scope: Any) -> Any:
     """An overlay with a get of its own is asked by that."""
     return OwnCache(scope) if isinstance(scope, ConfigCache) and overrides(scope, OUR_CACHE) else scope
 

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ejk import _configs, _jax
-from ejk._known import known_of
-from ejk.ops.core.function import Given, accepted, arguments_of, function_of
+from ejk._known import NotKnown, known_of
+from ejk.ops.core.function import Given, accepted, arguments_of, forward, function_of
 from ejk.ops.core.kernel import (
     Kernel,
     _get_platform_method,
@@ -18,18 +20,31 @@ from ejk.ops.core.kernel import (
 )
 from ejk.ops.core.mesh import over_mesh_of
 
+if TYPE_CHECKING:
+    from ejk.ops.config.own import OwnCache
+
 
 class KernelCall:
     """What the core asks of a kernel written in Python."""
 
-    def __init__(self, kernel, inv, platform, on_event=None, tuner=None, cfg_type=None):
+    def __init__(
+        self,
+        kernel: Any,
+        inv: Any,
+        platform: str | None,
+        on_event: Any = None,
+        tuner: Any = None,
+        cfg_type: type | None = None,
+    ) -> None:
         self.kernel, self.inv, self.platform = kernel, inv, platform
         self.on_event, self.tuner, self.cfg_type = on_event, tuner, cfg_type
         self.method = getattr(inv, "method", None)
         self.config_class = (declared_config(kernel) if isinstance(kernel, Kernel) else None) or cfg_type
-        self.own_cache = self.own_persistent = None
-        self.given_candidates = None
-        self._candidates = self._lessons = None
+        self.own_cache: OwnCache | None = None
+        self.own_persistent: OwnCache | None = None
+        self.given_candidates: list[Any] | None = None
+        self._candidates: tuple[list[Any] | None] | None = None
+        self._lessons: Iterator[bool] | None = None
 
     def tell_own_caches(self) -> None:
         """What came of the selection goes to the caches of the program's own."""
@@ -37,7 +52,7 @@ class KernelCall:
             if cache is not None:
                 cache.tell()
 
-    def heuristic_cfg(self):
+    def heuristic_cfg(self) -> tuple[Any] | None:
         method = _get_platform_method(self.kernel, "heuristic_cfg", self.platform, self.method)
         if method is None:
             return None
@@ -46,20 +61,20 @@ class KernelCall:
             self.config_class = type(config)
         return (config,)
 
-    def candidate_cfgs(self):
+    def candidate_cfgs(self) -> list[Any] | None:
         """Asked of the kernel once."""
         if self._candidates is None:
             self._candidates = (self._candidates_of_kernel(),)
         return self._candidates[0]
 
-    def _candidates_of_kernel(self):
+    def _candidates_of_kernel(self) -> list[Any] | None:
         for name in ("candidate_cfgs", "config_space"):
             method = _get_platform_method(self.kernel, name, self.platform, self.method)
             if method is not None:
                 return list(method(self.inv))
         return None
 
-    def fit(self, config):
+    def fit(self, config: Any) -> Any:
         """A config that was stored without its type, as the kernel's own."""
         if isinstance(config, dict):
             if self.config_class is None:
@@ -70,27 +85,27 @@ class KernelCall:
             return _configs.fit(config, self.config_class)
         return config
 
-    def read(self, written):
+    def read(self, written: Any) -> tuple[Any] | str:
         """A stored config in a tuple, or why it is none of this kernel's."""
         try:
             return (self._decoded(written),)
         except ValueError as error:
             return str(error)
 
-    def _decoded(self, written):
+    def _decoded(self, written: Any) -> Any:
         op = describe(self.inv, self.kernel).op
         if self._lessons is None:
             self._lessons = self._teach(op)
         while True:
             try:
                 return _configs.decode(written, op, self.config_class)
-            except _configs.NotKnown:
+            except NotKnown:
                 if next(self._lessons, None) is None:
                     raise
 
-    def _teach(self, op):
+    def _teach(self, op: str) -> Iterator[bool]:
         """Makes known what the kernel's configs are made of, what costs least first."""
-        def annotations():
+        def annotations() -> None:
             known_of(op).declare(self.cfg_type)
             declare_types_of(type(self.kernel), op)
 
@@ -102,7 +117,7 @@ class KernelCall:
                 pass
             yield True
 
-    def is_valid(self, config) -> bool:
+    def is_valid(self, config: Any) -> bool:
         config = self.fit(config)  # ValueError: it does not fit
         if not _overrides(self.kernel, "is_valid"):
             return True
@@ -113,16 +128,16 @@ class KernelCall:
 
         return is_shown()
 
-    def trial(self, backward: bool):
+    def trial(self, backward: bool) -> Trial:
         return Trial(self, backward)
 
-    def sketch(self):
+    def sketch(self) -> list[dict[str, Any]] | None:
         """What is recorded of the call: enough to make it again in another process, without its data."""
         from ejk.ops.registry import sketch_of
 
         return sketch_of(self.kernel, self.inv)
 
-    def event(self, kind: str, data: dict):
+    def event(self, kind: str, data: dict[str, Any]) -> None:
         encoded = data.pop("config")
         if kind == "autotune_finish" and encoded is None:
             return  # it found nothing: what answers instead is told next
@@ -146,16 +161,16 @@ class KernelCall:
 class Trial:
     """The call on arrays of its own, with one config after the other. Runs outside of any trace."""
 
-    def __init__(self, call: KernelCall, backward: bool):
+    def __init__(self, call: KernelCall, backward: bool) -> None:
         self.call, self._mesh = call, over_mesh_of(call.inv)
         # Over a mesh a kernel may have no gradient to measure.
         self.backward = backward and (self._mesh is None or getattr(call.kernel, "supports_grad_validation", False))
-        self._placed = {}
+        self._placed: dict[tuple[Any, ...], list[Any]] = {}
         arguments = arguments_of(call.inv)
         self.with_jax = arguments.with_jax
-        self._functions = {}
-        self._last = None
-        self._wait = _jax.loaded().block_until_ready if self.with_jax else None
+        self._functions: dict[int, Callable[..., Any]] = {}
+        self._last: Any = None
+        self._wait: Any = _jax.loaded().block_until_ready if self.with_jax else None
         if self.with_jax:
             self._arrays = [
                 _jax.example_data(a.aval, i) if _jax.is_tracer(a) else a for i, a in enumerate(arguments.arrays)
@@ -163,7 +178,7 @@ class Trial:
             self.repeatable = True
         else:
             self._pristine = (call.inv.args, dict(call.inv.kwargs))
-            self._work = None
+            self._work: Any = None
             self.repeatable = not _numpy_arrays(self._pristine)
         self._arguments = arguments
 
@@ -174,16 +189,16 @@ class Trial:
         if not self.with_jax:
             self._work = _copied(self._pristine)
 
-    def run(self, config) -> None:
+    def run(self, config: Any) -> None:
         try:
             self._run(config)
         except SystemExit as leaving:  # of the candidate: the program goes on without it
             raise RuntimeError(f"it wants to end the process with {leaving.code!r}") from leaving
 
-    def _run(self, config) -> None:
+    def _run(self, config: Any) -> None:
         if not self.with_jax:
             args, kwargs = self._work if self._work is not None else _copied(self._pristine)
-            run = _get_platform_method(self.call.kernel, "run", self.call.platform, self.call.method)
+            run = forward(self.call.kernel, self.call.platform, self.call.method)
             self._last = run(*args, cfg=self.call.fit(config), **kwargs)
             return
         function = self._functions.get(id(config))
@@ -202,32 +217,33 @@ class Trial:
         self._last = kernel.reference(*args, **accepted(kernel.reference, kwargs))
         return True
 
-    def outputs(self):
+    def outputs(self) -> list[tuple[str, bytes]]:
         """(dtype, bytes) of everything the last run gave or changed."""
         found = _leaves(self._last)
         if not self.with_jax:
             found += _numpy_arrays(self._work if self._work is not None else self._pristine)
         return [pair for leaf in found for pair in _bytes_of(leaf)]
 
-    def tolerance(self, dtype: str):
+    def tolerance(self, dtype: str) -> Any:
         if not _overrides(self.call.kernel, "tolerance"):
             return None
         return self.call.kernel.tolerance(dtype)
 
-    def ask_own_tuner(self, configs) -> int:
+    def ask_own_tuner(self, configs: list[Any]) -> int:
         """The place of the config that a tuner of the user's own picks."""
         inv = self.call.inv
         args, kwargs = self._arguments.whole(self._arrays) if self.with_jax else (inv.args, dict(inv.kwargs))
         call, mesh = self.call, self._mesh
 
-        def make_fn(config):
-            def fn(*a, **k):
+        def make_fn(config: Any) -> Callable[..., Any]:
+            def fn(*a: Any, **k: Any) -> Any:
                 given = Given(a, k)
                 run = function_of(call.kernel, given, config, call.platform, call.method, None, mesh, self.with_jax)
                 return run(*given.arrays)
 
-            fn._ejk_method = "regular" if mesh is None else "shard_map"
-            fn._ejk_validate_backward = self.backward
+            tagged: Any = fn
+            tagged._ejk_method = "regular" if mesh is None else "shard_map"
+            tagged._ejk_validate_backward = self.backward
             return fn
 
         best = self.call.tuner.autotune(make_fn, args, kwargs, tuple(configs))
@@ -240,7 +256,7 @@ class Trial:
 
     # -- how --
 
-    def _compiled(self, config):
+    def _compiled(self, config: Any) -> Callable[..., Any]:
         jax, call = _jax.loaded(), self.call
         fitted = call.fit(config)
         form = self._arguments.form or self._arguments.given
@@ -255,7 +271,7 @@ class Trial:
             return _on_copies(jax, plain)
         return compiled if self._mesh is None else self._over_shards(jax, lowered.compile())
 
-    def _over_shards(self, jax, compiled):
+    def _over_shards(self, jax: Any, compiled: Any) -> Callable[..., Any]:
         """Called with arrays that are where it wants them: cutting them up is no part of what is measured."""
         shardings = tuple(compiled.input_shardings[0])
         if shardings not in self._placed:
@@ -263,12 +279,12 @@ class Trial:
         return lambda *_: compiled(*self._placed[shardings])
 
 
-def _on_copies(jax, function):
+def _on_copies(jax: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """What runs as it is may donate what it is given: the caller's arrays stay."""
     return lambda *arrays: function(*(jax.numpy.copy(a) if _jax.is_array(a) else a for a in arrays))
 
 
-def untraceable(jax):
+def untraceable(jax: Any) -> tuple[type[Exception], ...]:
     """What is raised when a function wants the values of arrays that it is traced with."""
     errors = jax.errors
     return (
@@ -280,13 +296,13 @@ def untraceable(jax):
     )
 
 
-def _with_backward(jax, function, arrays):
+def _with_backward(jax: Any, function: Callable[..., Any], arrays: list[Any]) -> Callable[..., Any]:
     """Forward and backward: the results, and the gradients of their sum."""
     jnp = jax.numpy
     places = [i for i, a in enumerate(arrays) if jnp.issubdtype(a.dtype, jnp.inexact)]
 
-    def both(*given):
-        def of_floats(*floats):
+    def both(*given: Any) -> Any:
+        def of_floats(*floats: Any) -> Any:
             whole = list(given)
             for place, value in zip(places, floats):
                 whole[place] = value
@@ -298,8 +314,8 @@ def _with_backward(jax, function, arrays):
     return both
 
 
-def _ones_like(jax):
-    def ones(x):
+def _ones_like(jax: Any) -> Callable[[Any], Any]:
+    def ones(x: Any) -> Any:
         if jax.numpy.issubdtype(x.dtype, jax.numpy.inexact):
             return jax.numpy.ones_like(x)
         import numpy
@@ -309,10 +325,10 @@ def _ones_like(jax):
     return ones
 
 
-def _leaves(tree):
+def _leaves(tree: Any) -> list[Any]:
     jax = _jax.loaded()
     if jax is not None:
-        return jax.tree_util.tree_leaves(tree)
+        return list(jax.tree_util.tree_leaves(tree))
     if isinstance(tree, dict):
         return [leaf for value in tree.values() for leaf in _leaves(value)]
     if isinstance(tree, (list, tuple)):
@@ -320,11 +336,11 @@ def _leaves(tree):
     return [] if tree is None else [tree]
 
 
-def _numpy_arrays(tree):
+def _numpy_arrays(tree: Any) -> list[Any]:
     return [leaf for leaf in _leaves(tree) if _jax.is_numpy(leaf)]
 
 
-def _copied(tree):
+def _copied(tree: Any) -> Any:
     """Arrays copied, everything else shared."""
     if _jax.is_numpy(tree):
         return tree.copy()
@@ -340,7 +356,7 @@ _KNOWN = frozenset(
 )
 
 
-def _bytes_of(leaf):
+def _bytes_of(leaf: Any) -> list[tuple[str, bytes]]:
     """As the core compares it: small floats as float32, what is no number by its text."""
     try:
         import numpy

@@ -50,9 +50,9 @@ class Kernel(Generic[Cfg, Out]):
 
     op_id: str = ""
     version: str = "0"
-    key_builder = None
+    key_builder: Any = None
 
-    def __init__(self, op_id: str | None = None, *, name: str | None = None):
+    def __init__(self, op_id: str | None = None, *, name: str | None = None) -> None:
         chosen = op_id if op_id is not None else name
         if chosen is not None:
             self.op_id = chosen
@@ -63,18 +63,18 @@ class Kernel(Generic[Cfg, Out]):
         super().__init_subclass__(**kwargs)
         remember_class(cls)
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
         if "_ejk_compiled" in self.__dict__ and name != "_ejk_compiled":
             del self.__dict__["_ejk_compiled"]  # made with the old value
             _core.new_epoch()
 
-    def __delattr__(self, name):
+    def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)
         if self.__dict__.pop("_ejk_compiled", None) is not None:
             _core.new_epoch()
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_ejk_compiled"}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Out:
@@ -117,13 +117,13 @@ class Kernel(Generic[Cfg, Out]):
         `y` may be left out."""
         raise NotImplementedError(f"[{op_of(self)}] {type(self).__qualname__} has no vjp")
 
-    def custom_vjp(self, primals, cfg: Cfg, kwargs, cotangents):
+    def custom_vjp(self, primals: Any, cfg: Cfg, kwargs: Any, cotangents: Any) -> Any:
         """Gradients in one function, without residuals."""
         raise NotImplementedError(f"[{op_of(self)}] {type(self).__qualname__} has no custom_vjp")
 
     def create_shard_map_wrapper(
-        self, fn, *args, mesh, in_specs, out_specs, check_vma: bool = False, **kwargs
-    ):
+        self, fn: Any, *args: Any, mesh: Any, in_specs: Any, out_specs: Any, check_vma: bool = False, **kwargs: Any
+    ) -> tuple[Any, ...]:
         """`fn` over a mesh, and the arguments to call it with.
 
         A kernel's own is called without `fn`, as (*args, mesh=, in_specs=, out_specs=, check_vma=, cfg=, **kwargs), and
@@ -131,7 +131,7 @@ class Kernel(Generic[Cfg, Out]):
         """
         import jax
 
-        def on_a_shard(*shards):
+        def on_a_shard(*shards: Any) -> Any:
             return fn(*shards, **kwargs)
 
         return (
@@ -140,8 +140,8 @@ class Kernel(Generic[Cfg, Out]):
         )
 
 
-def _variant(name: str):
-    def variant(self, *args: Any, **kwargs: Any):
+def _variant(name: str) -> typing.Callable[..., Any]:
+    def variant(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"[{op_of(self)}] {type(self).__qualname__} has no {name}")
 
     variant.__name__, variant.__qualname__ = name, f"Kernel.{name}"
@@ -207,9 +207,9 @@ class Invocation(Generic[Cfg, Out]):
         out_specs: Any = None,
         check_vma: bool = False,
         *,
-        kernel: Kernel | None = None,
+        kernel: Kernel[Cfg, Out] | None = None,
         metadata: Any = None,
-    ):
+    ) -> None:
         if isinstance(op_id, Kernel):
             op_id, kernel = None, op_id
         if op_id is None and kernel is None:
@@ -234,29 +234,31 @@ class Invocation(Generic[Cfg, Out]):
         for name, value in zip(self.__slots__, values):
             object.__setattr__(self, name, value)
 
-    def __reduce__(self):  # of a copy and a pickle
+    def __reduce__(self) -> tuple[Any, ...]:  # of a copy and a pickle
         first = [getattr(self, name) for name in self.__slots__[:11]]
         return functools.partial(Invocation, kernel=self.kernel, metadata=self.metadata), tuple(first)
 
-    def __hash__(self):  # what equal ones have in common; their arguments may have no hash
+    def __hash__(self) -> int:  # what equal ones have in common; their arguments may have no hash
         return hash((self.op_id, self.method, len(self.args)))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Invocation(op_id={self.op_id!r}, abstract_args={self.abstract_args!r}, kwargs={sorted(self.kwargs)})"
 
     @property
-    def abstract_args(self):
+    def abstract_args(self) -> tuple[Any, ...]:
         """The arguments with their arrays as ShapeDtypeStruct."""
         from ejk.ops.utils.fingerprint import abstractify
 
-        return abstractify(self.args)
+        found: tuple[Any, ...] = abstractify(self.args)
+        return found
 
     @property
-    def abstract_kwargs(self):
+    def abstract_kwargs(self) -> dict[str, Any]:
         """The same of the named arguments."""
         from ejk.ops.utils.fingerprint import abstractify
 
-        return abstractify(self.kwargs)
+        found: dict[str, Any] = abstractify(self.kwargs)
+        return found
 
     @property
     def device_fingerprint(self) -> str:
@@ -270,22 +272,22 @@ class Invocation(Generic[Cfg, Out]):
         """16 hex digits that stand for types, shapes and values of the arguments."""
         return self.make_key()
 
-    def make_key(self, key_builder=None) -> str:
+    def make_key(self, key_builder: typing.Callable[[Any], object] | None = None) -> str:
         """The call's key: what `key_builder(self)` gives, or the usual one."""
         if key_builder is not None:
             return str(key_builder(self))
         return describe(self, None).key
 
 
-_classes = weakref.WeakValueDictionary()  # those of kernels, by name
+_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()  # those of kernels, by name
 
 
-def remember_class(cls) -> None:
+def remember_class(cls: type) -> None:
     """Makes a class of kernels known, so that recorded calls of it can be made again."""
     _classes[name_of(cls)] = cls
 
 
-def class_named(name) -> type:
+def class_named(name: object) -> type:
     """The class of kernels of that name, if this process has it; else ValueError."""
     found = _classes.get(name) if isinstance(name, str) else None
     if found is None:
@@ -293,7 +295,7 @@ def class_named(name) -> type:
     return found
 
 
-def declare_types_of(cls, whose: str) -> None:
+def declare_types_of(cls: type, whose: str) -> None:
     """Makes known for `whose` what a kernel's class names itself: its config, annotations and defaults of `run` and
     `__init__`."""
     known = known_of(whose)
@@ -316,16 +318,16 @@ def declare_types_of_op(op: str) -> None:
             declare_types_of(cls, op)
 
 
-def op_of(kernel) -> str:
+def op_of(kernel: Any) -> str:
     """The name a kernel goes by, without its version."""
     return getattr(kernel, "op_id", "") or f"{type(kernel).__module__}.{type(kernel).__name__}"
 
 
-def versioned_op(kernel) -> str:
+def versioned_op(kernel: Any) -> str:
     return f"{op_of(kernel)}@v{getattr(kernel, 'version', '0')}"
 
 
-def goes_by_its_own_name(kernel) -> bool:
+def goes_by_its_own_name(kernel: Any) -> bool:
     """Whether name and version of a kernel are those of its class, or others that its `__init__` may have given and
     no other known class goes by: stores tell kernels apart by both."""
     given = getattr(kernel, "__dict__", {})
@@ -341,16 +343,16 @@ def goes_by_its_own_name(kernel) -> bool:
     return may_be_given and (op, version) not in others
 
 
-def _names_of(cls) -> tuple[str, str]:
+def _names_of(cls: type) -> tuple[str, str]:
     """Name and version of kernels of a class that are not given others."""
     return str(getattr(cls, "op_id", "") or f"{cls.__module__}.{cls.__name__}"), str(getattr(cls, "version", "0"))
 
 
-def describe(inv: Invocation, kernel, data: str = ""):
+def describe(inv: Any, kernel: Any, data: str = "") -> _core.Call:
     """The call as the core sees it. With a kernel, under that kernel's version and key. Made once."""
     from ejk.ops.utils.fingerprint import this_device
 
-    known = getattr(inv, "_described", None)
+    known: tuple[Any, str, _core.Call] | None = getattr(inv, "_described", None)
     if known is not None and known[0] is kernel and (not data or known[1] == data):
         return known[2]
     key_builder = _key_builder(kernel)
@@ -370,7 +372,7 @@ def describe(inv: Invocation, kernel, data: str = ""):
     return call
 
 
-def _key_builder(kernel):
+def _key_builder(kernel: Any) -> typing.Callable[[Any], object] | None:
     """A kernel's own, a method or a function of the invocation alone; None if it has none."""
     found = getattr(kernel, "key_builder", None)
     code = getattr(found, "__code__", None)
@@ -379,12 +381,12 @@ def _key_builder(kernel):
     return found
 
 
-def declared_config(kernel):
+def declared_config(kernel: object) -> type | None:
     """The config type a kernel's class names, Kernel[Config, ...]; None if it names none."""
     return _declared_config(type(kernel))
 
 
-def _declared_config(cls):
+def _declared_config(cls: type) -> type | None:
     for base in cls.__mro__:
         for generic in base.__dict__.get("__orig_bases__", ()):
             origin = typing.get_origin(generic)
@@ -395,7 +397,7 @@ def _declared_config(cls):
     return None
 
 
-def _overrides(kernel, name: str) -> bool:
+def _overrides(kernel: object, name: str) -> bool:
     """Whether a kernel has a method of its own instead of the one of the base class."""
     own = getattr(type(kernel), name, None)
     return (own is not None and own is not getattr(Kernel, name, None)) or name in getattr(kernel, "__dict__", {})
@@ -408,14 +410,14 @@ _HOOKS = frozenset(name for name in vars(Kernel) if not name.startswith("_")) - 
 }
 
 
-def may_be_set(cls, name: str, value) -> bool:
+def may_be_set(cls: type, name: str, value: object) -> bool:
     """Whether a kernel of this class may get an attribute from a record: one that nothing calls in place of a hook."""
     if name.startswith("__") or name == "_ejk_compiled" or _is_no_data(cls, name):
         return False
     return not callable(value) or not any(name == hook or name.startswith(f"{hook}_") for hook in _HOOKS)
 
 
-def _is_no_data(cls, name: str) -> bool:
+def _is_no_data(cls: type, name: str) -> bool:
     """Whether a class has something under this name that is more than the default of an attribute."""
     own = inspect.getattr_static(cls, name, None)
     if hasattr(type(own), "__set__") or hasattr(type(own), "__delete__"):
@@ -425,7 +427,7 @@ def _is_no_data(cls, name: str) -> bool:
     return callable(own) or isinstance(own, (staticmethod, classmethod))
 
 
-def _names(method: str, platform: str | None, context: str | None):
+def _names(method: str, platform: str | None, context: str | None) -> typing.Iterator[str]:
     suffixes = _SUFFIXES.get(platform, (platform,)) if platform else ()
     if context:
         yield from (f"{method}_{context}_{suffix}" for suffix in suffixes)
@@ -435,15 +437,18 @@ def _names(method: str, platform: str | None, context: str | None):
     yield f"{method}_xla"  # runs anywhere
 
 
-def _get_platform_method(kernel, method_name: str, platform: str | None, context: str | None = None):
+def _get_platform_method(
+    kernel: object, method_name: str, platform: str | None, context: str | None = None
+) -> typing.Callable[..., Any] | None:
     """The most specific variant of a method that `kernel` has; None if it has none."""
     for name in _names(method_name, platform, context):
         if _overrides(kernel, name):
-            return getattr(kernel, name)
+            found: typing.Callable[..., Any] = getattr(kernel, name)
+            return found
     return None
 
 
-def _has_custom_vjp(kernel, platform: str | None = None, context: str | None = None) -> bool:
+def _has_custom_vjp(kernel: object, platform: str | None = None, context: str | None = None) -> bool:
     """Whether a kernel has gradients of its own: both halves, or both in one."""
     if _overrides(kernel, "custom_vjp"):
         return True

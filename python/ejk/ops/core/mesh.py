@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ejk import _jax
@@ -17,17 +18,19 @@ class OverMesh(NamedTuple):
     out_specs: Any
     check_vma: bool
 
-    def key(self) -> tuple:
+    def key(self) -> tuple[Any, ...]:
         """What tells it from another. Specs may be trees with dicts and lists in them, which have no hash themselves."""
         jax = _jax.required()
 
-        def is_spec(part):
+        def is_spec(part: object) -> bool:
             return isinstance(part, jax.sharding.PartitionSpec)
 
         specs, tree = jax.tree_util.tree_flatten((self.in_specs, self.out_specs), is_leaf=is_spec)
         return self.mesh, tuple(specs), tree, self.check_vma
 
-    def run(self, kernel, on_a_shard, args, cfg, kwargs):
+    def run(
+        self, kernel: Any, on_a_shard: Callable[..., Any], args: tuple[Any, ...], cfg: Any, kwargs: dict[str, Any]
+    ) -> Any:
         """The call: through the kernel's own `create_shard_map_wrapper`, else `on_a_shard` of each shard.
 
         In its own way a kernel brings its gradient along: JAX differentiates what that computes.
@@ -46,7 +49,7 @@ class OverMesh(NamedTuple):
         return callback[0](results, cfg=cfg) if callback and callback[0] is not None else results
 
 
-def over_mesh_of(inv) -> OverMesh | None:
+def over_mesh_of(inv: Any) -> OverMesh | None:
     """The mesh that a call runs over; None if it runs without one."""
     if getattr(inv, "method", None) != "shard_map" or inv.mesh is None:
         return None

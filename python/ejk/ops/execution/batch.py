@@ -27,13 +27,13 @@ def vmap_with_config(executor: Any, kernel: Any = None, in_axes: Any = 0) -> Cal
     """
     executor, kernel = _told_apart("vmap_with_config", executor, kernel)
 
-    def batched(*args, **named):
+    def batched(*args: Any, **named: Any) -> Any:
         jax = _jax.required()
         axes = _axes("vmap_with_config", in_axes, args)
         cfg = executor.choose_config(kernel, *_first(jax, args, axes), **named)
         kwargs = {name: value for name, value in named.items() if name not in ("cfg", "_cfg")}
 
-        def one(*element):
+        def one(*element: Any) -> Any:
             return executor(kernel, *element, cfg=cfg, **kwargs)
 
         return jax.vmap(one, in_axes=axes)(*args)
@@ -49,15 +49,15 @@ def pmap_with_config(
     Arguments as in `vmap_with_config`; `axis_name` as in jax.pmap.
     """
     executor, kernel = _told_apart("pmap_with_config", executor, kernel)
-    mapped = {}
+    mapped: dict[Any, Callable[..., Any]] = {}
 
-    def parallel(*args, **named):
+    def parallel(*args: Any, **named: Any) -> Any:
         jax = _jax.required()
         axes = _axes("pmap_with_config", in_axes, args)
         cfg = executor.choose_config(kernel, *_first(jax, args, axes), **named)
         kwargs = {name: value for name, value in named.items() if name not in ("cfg", "_cfg")}
 
-        def one(*element):
+        def one(*element: Any) -> Any:
             return executor(kernel, *element, cfg=cfg, **kwargs)
 
         return _pmapped(jax, mapped, one, kernel, axes, axis_name, cfg, kwargs)(*args)
@@ -65,20 +65,30 @@ def pmap_with_config(
     return parallel
 
 
-def _pmapped(jax, mapped, function, kernel, axes, axis_name, cfg, kwargs):
+def _pmapped(
+    jax: Any,
+    mapped: dict[Any, Callable[..., Any]],
+    function: Callable[..., Any],
+    kernel: Any,
+    axes: tuple[Any, ...],
+    axis_name: str,
+    cfg: Any,
+    kwargs: dict[str, Any],
+) -> Callable[..., Any]:
     """One jax.pmap for each config and state of the kernel: it compiles a new function object anew. What objects hold
     may change, so with such it does."""
     key = None
     if not Arguments((), kwargs).holds_objects() and not any(map(_has_arrays, kwargs.values())):
         key = _key_of_data(kernel, cfg, kwargs, axes)
     if key is None:
-        return jax.pmap(function, in_axes=axes, axis_name=axis_name)
+        once: Callable[..., Any] = jax.pmap(function, in_axes=axes, axis_name=axis_name)
+        return once
     if key in mapped:
         return mapped[key]
     return put(mapped, key, jax.pmap(function, in_axes=axes, axis_name=axis_name), _MOST_MAPPED)
 
 
-def _key_of_data(kernel, cfg, kwargs, axes):
+def _key_of_data(kernel: Any, cfg: Any, kwargs: dict[str, Any], axes: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """None if one of them is more than data."""
     try:
         held = [held_by_kernel(kernel), held_by_config(cfg), held_by_config(kwargs)]
@@ -87,7 +97,7 @@ def _key_of_data(kernel, cfg, kwargs, axes):
     return (*(each.key for each in held), repr(axes)) if all(each.is_data for each in held) else None
 
 
-def _told_apart(name, executor, kernel):
+def _told_apart(name: str, executor: Any, kernel: Any) -> tuple[Any, Any]:
     if isinstance(executor, Kernel):
         if kernel is not None:
             raise TypeError(f"[{name}] a kernel was given first: in_axes= goes by name then")
@@ -97,7 +107,7 @@ def _told_apart(name, executor, kernel):
     return executor, kernel
 
 
-def _axes(name, in_axes, args):
+def _axes(name: str, in_axes: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     axes = tuple(in_axes) if isinstance(in_axes, (tuple, list)) else (in_axes,) * len(args)
     if len(axes) != len(args):
         raise ValueError(f"[{name}] in_axes has {len(axes)} entries for {len(args)} arguments: one for each is expected")
@@ -107,26 +117,26 @@ def _axes(name, in_axes, args):
     return batched
 
 
-def _has_arrays(arg) -> bool:
+def _has_arrays(arg: Any) -> bool:
     leaves = _jax.required().tree_util.tree_leaves(arg)
     return any(_jax.is_array(leaf) or _jax.is_numpy(leaf) for leaf in leaves)
 
 
-def _first(jax, args, axes):
+def _first(jax: Any, args: tuple[Any, ...], axes: tuple[Any, ...]) -> tuple[Any, ...]:
     """One element of the batch, to choose a config for."""
 
-    def element(axis, leaf):
+    def element(axis: int, leaf: Any) -> Any:
         if not (_jax.is_array(leaf) or _jax.is_numpy(leaf)):
             return leaf
         return jax.lax.index_in_dim(jax.numpy.asarray(leaf), 0, axis, keepdims=False)
 
-    def of_one(arg, axis):
+    def of_one(arg: Any, axis: Any) -> Any:
         if axis is None:
             return arg
         if isinstance(axis, int):
             return jax.tree_util.tree_map(functools.partial(element, axis), arg)
 
-        def of_part(a, part):  # in_axes may end earlier than the argument does
+        def of_part(a: Any, part: Any) -> Any:  # in_axes may end earlier than the argument does
             return part if a is None else jax.tree_util.tree_map(functools.partial(element, a), part)
 
         return jax.tree_util.tree_map(of_part, axis, arg, is_leaf=lambda a: a is None)

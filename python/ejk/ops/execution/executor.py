@@ -8,12 +8,14 @@ import copy
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from ejk import _configs, _core, _jax, _scopes
 from ejk._captured import Opaque
+from ejk.ops.config.cache import ConfigCache
 from ejk.ops.config.selection import ConfigSelectorChain
-from ejk.ops.core.function import Arguments, arguments_of, function_of, name_for_profilers
+from ejk.ops.core.function import Arguments, Form, Given, arguments_of, function_of, name_for_profilers
 from ejk.ops.core.kernel import Invocation, Kernel, describe, op_of
 from ejk.ops.core.mesh import over_mesh_of
 from ejk.ops.core.types import AnyCfg, AnyOut, Cfg, Out
@@ -22,6 +24,8 @@ from ejk.ops.execution.jitted import Jitted, Targets
 from ejk.ops.execution.options import Options, check_mesh
 from ejk.ops.execution.warm import learn
 from ejk.ops.utils.fingerprint import get_device_platform
+
+_AnyOut_co = TypeVar("_AnyOut_co", covariant=True)
 
 
 class ConfigChooser(Protocol[Cfg, Out]):
@@ -32,12 +36,12 @@ class ConfigChooser(Protocol[Cfg, Out]):
         ...
 
 
-class Compiled(Protocol[Cfg, Out]):
+class Compiled(Protocol[AnyCfg, _AnyOut_co]):
     """What Executor.compile gives: a function with its config."""
 
-    config: Cfg
+    config: AnyCfg
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Out: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> _AnyOut_co: ...
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """`lower` of the jitted function."""
@@ -53,23 +57,23 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
     call with arguments of the same types and shapes costs little more than the jitted function itself.
     """
 
-    def __init__(self, chooser: ConfigChooser | None = None, stamp_prefix: str = "ejkernel_ops"):
+    def __init__(self, chooser: ConfigChooser[Cfg, Out] | None = None, stamp_prefix: str = "ejkernel_ops") -> None:
         super().__init__(_scopes.current)
         self.chooser = chooser if chooser is not None else ConfigSelectorChain()
         self.stamp_prefix = stamp_prefix
-        self._array_types = set()
+        self._array_types: set[type] = set()
 
     @property
-    def chooser(self) -> ConfigChooser:
+    def chooser(self) -> ConfigChooser[Cfg, Out]:
         """What finds configs. May be set to another one."""
         return self._chooser
 
     @chooser.setter
-    def chooser(self, chooser: ConfigChooser) -> None:
+    def chooser(self, chooser: ConfigChooser[Cfg, Out]) -> None:
         self._chooser = chooser
         self._forget()
 
-    def _cache_to_watch(self):
+    def _cache_to_watch(self) -> ConfigCache[Any] | None:
         """The cache whose changes make warm calls void; None if every call must ask the chooser."""
         chooser = self._chooser
         return chooser.cache if isinstance(chooser, ConfigSelectorChain) and chooser.keeps_answers() else None
@@ -80,7 +84,9 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
 
     def choose_config(self, kernel: Kernel[AnyCfg, Any], *args: Any, cfg: AnyCfg | None = None, **kwargs: Any) -> AnyCfg:
         """The config that a call would run with, without running it."""
-        return self.chooser.choose(self._invocation(kernel, args, {"cfg": cfg, **kwargs}), kernel)
+        chooser: Any = self.chooser
+        found: AnyCfg = chooser.choose(self._invocation(kernel, args, {"cfg": cfg, **kwargs}), kernel)
+        return found
 
     def compile(
         self, kernel: Kernel[AnyCfg, AnyOut], *example_args: Any, cfg: AnyCfg | None = None, **example_kwargs: Any
@@ -92,27 +98,33 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         """
         inv = self._invocation(kernel, example_args, {"cfg": cfg, **example_kwargs})
         check_mesh(inv)
-        config = inv.override_cfg if inv.override_cfg is not None else self.chooser.choose(inv, kernel)
+        chooser: Any = self.chooser
+        config = inv.override_cfg if inv.override_cfg is not None else chooser.choose(inv, kernel)
         example_kwargs = Options.taken_from(kernel, example_kwargs)[1]
 
-        def arguments_of_call(args, kwargs):
+        def arguments_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
             return Arguments(*_prepared(kernel, args, example_kwargs | kwargs))
 
-        def compiled(*args, **kwargs):
-            return self._run(kernel, arguments_of_call(args, kwargs), config, inv)[0]
+        def compiled(*args: Any, **kwargs: Any) -> AnyOut:
+            result: AnyOut = self._run(kernel, arguments_of_call(args, kwargs), config, inv)[0]
+            return result
 
-        def lower(*args, **kwargs):
+        def lower(*args: Any, **kwargs: Any) -> Any:
             arguments = arguments_of_call(args, kwargs)
             label = self._label(kernel, inv, config)
             function = self._function(kernel, arguments.form or arguments.given, config, inv, label)
             return _jax.required().jit(function).lower(*arguments.arrays)
 
-        compiled.config, compiled.lower = config, lower
-        return compiled
+        made: Any = compiled
+        made.config, made.lower = config, lower
+        found: Compiled[AnyCfg, AnyOut] = made
+        return found
 
     def explain(self, kernel: Kernel[AnyCfg, Any], *args: Any, cfg: AnyCfg | None = None, **kwargs: Any) -> str:
         """Why a call gets the config it gets: every tier, and what it held."""
-        return self.chooser.explain(self._invocation(kernel, args, {"cfg": cfg, **kwargs}), kernel)
+        chooser: Any = self.chooser
+        text: str = chooser.explain(self._invocation(kernel, args, {"cfg": cfg, **kwargs}), kernel)
+        return text
 
     def label(self, kernel: Kernel[Any, Any], *args: Any, **kwargs: Any) -> str:
         """What a call is labelled with in a lowered computation."""
@@ -122,7 +134,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
 
     # -- a call that is not warm --
 
-    def _call(self, kernel, *args, **named):
+    def _call(self, kernel: Any, *args: Any, **named: Any) -> Any:
         given = (kernel, *args)
         inv = self._invocation(kernel, args, named)
         check_mesh(inv)
@@ -135,8 +147,9 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
             result, warm = self._run(kernel, arguments, config, inv)
             counted(result)
         plain = inv.stamp and inv.method is None and inv.mesh is None
-        stays = warm is not None and plain and cache is not None
-        if stays and self._may_stay_warm(kernel, arguments):
+        if warm is None or cache is None or arguments.form is None or not plain:
+            return result
+        if self._may_stay_warm(kernel, arguments):
             self._watch(cache)
             for array in arguments.arrays:
                 self._know(type(array))
@@ -144,14 +157,15 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
             self._publish(given, named, arguments.arrays, warm(), generation, epoch, by_identity=False)
         return result
 
-    def _invocation(self, kernel, args, named):
+    def _invocation(self, kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Invocation[Any, Any]:
         options, kwargs = Options.taken_from(kernel, named)
         args, kwargs = _prepared(kernel, args, kwargs)
         return Invocation(op_of(kernel), args, kwargs, None, *options, kernel=kernel)
 
-    def _may_stay_warm(self, kernel, arguments) -> bool:
+    def _may_stay_warm(self, kernel: Any, arguments: Arguments) -> bool:
+        chooser: Any = self.chooser
         return (
-            self.chooser.on_event is None
+            chooser.on_event is None
             and not _scopes.current.get()
             and arguments.with_jax
             and getattr(kernel, "key_builder", None) is None
@@ -159,12 +173,14 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
             and not recording()
         )
 
-    def _know(self, array_type) -> None:
+    def _know(self, array_type: type) -> None:
         if array_type not in self._array_types:
             self._array_types.add(array_type)
             self._add_array_type(array_type)
 
-    def _run(self, kernel, arguments, config, inv):
+    def _run(
+        self, kernel: Any, arguments: Arguments, config: Any, inv: Invocation[Any, Any]
+    ) -> tuple[Any, Callable[[], Any] | None]:
         """The result, and what makes a function of the arrays alone that gives it too, None if there is none.
 
         Arguments that cannot be seen into, and those of somebody else's trace, run as they are: what was traced once
@@ -179,16 +195,17 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
                 return result, None
             return result, _of_a_copy(kernel, lambda same: self._traced_when_warm(same, arguments, config, inv))
 
-        def as_it_is():  # a label would make JAX compile every step of it anew
+        def as_it_is() -> Any:  # a label would make JAX compile every step of it anew
             return self._function(kernel, arguments.given, config, inv, None, arguments.with_jax)(*arguments.given.arrays)
 
-        if not arguments.with_jax or arguments.form is None:
+        form = arguments.form
+        if not arguments.with_jax or form is None:
             return as_it_is(), None
 
         holds_objects = arguments.holds_objects()
 
-        def make(inputs):
-            function = self._function(kernel, arguments.form.with_inputs(inputs), config, inv, label)
+        def make(inputs: Any) -> Jitted:
+            function = self._function(kernel, form.with_inputs(inputs), config, inv, label)
             return Jitted(_jax.loaded(), function, name_for_profilers(kernel), holds_objects)
 
         try:
@@ -211,22 +228,31 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         given = arguments.given.without_arrays()
         return result, _of_a_copy(kernel, lambda same: self._function(same, given, config, inv, None))
 
-    def _function(self, kernel, form, config, inv, label, with_jax=True):
+    def _function(
+        self,
+        kernel: Any,
+        form: Given | Form,
+        config: Any,
+        inv: Invocation[Any, Any],
+        label: str | None,
+        with_jax: bool = True,
+    ) -> Callable[..., Any]:
         platform, mesh = get_device_platform(), over_mesh_of(inv)
         return function_of(kernel, form, config, platform, inv.method, label, mesh, with_jax)
 
-    def _key(self, arguments, config, inv):
+    def _key(self, arguments: Arguments, config: Any, inv: Invocation[Any, Any]) -> tuple[Any, ...]:
         """What tells the functions of a kernel apart, but for floats. Not the label: it may say what an object's own
         text says, the numbers in its arrays."""
+        assert arguments.form is not None
         shapes = tuple(a.aval if _jax.is_array(a) else (a.shape, a.dtype) for a in arguments.arrays)
         over = over_mesh_of(inv)
         mesh = over.key() if over is not None else None
         return arguments.form.words, shapes, config, get_device_platform(), inv.method, mesh
 
-    def _label(self, kernel, inv, config):
+    def _label(self, kernel: Any, inv: Invocation[Any, Any], config: Any) -> str | None:
         return self._label_as(_stamp_from_environment(), kernel, inv, config) if inv.stamp else None
 
-    def _label_as(self, stamp, kernel, inv, config):
+    def _label_as(self, stamp: str, kernel: Any, inv: Invocation[Any, Any], config: Any) -> str | None:
         if stamp == "none":
             return None
         call = describe(inv, kernel)
@@ -235,7 +261,9 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         payload = {"op": call.op, "key": call.key, "cfg": _configs.encode(config), "spec": call.spec}
         return f"{self.stamp_prefix}:{_core.stable_json(payload)}"
 
-    def _traced_when_warm(self, kernel, arguments, config, inv):
+    def _traced_when_warm(
+        self, kernel: Any, arguments: Arguments, config: Any, inv: Invocation[Any, Any]
+    ) -> Callable[..., Any]:
         """A function of the arrays, labelled as the environment says when it is called."""
         form, with_label = arguments.given.without_arrays(), {}
         for stamp in _STAMPS:
@@ -244,7 +272,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         return lambda *arrays: with_label[_stamp_from_environment()](*arrays)
 
 
-def _of_a_copy(kernel, make):
+def _of_a_copy(kernel: Any, make: Callable[[Any], Callable[..., Any]]) -> Callable[[], Callable[..., Any]] | None:
     """What makes a function of a kernel as it is now, for whichever kernel is the same then; None if there is none."""
     try:
         same = copy.copy(kernel)
@@ -253,7 +281,7 @@ def _of_a_copy(kernel, make):
     return lambda: make(same)
 
 
-def _named_in_forward_mode(kernel, function, arrays):
+def _named_in_forward_mode(kernel: Any, function: Callable[..., Any], arrays: Iterable[Any]) -> Any:
     try:
         return function(*arrays)
     except TypeError as error:
@@ -265,14 +293,14 @@ def _named_in_forward_mode(kernel, function, arrays):
         ) from error
 
 
-_shared = {}
+_shared: dict[tuple[type, Any], Targets] = {}
 _shared_lock = threading.Lock()
 
 
-def targets_of(kernel, held: Held) -> Targets | None:
+def targets_of(kernel: Any, held: Held) -> Targets | None:
     """The compiled functions of kernels that hold the same; None the first time, if what they hold may change: it may
     be something else in every call."""
-    known = getattr(kernel, "__dict__", {}).get("_ejk_compiled")
+    known: tuple[Any, Targets] | None = getattr(kernel, "__dict__", {}).get("_ejk_compiled")
     if known is not None and known[0] == held.key:
         return known[1]
     found = Targets()
@@ -289,7 +317,7 @@ def targets_of(kernel, held: Held) -> Targets | None:
     return None if is_new else found
 
 
-def _prepared(kernel, args, kwargs):
+def _prepared(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     prepare = getattr(type(kernel), "prepare", None)
     if prepare is None or prepare is Kernel.prepare:
         return args, kwargs
@@ -315,7 +343,7 @@ def recording() -> bool:
 
 
 @contextlib.contextmanager
-def _recorded(kernel, inv, arguments):
+def _recorded(kernel: Any, inv: Invocation[Any, Any], arguments: Arguments) -> Iterator[Callable[[Any], Any]]:
     """Records the call that is made inside: how often, and some of them how long. A trace counts as a call."""
     if not recording():
         yield lambda result: result
@@ -332,10 +360,10 @@ def _recorded(kernel, inv, arguments):
         _core.add_call_seconds(number, time.perf_counter() - begin)
 
 
-_counted: set = set()  # numbers of calls that were made before
+_counted: set[int] = set()  # numbers of calls that were made before
 
 
-_default = None
+_default: Executor[Any, Any] | None = None
 _default_lock = threading.Lock()
 
 

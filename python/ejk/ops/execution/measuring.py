@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
 from ejk import _core, _jax
 from ejk.ops.core.call import _with_backward, untraceable
 from ejk.ops.core.function import Arguments
@@ -10,8 +13,10 @@ from ejk.ops.registry import with_data
 
 _MOST_SECONDS = 60.0
 
+_Candidate = TypeVar("_Candidate")
 
-def prepared(fn, args, kwargs):
+
+def prepared(fn: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     """fn(*args, **kwargs) as a function without arguments that waits for its results.
 
     Jitted, with its gradient if it is tagged so; forward only if that cannot be differentiated; not jitted
@@ -24,7 +29,7 @@ def prepared(fn, args, kwargs):
     arguments = Arguments(with_data(tuple(args)), with_data(dict(kwargs), 1000))
     arrays = [_zeros(jax, a) if _jax.is_tracer(a) else a for a in arguments.arrays]
 
-    def forward(*given):
+    def forward(*given: Any) -> Any:
         a, k = arguments.whole(given)
         return fn(*a, **k)
 
@@ -44,11 +49,11 @@ def prepared(fn, args, kwargs):
     return lambda: jax.block_until_ready(forward(*arrays))
 
 
-def _zeros(jax, tracer):
+def _zeros(jax: Any, tracer: Any) -> Any:
     return jax.numpy.zeros(tracer.shape, tracer.dtype)
 
 
-def _has_floats(jax, arrays) -> bool:
+def _has_floats(jax: Any, arrays: list[Any]) -> bool:
     return any(jax.numpy.issubdtype(a.dtype, jax.numpy.inexact) for a in arrays)
 
 
@@ -57,33 +62,40 @@ class _Race:
 
     repeatable = True
 
-    def __init__(self, makers):
-        self._makers, self._functions = makers, {}
+    def __init__(self, makers: list[Callable[[], Callable[[], Any]]]) -> None:
+        self._makers = makers
+        self._functions: dict[int, Callable[[], Any]] = {}
 
-    def reset(self):
+    def reset(self) -> None:
         pass
 
-    def run(self, place):
+    def run(self, place: int) -> None:
         function = self._functions.get(place)
         if function is None:
             function = self._functions[place] = self._makers[place]()
         function()
 
-    def run_reference(self):
+    def run_reference(self) -> bool:
         return False
 
-    def outputs(self):
+    def outputs(self) -> list[tuple[str, bytes]]:
         return []
 
-    def tolerance(self, dtype):
+    def tolerance(self, dtype: str) -> None:
         return None
 
 
-def race(tuner, make_fn, args, kwargs, candidates):
+def race(
+    tuner: Any,
+    make_fn: Callable[[_Candidate], Callable[..., Any]],
+    args: Iterable[Any],
+    kwargs: Mapping[str, Any],
+    candidates: Sequence[_Candidate],
+) -> tuple[_Candidate, list[tuple[_Candidate, float]]]:
     """The fastest candidate, and (candidate, seconds) of each; seconds are infinite where it failed."""
 
-    def maker(candidate):
-        def make():
+    def maker(candidate: _Candidate) -> Callable[[], Callable[[], Any]]:
+        def make() -> Callable[[], Any]:
             return prepared(make_fn(candidate), args, kwargs)
 
         return make

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ejk import _core
 from ejk.ops.config.selection import ConfigSelectorChain
 from ejk.ops.core.kernel import Invocation
@@ -12,7 +14,7 @@ from ejk.ops.utils.fingerprint import device_fingerprint
 from ejk.ops.utils.meta import find_labels_in_lowered
 
 
-def autotune_lowered(selector: ConfigSelectorChain, lowered) -> AutotuningResult:
+def autotune_lowered(selector: ConfigSelectorChain, lowered: Any) -> AutotuningResult:
     """Tunes every labelled call of a computation that was recorded, each once.
 
     `lowered`: what jax.jit(f).lower(...) gave, compiled or not, an export, a text or bytes. Calls are recorded
@@ -23,7 +25,8 @@ def autotune_lowered(selector: ConfigSelectorChain, lowered) -> AutotuningResult
             y = jax.jit(f)(x)
     """
     recorded = get_invocations(device_fingerprint())
-    calls, skipped = {}, []
+    calls: dict[tuple[str, str], Invocation] = {}
+    skipped: list[tuple[str, str]] = []
     for label in find_labels_in_lowered(lowered):
         parts = _core.parse_label(label)
         if parts is None:

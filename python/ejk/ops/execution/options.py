@@ -22,7 +22,7 @@ class Options(NamedTuple):
     check_vma: bool = False
 
     @classmethod
-    def taken_from(cls, kernel, named: dict) -> tuple[Options, dict]:
+    def taken_from(cls, kernel: Any, named: dict[str, Any]) -> tuple[Options, dict[str, Any]]:
         """The options among a call's named arguments, and the others, which are the kernel's."""
         if _NAMES.isdisjoint(named):
             return _NONE, named
@@ -31,7 +31,7 @@ class Options(NamedTuple):
         kwargs = {name: value for name, value in named.items() if name in own or name not in _NAMES}
         return options._with_other_name_of_cfg(kernel, named.get("_cfg")), kwargs
 
-    def _with_other_name_of_cfg(self, kernel, cfg) -> Options:
+    def _with_other_name_of_cfg(self, kernel: Any, cfg: Any) -> Options:
         if cfg is None:
             return self
         if self.cfg is not None and self.cfg is not cfg and self.cfg != cfg:
@@ -48,13 +48,15 @@ _OF_MESH = ("mesh", "in_specs", "out_specs")
 _PLAIN = (None, "batch", "pmap", "vmap")  # calls that run as any other and count by that name
 
 
-def _own_of_run(kernel, named) -> set[str]:
+def _own_of_run(kernel: Any, named: dict[str, Any]) -> set[str]:
     """Those of the names which say over what mesh a call runs that are the kernel's own arguments: its `run` has them,
     and the call is not one over a mesh."""
     given = [name for name in _OF_MESH if name in named]
     if not given or named.get("method") == "shard_map":
         return set()
     run = _get_platform_method(kernel, "run", get_device_platform(), named.get("method"))
+    if run is None:
+        return set()
     try:
         parameters = inspect.signature(run).parameters
     except (TypeError, ValueError):
@@ -63,7 +65,7 @@ def _own_of_run(kernel, named) -> set[str]:
     return {name for name in by_name if named[name] is not None or parameters[name].default is inspect.Parameter.empty}
 
 
-def check_mesh(inv) -> None:
+def check_mesh(inv: Any) -> None:
     """Raises ValueError if a call names a context that nobody knows, shall run over a mesh and does not say over which
     or how, or says it and shall not."""
     given = [name for name in _OF_MESH if getattr(inv, name) is not None]
@@ -90,6 +92,6 @@ def check_mesh(inv) -> None:
 _WITH_CONTEXT = ("run", "heuristic_cfg", "candidate_cfgs", "fwd_with_residuals", "vjp")
 
 
-def _has_hooks_for(kernel, method) -> bool:
+def _has_hooks_for(kernel: Any, method: str) -> bool:
     beginnings = tuple(f"{hook}_{method}" for hook in _WITH_CONTEXT)
     return any(name == start or name.startswith(f"{start}_") for name in dir(kernel) for start in beginnings)

@@ -7,7 +7,7 @@ import pathlib
 import re
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ejk import _jax
@@ -37,7 +37,7 @@ class Profiler:
         verbose: bool = False,
         require_tf: bool = False,
         silence_tf_cpp_logs: bool = True,
-    ):
+    ) -> None:
         self.prefix_filter, self.event_filter_regex = prefix_filter, event_filter_regex
         self.min_duration_ns, self.max_events_per_profile = min_duration_ns, max_events_per_profile
         self.verbose, self.require_tf = verbose, require_tf
@@ -71,12 +71,12 @@ class Profiler:
         planes = list(p.planes)
         if not 0 <= plane_idx < len(planes):
             raise ProfilingError(f"[Profiler] got plane {plane_idx}; expected 0 to {len(planes) - 1}; pass one of these")
-        spans: dict[str, list] = {}
+        spans: dict[str, list[tuple[float, float]]] = {}
         for name, begin, end in self._events_of(planes[plane_idx]):
             spans.setdefault(name, []).append((begin, end))
         return {name: _covered(sorted(found)) / 1e9 for name, found in spans.items()}
 
-    def _events_of(self, plane):
+    def _events_of(self, plane: Any) -> Iterator[tuple[str, float, float]]:
         count = 0
         for event in (event for line in plane.lines for event in line.events):
             if event.duration_ns < self.min_duration_ns:
@@ -97,14 +97,14 @@ class Profiler:
         The closure runs `total_calls_number` times and must wait for its results; of three runs and more, the fastest and
         the slowest of a function do not count.
         """
-        seconds: dict[int, list] = {}
+        seconds: dict[int, list[float]] = {}
         for _ in range(total_calls_number):
             for number, taken in self._profiled_once(timing_closure, platform).items():
                 seconds.setdefault(number, []).append(taken)
         counted = {number: sorted(taken)[1:-1] if len(taken) > 2 else taken for number, taken in seconds.items()}
         return {number: (statistics.fmean(taken), statistics.pstdev(taken)) for number, taken in counted.items()}
 
-    def _profiled_once(self, closure, platform) -> dict[int, float]:
+    def _profiled_once(self, closure: Callable[[], None], platform: str) -> dict[int, float]:
         jax = _jax.required()
         with tempfile.TemporaryDirectory() as folder:
             with jax.profiler.trace(folder):
@@ -121,7 +121,7 @@ class Profiler:
         return found
 
 
-def _covered(spans) -> float:
+def _covered(spans: Iterable[tuple[float, float]]) -> float:
     """The length of what spans, in order of their begin, cover."""
     covered, until = 0.0, float("-inf")
     for begin, end in spans:

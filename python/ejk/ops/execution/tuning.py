@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
@@ -39,20 +39,28 @@ class AutotuneData(Generic[Cfg]):
     def fastest_config(self) -> Cfg:
         """The config that won."""
         if self._fastest is not None:
-            return self._fastest[0]
+            found: Cfg = self._fastest[0]
+            return found
         if not self.measurements:
             raise RuntimeError("[AutotuneData] nothing was measured")
-        return min(self.measurements, key=lambda m: m.seconds).cfg
+        best: Cfg = min(self.measurements, key=lambda m: m.seconds).cfg
+        return best
 
 
 class Autotuner(Generic[Cfg]):
     """Races configs and gives all that was measured."""
 
-    def __init__(self, warmup: int = 1, iters: int = 3):
-        self._tuner = Tuner(warmup, iters)
+    def __init__(self, warmup: int = 1, iters: int = 3) -> None:
+        self._tuner: Tuner[Cfg] = Tuner(warmup, iters)
         self.warmup, self.iters = warmup, iters
 
-    def autotune(self, make_fn, args, kwargs, candidates: Iterable[Cfg]) -> AutotuneData[Cfg]:
+    def autotune(
+        self,
+        make_fn: Callable[[Cfg], Callable[..., Any]],
+        args: Iterable[Any],
+        kwargs: Mapping[str, Any],
+        candidates: Iterable[Cfg],
+    ) -> AutotuneData[Cfg]:
         """Races the functions make_fn(candidate) on these arguments. Raises RuntimeError if none is left."""
         candidates = tuple(candidates)
         if not candidates:
@@ -78,7 +86,7 @@ class AutotuningResult:
     entries: tuple[Entry, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     """(label, why) of the calls that were not tuned."""
-    _entered: list = field(default_factory=list, repr=False, compare=False)
+    _entered: list[overlay_cache] = field(default_factory=list, repr=False, compare=False)
 
     def as_overlay(self) -> dict[tuple[str, str, str], Any]:
         """What `overlay_cache` takes."""
@@ -94,7 +102,15 @@ class AutotuningResult:
         self._entered.pop().__exit__(*exc)
 
 
-def benchmark(fn, *args, num_iters: int | None = None, num_warmup: int = 1, warmup: int = 1, iters: int = 5, **kwargs) -> float:
+def benchmark(
+    fn: Callable[..., Any],
+    *args: Any,
+    num_iters: int | None = None,
+    num_warmup: int = 1,
+    warmup: int = 1,
+    iters: int = 5,
+    **kwargs: Any,
+) -> float:
     """How long fn(*args, **kwargs) takes: in milliseconds with `num_iters=`, else in seconds."""
     from ejk.ops.execution.measuring import prepared
 
@@ -112,7 +128,15 @@ def benchmark(fn, *args, num_iters: int | None = None, num_warmup: int = 1, warm
 # ---- calls --------------------------------------------------------------------------------------
 
 
-def autotune(fn=None, /, *args, configs=None, num_warmup: int = 1, num_iters: int = 3, **options):
+def autotune(
+    fn: Any = None,
+    /,
+    *args: Any,
+    configs: Iterable[Any] | None = None,
+    num_warmup: int = 1,
+    num_iters: int = 3,
+    **options: Any,
+) -> Any:
     """`autotune(kernel, *args, configs=..., num_warmup=, num_iters=, **kwargs)`: the fastest config of a call.
 
     `configs` are the kernel's own candidates if none are given. Nothing is read from or written to a store.
@@ -135,7 +159,9 @@ def autotune(fn=None, /, *args, configs=None, num_warmup: int = 1, num_iters: in
     return tuner.decorate(fn, **tuning)
 
 
-def autotune_recorded(hyperparameter_selector=None, *, show_progress: bool = False, repetition_count: int = 1):
+def autotune_recorded(
+    hyperparameter_selector: Any = None, *, show_progress: bool = False, repetition_count: int = 1
+) -> AutotuningResult:
     """Tunes recorded calls: all of this device's with a selector, or a list of invocations.
 
     Of a selector: its cache and store keep what is found. Of invocations, or without an argument: the default
@@ -156,7 +182,7 @@ def autotune_recorded(hyperparameter_selector=None, *, show_progress: bool = Fal
     return tune_calls(selector, calls, show_progress, repetition_count)
 
 
-def _as_invocations(given):
+def _as_invocations(given: Any) -> list[Invocation]:
     if isinstance(given, dict):  # as get_invocations(device) gives them
         return [
             Invocation(kernel=kernel, args=args, kwargs=kwargs)
@@ -166,11 +192,17 @@ def _as_invocations(given):
     return list(given)
 
 
-def tune_calls(selector, calls: dict, show_progress: bool = False, repetition_count: int = 1, skipped=()):
+def tune_calls(
+    selector: Any,
+    calls: Mapping[tuple[str, str], Invocation],
+    show_progress: bool = False,
+    repetition_count: int = 1,
+    skipped: Iterable[tuple[str, str]] = (),
+) -> AutotuningResult:
     """Tunes each call once ((op, key) -> invocation)."""
     from ejk.ops.utils.fingerprint import device_fingerprint
 
-    entries, skipped = [], list(skipped)
+    entries, left_out = [], list(skipped)
     for number, ((op, key), inv) in enumerate(calls.items(), 1):
         if show_progress:
             print(f"ejk: tuning {op}:{key}, {number} of {len(calls)}", flush=True)
@@ -180,10 +212,10 @@ def tune_calls(selector, calls: dict, show_progress: bool = False, repetition_co
             for _ in range(max(1, repetition_count)):
                 config, entry = selector.tune(real, inv.kernel)
         except (RuntimeError, ValueError) as error:
-            skipped.append((f"{op}:{key}", str(error)))
+            left_out.append((f"{op}:{key}", str(error)))
             continue
         entries.append(Entry(op, key, config))
-    return AutotuningResult(device_fingerprint(), tuple(entries), tuple(skipped))
+    return AutotuningResult(device_fingerprint(), tuple(entries), tuple(left_out))
 
 
 # ---- the hyperparameters of a function -----------------------------------------------------------
@@ -193,7 +225,7 @@ def tune_calls(selector, calls: dict, show_progress: bool = False, repetition_co
 class TimingResult:
     """How one choice of hyperparameters did."""
 
-    hyperparams: dict
+    hyperparams: dict[str, Any]
     t_mean: float
     t_std: float = 0.0
 
@@ -228,7 +260,7 @@ class FNAutotuner:
         profiler_min_duration_ns: float = 1000.0,
         profiler_max_events: int | None = 10000,
         profiler_verbose: bool = False,
-    ):
+    ) -> None:
         self.timing_warmup_iterations, self.timing_rounds = timing_warmup_iterations, timing_rounds
         self.cache_size_limit = cache_size_limit
 
@@ -236,14 +268,14 @@ class FNAutotuner:
         self,
         fn: Callable[..., Any],
         *,
-        args: tuple = (),
-        kwargs: dict | None = None,
-        hyperparams: dict | None = None,
-        example_args: tuple | None = None,
-        example_kws: dict | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        hyperparams: dict[str, Any] | None = None,
+        example_args: tuple[Any, ...] | None = None,
+        example_kws: dict[str, Any] | None = None,
         sample_num: int = 2**63 - 1,
-        **ignored,
-    ):
+        **ignored: Any,
+    ) -> tuple[Callable[..., Any], dict[str, Any], list[tuple[int, TimingResult]]]:
         """(fn with the best hyperparameters, those, [(place, TimingResult)], the best first).
 
         Arguments without data (traced, or jax.ShapeDtypeStruct) are measured on `example_args` and `example_kws`, else
@@ -255,7 +287,7 @@ class FNAutotuner:
         choices = _product(hyperparams or {})[:sample_num]
         tuner = Tuner(self.timing_warmup_iterations, self.timing_rounds)
 
-        def make_fn(place):
+        def make_fn(place: int) -> Callable[..., Any]:
             return functools.partial(fn, **choices[place])
 
         best, measured = race(tuner, make_fn, args, kwargs or {}, tuple(range(len(choices))))
@@ -267,22 +299,23 @@ class FNAutotuner:
         self,
         fn: Callable[..., Any],
         *,
-        hyperparams: dict | None = None,
-        example_args: tuple | None = None,
-        example_kws: dict | None = None,
+        hyperparams: dict[str, Any] | None = None,
+        example_args: tuple[Any, ...] | None = None,
+        example_kws: dict[str, Any] | None = None,
         cache_key: str | None = None,
         sample_num: int = 2**63 - 1,
-        **ignored,
-    ):
+        **ignored: Any,
+    ) -> Any:
         """fn with the hyperparameters that are fastest for the types and shapes of each call.
 
         It has `optimal_hyperparams` and `timing_results`: those of the last call.
         """
         _check_callable(fn)
-        known: dict = {}
+        known: dict[str, tuple[dict[str, Any], list[tuple[int, TimingResult]]]] = {}
+        tuned: Any
 
         @functools.wraps(fn)
-        def tuned(*args, **kwargs):
+        def run(*args: Any, **kwargs: Any) -> Any:
             if any(name in kwargs for name in hyperparams or {}):
                 return fn(*args, **kwargs)
             key = _core.short_hash([cache_key, args, kwargs])
@@ -302,27 +335,28 @@ class FNAutotuner:
             tuned.optimal_hyperparams, tuned.timing_results = dict(best), results
             return fn(*args, **kwargs, **best)
 
+        tuned = run
         tuned.optimal_hyperparams, tuned.timing_results = {}, []
         return tuned
 
 
-def _check_callable(fn) -> None:
+def _check_callable(fn: object) -> None:
     if not callable(fn):
         raise TypeError(f"[autotune] got {fn!r}; expected a function; pass one")
 
 
-def _has_data(tree) -> bool:
+def _has_data(tree: Any) -> bool:
     jax = _jax.loaded()
     leaves = [] if jax is None else jax.tree_util.tree_leaves(tree)
     return not any(_jax.is_tracer(leaf) or isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
 
 
-def _product(hyperparams: dict) -> list[dict]:
+def _product(hyperparams: dict[str, Any]) -> list[dict[str, Any]]:
     values = {name: _values_of(name, given) for name, given in hyperparams.items()}
     return [dict(zip(values, chosen)) for chosen in itertools.product(*values.values())]
 
 
-def _values_of(name, given) -> list:
+def _values_of(name: str, given: Any) -> list[Any]:
     """One value is a list of one."""
     values = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
     if not values:

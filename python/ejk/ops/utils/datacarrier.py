@@ -5,7 +5,7 @@ import hashlib
 from dataclasses import dataclass
 
 
-def get_safe_hash_int(text, algorithm: str = "md5") -> int:
+def get_safe_hash_int(text: object, algorithm: str = "md5") -> int:
     """The digest of str(text) as a number: the same in every process, unlike Python's own hash of a text."""
     if algorithm not in hashlib.algorithms_available:
         raise ValueError(f"[get_safe_hash_int] got algorithm={algorithm!r}; expected one of hashlib's; pass 'md5'")
@@ -13,7 +13,7 @@ def get_safe_hash_int(text, algorithm: str = "md5") -> int:
     return int.from_bytes(digest, "big")
 
 
-def hash_fn(self) -> int:
+def hash_fn(self: object) -> int:
     """A `__hash__` for containers of parameters: made of the numbers, lists and dicts that are set."""
     held = (value for value in vars(self).values() if isinstance(value, (int, float, dict, list)))
     return get_safe_hash_int("".join(map(str, held)))

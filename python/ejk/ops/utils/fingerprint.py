@@ -7,7 +7,7 @@ from typing import Any
 
 from ejk import _core, _jax
 
-_devices = {}
+_devices: dict[tuple[str, bool], _core.Device] = {}
 
 
 def stable_json(obj: Any) -> str:
@@ -24,7 +24,7 @@ def abstractify(pytree: Any) -> Any:
     """`pytree` with every array as a jax.ShapeDtypeStruct."""
     jax = _jax.required()
 
-    def leaf(x):
+    def leaf(x: Any) -> Any:
         if _jax.is_array(x) or _jax.is_numpy(x):
             return jax.ShapeDtypeStruct(x.shape, x.dtype)
         return x
@@ -42,7 +42,7 @@ def sharding_fingerprint(x: Any) -> str | None:
         return repr(getattr(_jax.loaded().typeof(x), "sharding", None))
 
 
-def default_key_builder_with_sharding(inv, args=None, kwargs=None) -> str:
+def default_key_builder_with_sharding(inv: Any, args: Any = None, kwargs: Any = None) -> str:
     """A key in which the sharding of arrays counts too.
 
     Of an invocation: 16 hex digits; `key_builder = default_key_builder_with_sharding` in a kernel makes
@@ -53,7 +53,7 @@ def default_key_builder_with_sharding(inv, args=None, kwargs=None) -> str:
     if args is not None or kwargs is not None or not hasattr(inv, "batch_axes"):
         from ejk.ops.core.kernel import Invocation, versioned_op
 
-        call = Invocation(kernel=inv, args=args if isinstance(args, (tuple, list)) else (args,), kwargs=kwargs)
+        call = Invocation(kernel=inv, args=tuple(args) if isinstance(args, (tuple, list)) else (args,), kwargs=kwargs)
         return f"{versioned_op(inv)}:{default_key_builder_with_sharding(call)}"
     spec = {
         "args_spec": inv.args,
@@ -64,7 +64,7 @@ def default_key_builder_with_sharding(inv, args=None, kwargs=None) -> str:
     return short_hash(spec)
 
 
-def _shardings(tree):
+def _shardings(tree: Any) -> Any:
     jax = _jax.loaded()
     if jax is not None:
         return jax.tree_util.tree_map(sharding_fingerprint, tree)
@@ -78,7 +78,7 @@ def _shardings(tree):
 # ---- devices ------------------------------------------------------------------------------------
 
 
-def this_device(dev=None):
+def this_device(dev: Any = None) -> _core.Device:
     """The device calls run on, as the core sees it: JAX's first one, or the CPU."""
     if dev is None:
         devices = _jax.devices()
@@ -91,7 +91,7 @@ def this_device(dev=None):
     return found
 
 
-def _make_device(dev):
+def _make_device(dev: Any) -> _core.Device:
     jax = _jax.loaded()
     environment = {"jax": jax.__version__} if jax is not None else {}
     if dev is None or dev.platform == "cpu":
@@ -105,12 +105,12 @@ def _make_device(dev):
     return _core.make_device(f"{dev.platform}|{kind}", identity, environment)
 
 
-def device_fingerprint(dev=None) -> str:
+def device_fingerprint(dev: Any = None) -> str:
     """What stored configs of a device are found by: its kind, its model and a hash of the rest."""
     return this_device(dev).fingerprint
 
 
-def original_fingerprint(dev=None) -> str:
+def original_fingerprint(dev: Any = None) -> str:
     """What ejkernel calls the same device in its files."""
     if dev is None:
         devices = _jax.devices()
@@ -121,18 +121,18 @@ def original_fingerprint(dev=None) -> str:
     return f"{kind}|{getattr(getattr(dev, 'client', None), 'platform_version', '')}"
 
 
-def device_kind(dev=None) -> str:
+def device_kind(dev: Any = None) -> str:
     """"cpu", "gpu" or "tpu": what JAX's first device is; "cpu" in a program that has not imported JAX."""
     if dev is None:
         devices = _jax.devices()
         if not devices:
             return "cpu"
         dev = devices[0]
-    platform = dev.platform.lower()
+    platform: str = dev.platform.lower()
     return {"cuda": "gpu", "rocm": "gpu"}.get(platform, platform)
 
 
-def get_device_platform(dev=None) -> str:
+def get_device_platform(dev: Any = None) -> str:
     """How kernels are written for a device: "triton" on a GPU, "pallas" on a TPU, "xla" elsewhere."""
     return {"gpu": "triton", "tpu": "pallas"}.get(device_kind(dev), "xla")
 

@@ -32,9 +32,9 @@ def label(op_id: str, call_hash: str | None = None, prefix: str | None = None) -
     return f"{prefix or os.getenv('EJKERNEL_OPS_PREFIX') or 'ejkernel_ops#'}{op_id}:{call_hash}"
 
 
-def _labelled(name, prefix, function):
+def _labelled(name: str, prefix: str | None, function: _F) -> _F:
     @functools.wraps(function)
-    def run(*args, **kwargs):
+    def run(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
         from ejk.ops.core.kernel import Invocation
 
         op = name if "@v" in name else f"{name}@v0"
@@ -42,11 +42,11 @@ def _labelled(name, prefix, function):
         with stamped(text):
             return function(*args, **kwargs)
 
-    return run
+    return typing.cast(_F, run)
 
 
 @contextlib.contextmanager
-def stamped(text: str):
+def stamped(text: str) -> typing.Iterator[None]:
     """What is traced inside carries the label: as an attribute, which every form of a computation keeps,
     and as a scope name for profilers."""
     jax = _jax.loaded()
@@ -55,7 +55,8 @@ def stamped(text: str):
         return
     from jax.experimental.xla_metadata import set_xla_metadata
 
-    with jax.named_scope(_core.scope_label(text)), set_xla_metadata(**{_core.label_attribute: text}):
+    labelled = set_xla_metadata(**{_core.label_attribute: text})  # type: ignore[no-untyped-call]
+    with jax.named_scope(_core.scope_label(text)), labelled:
         yield
 
 
@@ -64,17 +65,18 @@ def extract_labels_from_hlo_text(hlo_text: str) -> list[str]:
     return [text for text, _, _, count in _core.find_labels(hlo_text) for _ in range(count)]
 
 
-def find_labels_in_lowered(lowered) -> list[str]:
+def find_labels_in_lowered(lowered: typing.Any) -> list[str]:
     """The labels in a computation, each once: lowered, compiled or exported, its IR, a text or bytes."""
     return [text for text, _, _, _ in _core.find_labels(_text_of(lowered))]
 
 
-def _text_of(lowered):
+def _text_of(lowered: typing.Any) -> str | bytes:
     if isinstance(lowered, (str, bytes)):
         return lowered
     for method in ("as_text", "mlir_module", "as_hlo_text"):
         if hasattr(lowered, method):
-            return getattr(lowered, method)()
+            text: str | bytes = getattr(lowered, method)()
+            return text
     if hasattr(lowered, "operation"):  # a module of MLIR, as lowered.compiler_ir() gives it
         return str(lowered)
     raise TypeError(
@@ -83,7 +85,7 @@ def _text_of(lowered):
     )
 
 
-def labels_to_configs(lowered, selector=None) -> list:
+def labels_to_configs(lowered: typing.Any, selector: typing.Any = None) -> list[tuple[str, typing.Any]]:
     """(label, config) of every label; the config that `selector` holds, None if it holds none.
 
     Takes a computation or a list of labels. Without a selector the default executor's is asked.

@@ -11,7 +11,7 @@ from ejk import _configs
 def to_json(obj: Any) -> str:
     """`obj` as JSON; what JSON cannot say becomes its repr."""
 
-    def plain(o):
+    def plain(o: Any) -> Any:
         if dataclasses.is_dataclass(o) and not isinstance(o, type):
             return dataclasses.asdict(o)
         if hasattr(o, "model_dump"):
