@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the code of a function reads besides its arguments, and whether that is all that it does."""
 
+from __future__ import annotations
+
 import dis
 import enum
 import functools
 import types
+from collections.abc import Sequence
+from typing import Any
 
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
@@ -18,7 +22,7 @@ _CHANGERS = frozenset(
 )
 _MOST = 4096
 
-_known: dict = {}
+_known: dict[types.CodeType, Reads] = {}
 
 
 class Reads:
@@ -31,9 +35,13 @@ class Reads:
 
     __slots__ = ("asks_for_class", "attributes", "changes", "hidden", "imports", "names", "sets", "sets_of_first")
 
-    def __init__(self, code):
-        self.names, self.imports, self.attributes, self.hidden = {}, set(), set(), False
-        self.sets, self.sets_of_first, self.changes = set(), set(), False
+    def __init__(self, code: types.CodeType) -> None:
+        self.names: dict[str, Any] = {}  # of sets, until all are found
+        self.imports: set[str] = set()
+        self.attributes: set[str] = set()
+        self.sets: set[str] = set()
+        self.sets_of_first: set[str] = set()
+        self.hidden = self.changes = False
         self._add(code, frozenset(code.co_freevars))
         self.sets |= _SETTERS & self.names.keys()
         self.changes = self.changes or not _CHANGERS.isdisjoint(self.attributes)
@@ -41,7 +49,7 @@ class Reads:
         self.names = {name: tuple(sorted(chains)) for name, chains in sorted(self.names.items())}
         self.hidden = self.hidden or not _DYNAMIC.isdisjoint(self.names)
 
-    def _add(self, code, outside):
+    def _add(self, code: types.CodeType, outside: frozenset[str]) -> None:
         steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
         for place, step in enumerate(steps):
             if step.opname in _GLOBAL:
@@ -65,7 +73,7 @@ class Reads:
                 self._add(constant, outside & frozenset(constant.co_freevars))
 
 
-def _is_first_argument(code, steps, place):
+def _is_first_argument(code: types.CodeType, steps: Sequence[dis.Instruction], place: int) -> bool:
     """Whether a step loads the first argument as the call gave it."""
     if not code.co_argcount or not steps[place].opname.startswith("LOAD_FAST"):
         return False
@@ -74,11 +82,11 @@ def _is_first_argument(code, steps, place):
     return (loaded[-1] if isinstance(loaded, tuple) else loaded) == first and not is_set
 
 
-def _names_of(step):
+def _names_of(step: dis.Instruction) -> tuple[Any, ...]:
     return step.argval if isinstance(step.argval, tuple) else (step.argval,)
 
 
-def _chain(steps, place):
+def _chain(steps: Sequence[dis.Instruction], place: int) -> tuple[str, ...]:
     found = []
     while place < len(steps) and steps[place].opname in _ATTRIBUTE:
         found.append(steps[place].argval)
@@ -86,7 +94,7 @@ def _chain(steps, place):
     return tuple(found)
 
 
-def reads_of(code) -> Reads:
+def reads_of(code: types.CodeType) -> Reads:
     found = _known.get(code)
     if found is None:
         if len(_known) >= _MOST:
@@ -104,7 +112,7 @@ class Asks(enum.Enum):
 
 
 @functools.lru_cache(_MOST)
-def asks_for_type(code) -> Asks:
+def asks_for_type(code: types.CodeType) -> Asks:
     """Without the functions that are made inside."""
     found = Asks.NEVER
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "PRECALL")]

@@ -4,10 +4,14 @@
 Everything else may read a file, a clock, the environment or random numbers: what depends on it is no constant.
 """
 
+from __future__ import annotations
+
 import functools
 import os
 import sys
 import sysconfig
+from types import ModuleType
+from typing import Any, TypeGuard
 
 _LIBRARIES = frozenset(sys.stdlib_module_names) | frozenset(
     "ejk jax jaxlib ml_dtypes numpy opt_einsum pydantic pydantic_core scipy typing_extensions".split()
@@ -31,7 +35,7 @@ _READING = frozenset("fromfile fromregex genfromtxt live_arrays load loadtxt mem
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 
 
-def is_library(module_name) -> bool:
+def is_library(module_name: object) -> TypeGuard[str]:
     if not isinstance(module_name, str):
         return False
     package = _package_of(module_name)
@@ -39,7 +43,7 @@ def is_library(module_name) -> bool:
 
 
 @functools.lru_cache(1024)
-def _is_of_the_program(package, module) -> bool:
+def _is_of_the_program(package: str, module: ModuleType | None) -> bool:
     """Whether a module with the name of a library lies elsewhere: beside a program, in place of the library."""
     file = getattr(module, "__file__", None)
     if file is None or package == "ejk":
@@ -61,12 +65,12 @@ def _is_named_pure(module_name: str) -> bool:
     return part in _PURE_MODULES and not module_name.startswith(_READING_MODULES)
 
 
-def is_pure(module_name) -> bool:
+def is_pure(module_name: object) -> TypeGuard[str]:
     """Whether what a module has gives the same for the same arguments, but for the few functions that read files."""
     return is_library(module_name) and _is_named_pure(module_name)
 
 
-def gives_the_same(thing) -> bool:
+def gives_the_same(thing: Any) -> bool:
     """Whether a function or a class of a library's does."""
     space = getattr(thing, "__globals__", {})
     defined_in = {getattr(thing, "__module__", None) or "builtins", space.get("__name__", "builtins")}

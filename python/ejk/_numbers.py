@@ -11,7 +11,10 @@ from __future__ import annotations
 import functools
 import operator
 import sys
+import types
 import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from ejk import _jax
 from ejk._code import Asks, asks_for_type
@@ -31,21 +34,24 @@ class Numbers:
     What meets arrays is known when `learn` has traced the function with one input in place of all.
     """
 
-    def __init__(self, places):
+    def __init__(self, places: tuple[int, ...]) -> None:
         self.places, self.is_refused = places, False
-        self._steps, self._known, self._inputs, self._learns = [], {}, [], True
+        self._steps: list[tuple[Callable[..., Any], Sequence[int]]] = []
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._inputs: list[int] = []
+        self._learns = True
 
     @property
     def count(self) -> int:
         """How many inputs the function has."""
         return 1 if self._learns else len(self._inputs)
 
-    def of(self, inputs) -> list:
+    def of(self, inputs: Sequence[Any]) -> list[Number]:
         """What stands for the floats in a trace with these inputs."""
         _register(_jax.loaded())
         return [Number(self, place, inputs) for place in range(len(self.places))]
 
-    def learn(self, trace) -> None:
+    def learn(self, trace: Callable[[], object]) -> None:
         """Notes what `trace()` computes. Refused if it may see a float."""
         if sys.getprofile() is not None:  # there can be one only
             raise Refused
@@ -61,7 +67,7 @@ class Numbers:
         if self.is_refused:  # whoever asked may have caught the error
             raise Refused
 
-    def values(self, floats) -> list:
+    def values(self, floats: Sequence[Any]) -> list[float]:
         """The inputs of a call. Refused if Python cannot compute them, or they are no floats."""
         known = [floats[place] for place in self.places]
         try:
@@ -74,11 +80,11 @@ class Numbers:
             raise Refused
         return found
 
-    def refuse(self, *_):
+    def refuse(self, *_: Any) -> NoReturn:
         self.is_refused = True
         raise Refused
 
-    def step(self, key, function, operands=()) -> int:
+    def step(self, key: tuple[Any, ...], function: Callable[..., Any], operands: Sequence[int] = ()) -> int:
         """The place of what a function of noted numbers gives."""
         if key not in self._known:
             if not self._learns or len(self._steps) >= _MOST_STEPS:
@@ -87,7 +93,7 @@ class Numbers:
             self._steps.append((function, operands))
         return self._known[key]
 
-    def input(self, place, inputs):
+    def input(self, place: int, inputs: Sequence[Any]) -> Any:
         """Which of the inputs a number is."""
         if place not in self._inputs:
             if not self._learns:
@@ -95,7 +101,7 @@ class Numbers:
             self._inputs.append(place)
         return inputs[0] if self._learns else inputs[self._inputs.index(place)]
 
-    def _look_at(self, frame, event, _):
+    def _look_at(self, frame: types.FrameType, event: str, _: Any) -> None:
         """Refuses code that asks for types: there is no answer that would do for a float."""
         name = frame.f_globals.get("__name__")
         if event != "call" or is_library(name) and not name.startswith(_OWN_KERNELS):
@@ -116,25 +122,25 @@ class Number:
     __slots__ = ("__weakref__", "_inputs", "_numbers", "_place")
     __array_ufunc__ = None  # NumPy leaves it to this class
 
-    def __init__(self, numbers, place, inputs):
+    def __init__(self, numbers: Numbers, place: int, inputs: Sequence[Any]) -> None:
         self._numbers, self._place, self._inputs = numbers, place, inputs
 
-    def __getattribute__(self, name):
+    def __getattribute__(self, name: str) -> Any:
         if name in _HIDDEN and not _is_of(sys._getframe(1), _KNOWING):
             if name == "__class__":
                 return float
             object.__getattribute__(self, "_numbers").refuse()
         return object.__getattribute__(self, name)
 
-    def __jax_array__(self):
+    def __jax_array__(self) -> Any:
         return self._numbers.input(self._place, self._inputs)
 
-    def _computed(self, function, *others):
+    def _computed(self, function: Callable[..., Any], *others: Number) -> Number:
         """What Python computes of this and other numbers alone."""
         places = [number._place for number in others]
         return Number(self._numbers, self._numbers.step((function, *places), function, places), self._inputs)
 
-    def _made_of(self, other):
+    def _made_of(self, other: Any) -> Number:
         """Another number as one of these."""
         if type(other) is Number and other._inputs is self._inputs:
             return other
@@ -143,31 +149,31 @@ class Number:
         place = self._numbers.step((type(other), repr(other)), functools.partial(_given, other))
         return Number(self._numbers, place, self._inputs)
 
-    def _is_equal(self, other):
+    def _is_equal(self, other: Any) -> Any:
         if _jax.is_array(other):
             return self.__jax_array__() == other
         if other is None or type(other) in (str, bytes, tuple, list, dict):
             return False  # as for every float
         return self._numbers.refuse()
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> Any:
         return self._is_equal(other)
 
-    def __ne__(self, other):
+    def __ne__(self, other: object) -> Any:
         return operator.invert(self._is_equal(other)) if _jax.is_array(other) else not self._is_equal(other)
 
 
-def _given(value):
+def _given(value: Any) -> Any:
     return value
 
 
-def _is_of(frame, packages) -> bool:
+def _is_of(frame: types.FrameType | None, packages: Sequence[str]) -> bool:
     name = "" if frame is None else str(frame.f_globals.get("__name__"))
     return name.partition(".")[0] in packages and not name.startswith(_OWN_KERNELS)
 
 
-def _binary(function, is_reflected=False):
-    def method(self, other):
+def _binary(function: Callable[..., Any], is_reflected: bool = False) -> Callable[[Number, Any], Any]:
+    def method(self: Number, other: Any) -> Any:
         if _jax.is_array(other):
             pair = (self.__jax_array__(), other)
             return function(*reversed(pair)) if is_reflected else function(*pair)
@@ -177,14 +183,14 @@ def _binary(function, is_reflected=False):
     return method
 
 
-def _compared(function):
-    def method(self, other):
+def _compared(function: Callable[..., Any]) -> Callable[[Number, Any], Any]:
+    def method(self: Number, other: Any) -> Any:
         return function(self.__jax_array__(), other) if _jax.is_array(other) else self._numbers.refuse()
 
     return method
 
 
-def _complete(kind) -> None:
+def _complete(kind: type[Number]) -> None:
     """Gives the class all that floats have: what computes is noted, all else refused."""
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
         setattr(kind, f"__{name}__", _binary(getattr(operator, name)))
@@ -199,11 +205,11 @@ def _complete(kind) -> None:
         setattr(kind, name, property(_refuse) if is_data else _refuse)
 
 
-def _unary(number, function):
+def _unary(number: Number, function: Callable[..., Any]) -> Number:
     return number._computed(function, number)
 
 
-def _refuse(number, *_, **__):
+def _refuse(number: Number, *_: Any, **__: Any) -> Any:
     return number._numbers.refuse()
 
 
@@ -218,25 +224,26 @@ class _Origin:
 
     __slots__ = ("number",)
 
-    def __init__(self, number):
+    def __init__(self, number: Number) -> None:
         self.number = weakref.ref(number)
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return type(other) is _Origin
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return 0
 
 
 @functools.cache
-def _register(jax) -> None:
+def _register(jax: Any) -> None:
     jax.tree_util.register_pytree_node(Number, _flatten, _unflatten)
 
 
-def _flatten(number):
+def _flatten(number: Number) -> tuple[tuple[Any], _Origin]:
     """For JAX alone: whoever looks at the leaves of a tree would see that it is no float."""
-    frame, of_trees = sys._getframe(1), ("jax._src.tree", "jax._src.tree_util")
-    if frame.f_globals.get("__name__") in of_trees:
+    frame: types.FrameType | None = sys._getframe(1)
+    of_trees = ("jax._src.tree", "jax._src.tree_util")
+    if frame is not None and frame.f_globals.get("__name__") in of_trees:
         while frame is not None and frame.f_globals.get("__name__") in of_trees:
             frame = frame.f_back
         if not _is_of(frame, ("jax",)):
@@ -244,17 +251,17 @@ def _flatten(number):
     return (number.__jax_array__(),), _Origin(number)
 
 
-def _unflatten(origin, children):
+def _unflatten(origin: _Origin, children: Sequence[Any]) -> Any:
     """A float that JAX hands on as it is stays one; where it traces it, it would be an array too."""
     number = origin.number()
     return number if number is not None and number.__jax_array__() is children[0] else children[0]
 
 
-def is_number(thing) -> bool:
+def is_number(thing: object) -> bool:
     return type(thing) is Number
 
 
-def is_same(a, b) -> bool:
+def is_same(a: Any, b: Any) -> bool:
     return a is b or is_number(a) and is_number(b) and a._place == b._place
 
 

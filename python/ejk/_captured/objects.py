@@ -8,6 +8,7 @@ import functools
 import sys
 import types
 import weakref
+from typing import Any
 
 from ejk import _jax
 from ejk._captured.values import is_plain
@@ -20,19 +21,20 @@ _OF_PYTHON = frozenset(
     "__non_callable_proto_members__ __orig_bases__ __parameters__ __private_attributes__ __protocol_attrs__ "
     "__qualname__ __signature__ __slotnames__ __slots__ __static_attributes__ __type_params__ __weakref__ _abc_impl".split()
 )
-_FIELD = type(collections.namedtuple("Named", "field").field)
+_FIELD = type(vars(collections.namedtuple("Named", "field"))["field"])
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
-def is_public(thing) -> bool:
+def is_public(thing: Any) -> bool:
     """Whether it is what a library has under its name."""
+    module: Any
     module, name = getattr(thing, "__module__", None), getattr(thing, "__name__", None)
     if not (isinstance(name, str) and gives_the_same(thing)):
         return False
     return getattr(sys.modules.get(module), name, None) is thing
 
 
-def is_its_own(value) -> bool:
+def is_its_own(value: Any) -> bool:
     """Whether a library's attribute is a thing of a library's, and no array."""
     if _jax.is_array(value) or _jax.is_numpy(value) or not is_library(type(value).__module__):
         return False
@@ -41,36 +43,36 @@ def is_its_own(value) -> bool:
     return not isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)) or gives_the_same(value)
 
 
-def is_of_dataclasses(value) -> bool:
+def is_of_dataclasses(value: object) -> bool:
     """Whether a special method of a dataclass is one that was made for it: those read its fields alone."""
     if not isinstance(value, types.FunctionType):
         return False
     return "__create_fn__" in value.__code__.co_qualname or value.__globals__.get("__name__") == "dataclasses"
 
 
-def is_of_named_tuples(value) -> bool:
+def is_of_named_tuples(value: object) -> bool:
     """The same for a named tuple."""
     if isinstance(value, types.FunctionType):
         return str(value.__globals__.get("__name__")).startswith(("collections", "namedtuple_"))
     return type(value) is _FIELD
 
 
-def is_of_python(name) -> bool:
+def is_of_python(name: str) -> bool:
     """Whether an attribute of a class is one that Python or pydantic keeps there for itself."""
     return name in _OF_PYTHON or name.startswith("__pydantic_")
 
 
 @functools.cache
-def _type_of_jitted(jax):
+def _type_of_jitted(jax: Any) -> type:
     return type(jax.jit(is_plain))
 
 
-def jitted_type():
+def jitted_type() -> Any:
     jax = _jax.loaded()
     return _type_of_jitted(jax) if jax is not None else ()
 
 
-def own_dict(thing) -> dict:
+def own_dict(thing: Any) -> dict[str, Any]:
     try:
         held = object.__getattribute__(thing, "__dict__")
     except AttributeError:
@@ -80,7 +82,7 @@ def own_dict(thing) -> dict:
     return held
 
 
-def is_filled(slot, thing) -> bool:
+def is_filled(slot: Any, thing: Any) -> bool:
     try:
         slot.__get__(thing)
     except AttributeError:
@@ -88,10 +90,10 @@ def is_filled(slot, thing) -> bool:
     return True
 
 
-_slots: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_slots: weakref.WeakKeyDictionary[type, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 
 
-def slots_of(kind):
+def slots_of(kind: type) -> tuple[Any, ...]:
     """The slots of objects that consist of attributes and slots; others are opaque."""
     found = _slots.get(kind)
     if found is not None:
@@ -111,5 +113,5 @@ def slots_of(kind):
     return found
 
 
-def empty(kind):
+def empty(kind: Any) -> Any:
     return types.SimpleNamespace() if kind is types.SimpleNamespace else object.__new__(kind)

@@ -12,6 +12,8 @@ import logging
 import sys
 import types
 import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
 
 from ejk import _jax
 from ejk._captured.objects import (
@@ -37,7 +39,7 @@ from ejk._captured.values import (
     tree_told_apart,
 )
 from ejk._captured.words import Copy, Exact, Member, Opaque, Same, Word
-from ejk._code import reads_of
+from ejk._code import Reads, reads_of
 from ejk._libraries import gives_the_same, is_library, is_pure
 from ejk._numbers import Number
 
@@ -50,10 +52,10 @@ class _TooMuch(Opaque):
     """It would take too long to look at all of it."""
 
 
-_reaching_too_much = weakref.WeakSet()  # codes of functions, classes of objects
+_reaching_too_much: weakref.WeakSet[Any] = weakref.WeakSet()  # codes of functions, classes of objects
 
 
-def _maker_of(thing):
+def _maker_of(thing: Any) -> Any:
     """A function's code, an object's class; `object` for what says nothing of what it holds."""
     while isinstance(thing, (functools.partial, types.MethodType)):
         thing = thing.func if isinstance(thing, functools.partial) else thing.__func__
@@ -62,10 +64,10 @@ def _maker_of(thing):
     return object if is_library(type(thing).__module__) else type(thing)
 
 
-_met = weakref.WeakSet()
+_met: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def _was_met(thing) -> bool:
+def _was_met(thing: Any) -> bool:
     """Whether it was there in an earlier call. What is made anew for every call is never worth compiling for."""
     if thing in _met:
         return True
@@ -76,8 +78,11 @@ def _was_met(thing) -> bool:
 class _Effects:
     """What functions that were seen may change in classes, which are not made anew."""
 
-    def __init__(self):
-        self.reads, self.kinds, self.containers, self.hands_on_classes = [], [], set(), False
+    def __init__(self) -> None:
+        self.reads: list[tuple[Reads, bool]] = []  # and whether they are a method's
+        self.kinds: list[type] = []
+        self.containers: set[str] = set()
+        self.hands_on_classes = False
 
     def check(self) -> None:
         if not self.kinds:
@@ -98,9 +103,12 @@ class Seen:
     """`words`, `arrays` and `floats` of what was added. `arguments`: arrays that it need not be given again; None in place
     of one that does not count as the same."""
 
-    def __init__(self, arguments=(), is_fixed=False, effects=None):
-        self.words, self.arrays, self.floats = [], [], []
-        self._places, self._spaces = {}, {}
+    def __init__(self, arguments: Sequence[Any] = (), is_fixed: bool = False, effects: _Effects | None = None) -> None:
+        self.words: list[Any] = []
+        self.arrays: list[Any] = []
+        self.floats: list[Any] = []
+        self._places: dict[int, int] = {}
+        self._spaces: dict[int, int] = {}
         self._limit = _MOST_WORDS
         self._kept = list(arguments)  # while it lives, nothing else has its id
         for place, argument in enumerate(arguments):
@@ -108,22 +116,22 @@ class Seen:
                 self._places.setdefault(id(argument), place)
         # What classes reach is not made anew with other arrays: it may hold none.
         self._is_fixed = is_fixed
-        self._fixed = self if is_fixed else None
+        self._fixed: Seen | None = self if is_fixed else None
         self._effects = effects or _Effects()
 
-    def all_words(self) -> tuple:
+    def all_words(self) -> tuple[Any, ...]:
         return tuple(self.words) if self._fixed is None else (*self.words, *self._fixed.words)
 
     def check_effects(self) -> None:
         """Opaque if what was added may change a class."""
         self._effects.check()
 
-    def add(self, thing) -> None:
+    def add(self, thing: Any) -> None:
         (_WAYS.get(type(thing)) or _way_of(type(thing)))(self, thing)
         if len(self.words) > self._limit:
             raise _TooMuch
 
-    def add_whole(self, thing) -> None:
+    def add_whole(self, thing: Any) -> None:
         """The same; what turned out to reach too much is not looked at again."""
         maker = _maker_of(thing)
         if maker in _reaching_too_much:
@@ -136,52 +144,52 @@ class Seen:
                 _reaching_too_much.add(maker)
             raise Opaque from None
 
-    def add_all(self, things) -> None:
+    def add_all(self, things: Iterable[Any]) -> None:
         for thing in things:
             self.add(thing)
 
     def add_argument(self) -> None:
         self.words.append(Word.ARGUMENT)
 
-    def add_array(self, array) -> None:
+    def add_array(self, array: Any) -> None:
         if self._is_fixed:
             raise Opaque
         if not self._is_again(array):
             self.words.append(Word.ARRAY)
             self.arrays.append(array)
 
-    def add_numpy(self, array) -> None:
+    def add_numpy(self, array: Any) -> None:
         if self._is_fixed or array.dtype.hasobject or array.nbytes > _MOST_BYTES:
             raise Opaque
         if not self._is_again(array):
             order = "F" if array.flags.fnc else "C"
             self.words += (Word.NUMPY, array.dtype, array.shape, order, array.flags.writeable, array.tobytes(order))
 
-    def add_float(self, value) -> None:
+    def add_float(self, value: Any) -> None:
         if self._is_fixed:
             self.words += (Word.VALUE, float, Exact(value, value.hex()))
             return
         self.words.append(Word.FLOAT)
         self.floats.append(value)
 
-    def add_value(self, value) -> None:
+    def add_value(self, value: Any) -> None:
         self.words += (Word.VALUE, type(value), value)
 
-    def add_number(self, value) -> None:
+    def add_number(self, value: Any) -> None:
         text = value.tobytes() if hasattr(value, "tobytes") else repr(value)
         self.words += (Word.VALUE, type(value), Exact(value, text))
 
-    def add_slice(self, value) -> None:
+    def add_slice(self, value: slice) -> None:
         self.words.append(Word.SLICE)
         self.add_all((value.start, value.stop, value.step))
 
-    def add_same(self, thing) -> None:
+    def add_same(self, thing: Any) -> None:
         self.words += (Word.SAME, Same(thing))
 
-    def refuse(self, thing) -> None:
+    def refuse(self, thing: Any) -> NoReturn:
         raise Opaque
 
-    def _is_again(self, thing) -> bool:
+    def _is_again(self, thing: Any) -> bool:
         place = self._places.setdefault(id(thing), len(self._kept))
         if place < len(self._kept):
             self.words += (Word.AGAIN, place)
@@ -191,7 +199,7 @@ class Seen:
 
     # -- containers --
 
-    def add_container(self, things) -> None:
+    def add_container(self, things: Any) -> None:
         if isinstance(things, tuple):
             self.words += (Word.CONTAINER, type(things), len(things))
         elif self._is_again(things):
@@ -200,14 +208,14 @@ class Seen:
             self.words += (Word.CONTAINER, type(things), len(things), getattr(things, "maxlen", None))
         self.add_all(things)
 
-    def add_named_tuple(self, things) -> None:
+    def add_named_tuple(self, things: Any) -> None:
         if has_attributes(things):  # one made anew would not have them
             raise Opaque
         self.words += (Word.CONTAINER, weakref.ref(type(things)), len(things))
         self.add_all(things)
         self.see_class(type(things))
 
-    def add_dict(self, things) -> None:
+    def add_dict(self, things: dict[Any, Any]) -> None:
         if self._is_again(things):
             return
         keys = tuple(things)
@@ -217,7 +225,7 @@ class Seen:
         self.add(getattr(things, "default_factory", None))
         self.add_all(things.values())
 
-    def add_set(self, things) -> None:
+    def add_set(self, things: Any) -> None:
         members, kind = tuple(things), type(things)
         if not all(map(is_plain, members)):
             raise Opaque
@@ -228,7 +236,7 @@ class Seen:
 
     # -- callables --
 
-    def add_partial(self, partial) -> None:
+    def add_partial(self, partial: Any) -> None:
         if partial.__dict__:
             raise Opaque
         self.words += (Word.PARTIAL, type(partial), len(partial.args), tuple(partial.keywords))
@@ -236,7 +244,7 @@ class Seen:
         self.add_all(partial.args)
         self.add_all(partial.keywords.values())
 
-    def add_method(self, method) -> None:
+    def add_method(self, method: types.MethodType) -> None:
         self.words.append(Word.METHOD)
         if type(method.__func__) is types.FunctionType:
             self.add_function(method.__func__, is_method=not isinstance(method.__self__, type))
@@ -244,7 +252,7 @@ class Seen:
             self.add(method.__func__)
         self.add(method.__self__)
 
-    def add_builtin(self, function) -> None:
+    def add_builtin(self, function: Any) -> None:
         whose = function.__self__
         if whose is None or isinstance(whose, types.ModuleType):
             name = function.__module__ if whose is None else whose.__name__
@@ -255,7 +263,7 @@ class Seen:
         self.words += (Word.BOUND, function.__name__)
         self.add(whose)
 
-    def add_jitted(self, function) -> None:
+    def add_jitted(self, function: Any) -> None:
         if is_public(function):
             self.add_same(function)
             return
@@ -268,7 +276,7 @@ class Seen:
             raise Opaque
         self.words += (Word.REFERENCE, weakref.ref(function))
 
-    def add_function(self, function, is_method=False) -> None:
+    def add_function(self, function: types.FunctionType, is_method: bool = False) -> None:
         space = function.__globals__
         module = space.get("__name__")
         if is_library(module) and function.__closure__ is None:
@@ -297,7 +305,7 @@ class Seen:
         self.add_all(attributes.values())
         self._add_globals(space, reads)
 
-    def _begin_globals(self, space, reads) -> None:
+    def _begin_globals(self, space: dict[str, Any], reads: Reads) -> None:
         module = space.get("__name__")
         if is_library(module):  # a wrapper that it has made: it runs among its own
             self.words += (Same(space), None, None, ())
@@ -308,7 +316,7 @@ class Seen:
         place = self._spaces.setdefault(id(space), len(self._spaces))
         self.words += (place, module, space.get("__package__"), tuple(reads.names))
 
-    def _add_globals(self, space, reads) -> None:
+    def _add_globals(self, space: dict[str, Any], reads: Reads) -> None:
         if is_library(space.get("__name__")):
             return
         for name, chains in reads.names.items():
@@ -322,18 +330,18 @@ class Seen:
 
     # -- modules --
 
-    def add_module(self, module) -> None:  # nobody knows what is read of it
+    def add_module(self, module: types.ModuleType) -> None:  # nobody knows what is read of it
         if not is_pure(module.__name__):
             raise Opaque
         self.add_same(module)
 
-    def _add_module(self, module, chains, reads) -> None:
+    def _add_module(self, module: types.ModuleType, chains: Iterable[tuple[str, ...]], reads: Reads) -> None:
         """What code reads of a module, as chains of attributes that begin there."""
         name, held = module.__name__, module.__dict__
         of_library = is_library(name)
         if not is_pure(name) if of_library else "__getattr__" in held:
             raise Opaque
-        members: dict = {}
+        members: dict[str, set[tuple[str, ...]]] = {}
         for chain in chains:
             if chain:
                 members.setdefault(chain[0], set()).add(chain[1:])
@@ -360,7 +368,7 @@ class Seen:
 
     # -- objects --
 
-    def add_object(self, thing) -> None:
+    def add_object(self, thing: Any) -> None:
         kind = type(thing)
         if is_library(kind.__module__) and is_public(thing):
             self.add_same(thing)
@@ -375,7 +383,7 @@ class Seen:
         self.add_all([slot.__get__(thing) for slot in slots])
         self.see_class(kind)
 
-    def add_of_library(self, thing) -> None:
+    def add_of_library(self, thing: Any) -> None:
         if is_public(thing):
             self.add_same(thing)
             return
@@ -388,7 +396,7 @@ class Seen:
         self.add(data)
         self.add_all(children)
 
-    def add_tree(self, tree) -> None:
+    def add_tree(self, tree: Any) -> None:
         """The structure of a pytree, which may hold anything as data of its nodes."""
         if not has_data(tree):
             self.words += (Word.VALUE, type(tree), Exact(tree, tree_told_apart(tree)))
@@ -399,11 +407,11 @@ class Seen:
         for child in tree.children():
             self.add_tree(child)
 
-    def add_member_of_enum(self, thing) -> None:
+    def add_member_of_enum(self, thing: enum.Enum) -> None:
         self.words += (Word.SAME, Member(thing))
         self.see_class(type(thing))
 
-    def add_class(self, kind) -> None:
+    def add_class(self, kind: type) -> None:
         if is_library(kind.__module__):
             if not gives_the_same(kind):
                 raise Opaque
@@ -413,12 +421,12 @@ class Seen:
         self._effects.hands_on_classes = True
         self.see_class(kind)
 
-    def _beside(self):
+    def _beside(self) -> Seen:
         if self._fixed is None:
             self._fixed = Seen(is_fixed=True, effects=self._effects)
         return self._fixed
 
-    def see_class(self, kind) -> None:
+    def see_class(self, kind: Any) -> None:
         """What objects reach through their class."""
         if "<locals>" in kind.__qualname__ and not is_library(kind.__module__) and not _was_met(kind):
             raise Opaque
@@ -427,7 +435,7 @@ class Seen:
             if not is_library(base.__module__) and not beside._is_again(base):
                 beside._add_members(base)
 
-    def _add_held_by(self, member) -> None:
+    def _add_held_by(self, member: enum.Enum) -> None:
         """What a member of an enum holds beside a plain value."""
         if is_plain_member(member):
             return
@@ -436,7 +444,7 @@ class Seen:
         self.words.append(tuple(held))
         self.add_all(held.values())
 
-    def _add_members(self, kind) -> None:
+    def _add_members(self, kind: Any) -> None:
         only_functions, jitted = issubclass(kind, enum.Enum), jitted_type()
         is_dataclass = "__dataclass_fields__" in vars(kind)
         self._effects.kinds.append(kind)
@@ -470,7 +478,9 @@ class Seen:
                 self.add(value)
 
 
-_WAYS = {
+_Way = Callable[[Seen, Any], None]
+
+_WAYS: dict[type, _Way] = {
     **dict.fromkeys(PLAIN, Seen.add_value),
     float: Seen.add_float,
     Number: Seen.add_float,
@@ -498,17 +508,17 @@ _WAYS = {
     Copy: Seen.refuse,
 }
 
-_ways: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # of other types
+_ways: weakref.WeakKeyDictionary[type, _Way] = weakref.WeakKeyDictionary()  # of other types
 
 
-def _way_of(kind):
+def _way_of(kind: type) -> _Way:
     found = _ways.get(kind)
     if found is None:
         found = _ways[kind] = _find_way(kind)
     return found
 
 
-def _find_way(kind):
+def _find_way(kind: type) -> _Way:
     if issubclass(kind, type):
         return Seen.add_class
     if issubclass(kind, enum.Enum):
@@ -518,7 +528,7 @@ def _find_way(kind):
     return _way_of_jax(kind) or _way_of_numpy(kind) or _way_of_object(kind)
 
 
-def _way_of_jax(kind):
+def _way_of_jax(kind: type) -> _Way | None:
     jax = _jax.loaded()
     if jax is None:
         return None
@@ -537,7 +547,7 @@ def _way_of_jax(kind):
     return None
 
 
-def _way_of_numpy(kind):
+def _way_of_numpy(kind: type) -> _Way | None:
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
@@ -550,7 +560,7 @@ def _way_of_numpy(kind):
     return None
 
 
-def _way_of_object(kind):
+def _way_of_object(kind: type) -> _Way:
     if issubclass(kind, tuple):
         return Seen.add_named_tuple if hasattr(kind, "_fields") else Seen.refuse
     if is_library(kind.__module__) and not dataclasses.is_dataclass(kind):

@@ -6,6 +6,8 @@ from __future__ import annotations
 import enum
 import sys
 import types
+from collections.abc import Iterator
+from typing import Any
 
 from ejk._libraries import is_library
 
@@ -13,7 +15,7 @@ _OF_MEMBERS = frozenset("_value_ _name_ __objclass__ _sort_order_ _inverted_".sp
 PLAIN = (type(None), bool, int, str, bytes, type(...), type(NotImplemented), range, types.CodeType)
 
 
-def is_plain(value) -> bool:
+def is_plain(value: Any) -> bool:
     """Whether it is a number, a text, a type of elements or the like, or a tuple or a set of such."""
     kind = type(value)
     if kind in (tuple, frozenset):
@@ -28,7 +30,7 @@ def is_plain(value) -> bool:
     return numpy is not None and isinstance(value, (numpy.dtype, numpy.generic))
 
 
-def told_apart(value):
+def told_apart(value: Any) -> tuple[Any, ...]:
     """What tells plain values apart: 1, 1.0 and True are three, also inside of tuples and sets; so are 0.0 and -0.0."""
     kind = type(value)
     if kind in (tuple, list, frozenset):  # equal sets may be of another order
@@ -42,13 +44,13 @@ def told_apart(value):
     return kind, value
 
 
-def tree_told_apart(tree):
+def tree_told_apart(tree: Any) -> Any:
     """The same of the structure of a pytree with plain data."""
     node = tree.node_data()
     return node and (node[0], told_apart(node[1]), tuple(map(tree_told_apart, tree.children())))
 
 
-def has_functions(kind) -> bool:
+def has_functions(kind: Any) -> bool:
     """Whether a class of enums has some of its own, or its members hold some: they may read anything."""
     own = [base for base in kind.__mro__ if not is_library(base.__module__)]
     # The one function that every enum has is a library's.
@@ -58,16 +60,16 @@ def has_functions(kind) -> bool:
     return not (is_library(kind.__module__) or all(map(is_plain_member, kind.__members__.values())))
 
 
-def is_plain_member(member) -> bool:
+def is_plain_member(member: enum.Enum) -> bool:
     """Whether a member of an enum is but a name for a plain value."""
     return is_plain(member._value_) and not own_attributes(member)
 
 
-def own_attributes(member) -> dict:
+def own_attributes(member: enum.Enum) -> dict[str, Any]:
     return {name: value for name, value in vars(member).items() if name not in _OF_MEMBERS}
 
 
-def has_data(tree) -> bool:
+def has_data(tree: Any) -> bool:
     """Whether nodes of a pytree hold more than their leaves."""
     node = tree.node_data()
     if node is None:
@@ -76,7 +78,7 @@ def has_data(tree) -> bool:
     return not is_usual or any(map(has_data, tree.children()))
 
 
-def classes_in(tree):
+def classes_in(tree: Any) -> Iterator[type]:
     """Those of a program that nodes of a pytree are of."""
     node = tree.node_data()
     if node is None:
@@ -87,6 +89,6 @@ def classes_in(tree):
         yield from classes_in(child)
 
 
-def has_attributes(named_tuple) -> bool:
+def has_attributes(named_tuple: object) -> bool:
     """Whether an object of a class of named tuples is more than a tuple."""
     return isinstance(named_tuple, tuple) and bool(getattr(named_tuple, "__dict__", None))

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import enum
 import types
+from collections.abc import Iterable
+from typing import Any
 
 
 class Opaque(Exception):
@@ -42,13 +44,13 @@ class Word(enum.Enum):
 class Same:
     __slots__ = ("thing",)
 
-    def __init__(self, thing):
+    def __init__(self, thing: Any) -> None:
         self.thing = thing
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return id(self.thing)
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self.thing is other.thing
 
 
@@ -63,13 +65,13 @@ class Exact:
 
     __slots__ = ("text", "value")
 
-    def __init__(self, value, text):
+    def __init__(self, value: Any, text: Any) -> None:
         self.value, self.text = value, text
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(self.text)
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return type(other) is Exact and type(self.value) is type(other.value) and self.text == other.text
 
 
@@ -77,20 +79,21 @@ class Copy(types.ModuleType):
     """A module with other arrays in it."""
 
 
-def things_of_libraries(words) -> list:
+def things_of_libraries(words: Iterable[Any]) -> list[Any]:
     """What counts by its identity among what was seen."""
     return [word.thing for word in words if type(word) is Same]
 
 
-def codes_of_functions(words) -> list:
+def codes_of_functions(words: Iterable[Any]) -> list[types.CodeType]:
     return [word for word in words if type(word) is types.CodeType]
 
 
-def outline_of(part):
+def outline_of(part: Any) -> Any:
     """Words without the numbers, texts and contents of arrays among them; anything else as it is."""
     if type(part) is not tuple:
         return part
-    found, distance = [], {Word.VALUE: 2, Word.NUMPY: 5}  # to the value
+    found: list[Any] = []
+    distance = {Word.VALUE: 2, Word.NUMPY: 5}  # to the value
     left_out = -1
     for place, word in enumerate(part):
         if place == left_out:

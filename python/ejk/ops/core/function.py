@@ -8,6 +8,8 @@ import inspect
 import operator
 import sys
 import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ejk import _jax, _numbers
 from ejk._captured import (
@@ -21,18 +23,24 @@ from ejk._captured import (
     things_of_libraries,
 )
 from ejk.ops.core.kernel import Invocation, _get_platform_method, _has_custom_vjp, _overrides, op_of
+from ejk.ops.core.mesh import OverMesh
 from ejk.ops.core.order import in_order, order_of
 from ejk.ops.utils.fingerprint import get_device_platform
 from ejk.ops.utils.meta import stamped
 
-_static_type = None
+_Call = tuple[tuple[Any, ...], dict[str, Any]]  # args, kwargs
+_static_type: Any = None
 
 
 class Given:
     """A call as a function of the arrays among its arguments, with the caller's own objects."""
 
-    def __init__(self, args: tuple, kwargs: dict, is_leaf=None):
-        self._args, self._kwargs, self.arrays = args, kwargs, []
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], is_leaf: Callable[[Any], bool] | None = None
+    ) -> None:
+        self._args: Any = args
+        self._kwargs: Any = kwargs
+        self.arrays: list[Any] = []
         jax = _jax.loaded()
         if jax is not None:
             self.leaves, self.tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf)
@@ -40,20 +48,21 @@ class Given:
             self._places = [i for i, leaf in enumerate(self.leaves) if _jax.is_array(leaf) or _jax.is_numpy(leaf)]
             self.arrays = [self.leaves[i] for i in self._places]
 
-    def whole(self, arrays):
+    def whole(self, arrays: Sequence[Any]) -> _Call:
         """(args, kwargs) with these arrays; with its own arrays the caller's own containers, which `run` may change."""
         if self._args is not None and all(map(operator.is_, arrays, self.arrays)):
             return self._args, self._kwargs
         leaves = list(self.leaves)
         for place, array in zip(self._places, arrays):
             leaves[place] = array
-        return in_order(_jax.loaded().tree_util.tree_unflatten(self.tree, leaves), self.order)
+        call: _Call = in_order(_jax.loaded().tree_util.tree_unflatten(self.tree, leaves), self.order)
+        return call
 
-    def others(self):
+    def others(self) -> list[Any]:
         """The arguments that are no arrays."""
         return [leaf for i, leaf in enumerate(self.leaves) if i not in self._places]
 
-    def has_any(self, is_such) -> bool:
+    def has_any(self, is_such: Callable[[Any], bool]) -> bool:
         """Whether there is such a container, in which JAX sees no more than leaves."""
         leaves = _jax.loaded().tree_util.tree_leaves((self._args, self._kwargs), is_such)
         return any(map(is_such, leaves))
@@ -64,7 +73,7 @@ class Given:
         bare.arrays = bare.leaves = [None if i in self._places else leaf for i, leaf in enumerate(self.leaves)]
         return bare
 
-    def unchanged(self, result, args, kwargs, arrays):
+    def unchanged(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arrays: Sequence[Any]) -> Any:
         """`result` of a run: whatever it has changed, it has changed for the caller."""
         return result
 
@@ -73,11 +82,14 @@ class Form:
     """A call as a function of the arrays among its arguments, then of those inside of them, then of the inputs that
     `numbers` stand for. Holds none of the caller's objects."""
 
-    def __init__(self, words: tuple, order, direct: int, floats, joins: bool):
+    def __init__(
+        self, words: tuple[Any, ...], order: tuple[Any, ...] | None, direct: int, floats: Iterable[Any], joins: bool
+    ) -> None:
         self.words, self._order, self._direct = (*words, order), order, direct
-        self._floats, self._joins, self._numbers = tuple(floats), joins, None
+        self._floats, self._joins = tuple(floats), joins
+        self._numbers: _numbers.Numbers | None = None
 
-    def captured(self, arrays):
+    def captured(self, arrays: Sequence[Any]) -> Sequence[Any]:
         """Those of the arrays that are inside of arguments."""
         return arrays[self._direct :]
 
@@ -86,12 +98,14 @@ class Form:
         form._numbers = numbers
         return form
 
-    def whole(self, arrays):
+    def whole(self, arrays: Sequence[Any]) -> _Call:
         maker = Maker(self.words, *self._parts(arrays))
         tree = maker.make()
-        return in_order(_jax.loaded().tree_util.tree_unflatten(tree, maker.make_all(tree.num_leaves)), self._order)
+        leaves = maker.make_all(tree.num_leaves)
+        call: _Call = in_order(_jax.loaded().tree_util.tree_unflatten(tree, leaves), self._order)
+        return call
 
-    def unchanged(self, result, args, kwargs, arrays):
+    def unchanged(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arrays: Sequence[Any]) -> Any:
         """`result` of a run that has not changed its arguments. Else Opaque: the caller would not see the change."""
         again = Arguments(args, kwargs, _numbers.is_number, self._joins)
         direct, captured, floats = self._parts(arrays)
@@ -100,7 +114,7 @@ class Form:
             raise Opaque
         return result
 
-    def _parts(self, arrays):
+    def _parts(self, arrays: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], list[Any]]:
         end, floats = len(arrays), list(self._floats)
         if self._numbers is not None:
             end -= self._numbers.count
@@ -117,15 +131,23 @@ class Arguments:
     inside of another is there once.
     """
 
-    def __init__(self, args: tuple, kwargs: dict, is_leaf=None, joins=True):
-        self.given, self.form, self.floats = Given(args, kwargs, is_leaf), None, []
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        is_leaf: Callable[[Any], bool] | None = None,
+        joins: bool = True,
+    ) -> None:
+        self.given = Given(args, kwargs, is_leaf)
+        self.form: Form | None = None
+        self.floats: list[Any] = []
         self.arrays = self._all = self.given.arrays
         jax = _jax.loaded()
         if jax is not None:
             self._see(joins)
         self.with_jax = any(map(_jax.is_array, self._all))
 
-    def _see(self, joins):
+    def _see(self, joins: bool) -> None:
         direct = self.given.arrays
         seen = Seen([array if joins and _jax.is_array(array) else None for array in direct])
         try:
@@ -148,7 +170,7 @@ class Arguments:
         self.arrays = self._all = [*direct, *seen.arrays]
         self.floats, self.form = seen.floats, Form(seen.all_words(), self.given.order, len(direct), seen.floats, joins)
 
-    def whole(self, arrays):
+    def whole(self, arrays: Sequence[Any]) -> _Call:
         """(args, kwargs) with these arrays."""
         return (self.given if self.form is None else self.form).whole(arrays)
 
@@ -159,6 +181,7 @@ class Arguments:
 
     def are_followed_when_warm(self) -> bool:
         """Whether what is no plain value is a function, or a library's, and holds nothing else."""
+        assert self.form is not None
         same = {id(thing) for thing in things_of_libraries(self.form.words)}
         others = [other for other in self.given.others() if not is_plain(other)]
         return all(type(other) is types.FunctionType or id(other) in same for other in others)
@@ -166,7 +189,7 @@ class Arguments:
     def has_tracers(self) -> bool:
         return any(map(_jax.is_tracer, self._all))
 
-    def in_a_trace(self, kernel, method) -> tuple[Given | Form, list]:
+    def in_a_trace(self, kernel: Any, method: str | None) -> tuple[Given | Form, list[Any]]:
         """What a call in somebody else's trace is, with its arrays: as it was made, unless a gradient of the kernel's own
         has to be told of the tracers inside of arguments."""
         may_hold_some = self.form is not None and self.holds_objects()
@@ -177,9 +200,9 @@ class Arguments:
         return self.given, self.given.arrays
 
 
-def arguments_of(inv) -> Arguments:
+def arguments_of(inv: Any) -> Arguments:
     """The arguments of a call taken apart, once."""
-    found = getattr(inv, "_arguments", None)
+    found: Arguments | None = getattr(inv, "_arguments", None)
     if found is None:
         found = Arguments(inv.args, dict(inv.kwargs))
         if isinstance(inv, Invocation):
@@ -187,7 +210,7 @@ def arguments_of(inv) -> Arguments:
     return found
 
 
-def accepted(function, kwargs: dict) -> dict:
+def accepted(function: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Those of the named arguments that a function takes."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -199,7 +222,7 @@ def accepted(function, kwargs: dict) -> dict:
     return {name: value for name, value in kwargs.items() if name in names}
 
 
-def forward(kernel, platform, method):
+def forward(kernel: Any, platform: str | None, method: str | None) -> Callable[..., Any]:
     """The run method for this platform and context."""
     run = _get_platform_method(kernel, "run", platform, method)
     if run is None:
@@ -209,20 +232,30 @@ def forward(kernel, platform, method):
     return run
 
 
-def function_of(kernel, form: Given | Form, cfg, platform, method=None, label=None, mesh=None, with_jax=True):
+def function_of(
+    kernel: Any,
+    form: Given | Form,
+    cfg: Any,
+    platform: str | None,
+    method: str | None = None,
+    label: str | None = None,
+    mesh: OverMesh | None = None,
+    with_jax: bool = True,
+) -> Callable[..., Any]:
     """A function of the form's arrays, not jitted; over an OverMesh if there is one."""
     run = forward(kernel, platform, method)
 
-    def plain(*arrays):
+    def plain(*arrays: Any) -> Any:
         args, kwargs = form.whole(arrays)
         return form.unchanged(run(*args, cfg=cfg, **kwargs), args, kwargs, arrays)
 
-    def on_a_shard(*shards, **kwargs):
+    def on_a_shard(*shards: Any, **kwargs: Any) -> Any:
         local = Given(shards, kwargs)
         return function_of(kernel, local, cfg, platform, method)(*local.arrays)
 
-    def over_mesh(*arrays):
+    def over_mesh(*arrays: Any) -> Any:
         args, kwargs = form.whole(arrays)
+        assert mesh is not None
         return form.unchanged(mesh.run(kernel, on_a_shard, args, cfg, kwargs), args, kwargs, arrays)
 
     function = plain if mesh is None else over_mesh
@@ -231,7 +264,7 @@ def function_of(kernel, form: Given | Form, cfg, platform, method=None, label=No
     if label is None:
         return function
 
-    def labelled(*arrays):
+    def labelled(*arrays: Any) -> Any:
         with stamped(label):
             return function(*arrays)
 
@@ -241,29 +274,33 @@ def function_of(kernel, form: Given | Form, cfg, platform, method=None, label=No
 # ---- gradients ----------------------------------------------------------------------------------
 
 
-def _with_gradient(kernel, form, cfg, platform, method, plain):
+def _with_gradient(
+    kernel: Any, form: Given | Form, cfg: Any, platform: str | None, method: str | None, plain: Callable[..., Any]
+) -> Callable[..., Any]:
     jax = _jax.loaded()
     one_function = _overrides(kernel, "custom_vjp")
     fwd = None if one_function else _get_platform_method(kernel, "fwd_with_residuals", platform, method)
     bwd = None if one_function else _get_platform_method(kernel, "vjp", platform, method)
 
-    operation = jax.custom_vjp(plain)
+    operation: Any = jax.custom_vjp(plain)
 
-    def forward_pass(*arrays):
+    def forward_pass(*arrays: Any) -> tuple[Any, Any]:
         if one_function:
             y = plain(*arrays)
             return y, (arrays, y, None)
         args, kwargs = form.whole(arrays)
+        assert fwd is not None
         y, residuals = form.unchanged(fwd(*args, cfg=cfg, **kwargs), args, kwargs, arrays)
         return y, (arrays, y, _keep_static(residuals))
 
-    def backward_pass(kept, dy):
+    def backward_pass(kept: Any, dy: Any) -> tuple[Any, ...]:
         arrays, y, residuals = kept
         args, kwargs = form.whole(arrays)
         if one_function:
             cotangents = dy if isinstance(dy, (tuple, list)) else (dy,)
             given = kernel.custom_vjp(args, cfg, kwargs, cotangents)
         else:
+            assert bwd is not None
             given = _call_vjp(kernel, bwd, give_static(residuals), y, dy, args, {"cfg": cfg, **kwargs})
         return _gradients(kernel, given, args, kwargs, arrays)
 
@@ -272,20 +309,26 @@ def _with_gradient(kernel, form, cfg, platform, method, plain):
         operation.defvjp(*passes, symbolic_zeros=True)
     else:
         operation.defvjp(forward_pass, backward_pass)
-    return operation
+    found: Callable[..., Any] = operation
+    return found
 
 
-def _with_captured(form, plain, forward_pass, backward_pass):
+def _with_captured(
+    form: Form,
+    plain: Callable[..., Any],
+    forward_pass: Callable[..., Any],
+    backward_pass: Callable[..., tuple[Any, ...]],
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The same passes, with gradients for the arrays inside of arguments too, of which the kernel's own gradient does not
     know: those that JAX finds for `plain`, if somebody asks for them."""
     jax = _jax.loaded()
 
-    def forward(*primals):
+    def forward(*primals: Any) -> tuple[Any, Any]:
         arrays = tuple(primal.value for primal in primals)
         y, kept = forward_pass(*arrays)
         return y, (kept, _static()(any(primal.perturbed for primal in form.captured(primals))))
 
-    def backward(kept, dy):
+    def backward(kept: Any, dy: Any) -> tuple[Any, ...]:
         kept, is_asked = kept
         dy = jax.tree_util.tree_map(_instantiated, dy)
         found, arrays = backward_pass(kept, dy), kept[0]
@@ -299,7 +342,7 @@ def _with_captured(form, plain, forward_pass, backward_pass):
     return forward, backward
 
 
-def _instantiated(cotangent):
+def _instantiated(cotangent: Any) -> Any:
     jax = _jax.loaded()
     if not isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
         return cotangent
@@ -311,7 +354,7 @@ _OUTPUT_NAMES = {"y", "out", "output", "outputs", "o", "result", "primal_out", "
 _COTANGENT_NAMES = {"dy", "do", "g", "ct", "cts", "dout", "cotangent", "cotangents", "grad", "grads", "tangents"}
 
 
-def _takes_output(positional, any_number, count) -> bool:
+def _takes_output(positional: list[str], any_number: bool, count: int) -> bool:
     """Whether vjp is (residuals, y, dy, ...) or (residuals, dy, ...)."""
     second = positional[1].lower() if len(positional) > 1 else ""
     if second in _OUTPUT_NAMES:
@@ -325,7 +368,9 @@ def _takes_output(positional, any_number, count) -> bool:
     return True
 
 
-def _call_vjp(kernel, vjp, residuals, y, dy, args, kwargs):
+def _call_vjp(
+    kernel: Any, vjp: Callable[..., Any], residuals: Any, y: Any, dy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     parameters = list(inspect.signature(vjp).parameters.values())
     by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in kwargs]
     optional = sum(p.default is not p.empty for p in by_place)
@@ -343,12 +388,14 @@ def _call_vjp(kernel, vjp, residuals, y, dy, args, kwargs):
     return vjp(*first, *(args if room else ()), **accepted(vjp, kwargs))
 
 
-def _gradients(kernel, given, args, kwargs, arrays):
+def _gradients(
+    kernel: Any, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arrays: Sequence[Any]
+) -> tuple[Any, ...]:
     """One cotangent for each array, None where there is none and for those inside of arguments."""
     jax = _jax.loaded()
     if not isinstance(given, (tuple, list)):
         given = (given,)
-    given, named = list(given), {}
+    given, named = list(given), dict[str, Any]()
     if len(given) == len(args) + 1 and isinstance(given[-1], dict) and set(given[-1]) <= set(kwargs):
         named = given.pop()
     while len(given) > len(args) and given[-1] is None:  # of what the call leaves out
@@ -362,25 +409,25 @@ def _gradients(kernel, given, args, kwargs, arrays):
             )
         rest = iter(given)
         given = [next(rest) if has else None for has in holds]
-    found = []
+    found: list[Any] = []
     for value, gradient in [*zip(args, given), *((v, named.get(k)) for k, v in sorted(kwargs.items()))]:
         found += _gradients_of_one(kernel, value, gradient)
     found += [None] * (len(arrays) - len(found))
     return tuple(_fitting(jax, array, gradient) for array, gradient in zip(arrays, found))
 
 
-def _arrays_in(value):
+def _arrays_in(value: Any) -> list[Any]:
     leaves = _jax.loaded().tree_util.tree_leaves(value)
     return [leaf for leaf in leaves if _jax.is_array(leaf) or _jax.is_numpy(leaf)]
 
 
-def _gradients_of_one(kernel, value, gradient):
+def _gradients_of_one(kernel: Any, value: Any, gradient: Any) -> list[Any]:
     arrays = _arrays_in(value)
     if gradient is None:
         return [None] * len(arrays)
     jax = _jax.loaded()
     leaves = jax.tree_util.tree_leaves(value)
-    given = jax.tree_util.tree_leaves(gradient, is_leaf=lambda x: x is None)
+    given: list[Any] = jax.tree_util.tree_leaves(gradient, is_leaf=lambda x: x is None)
     if len(given) == len(leaves):
         return [g for leaf, g in zip(leaves, given) if _jax.is_array(leaf) or _jax.is_numpy(leaf)]
     if len(given) == len(arrays):
@@ -390,7 +437,7 @@ def _gradients_of_one(kernel, value, gradient):
     )
 
 
-def _fitting(jax, array, gradient):
+def _fitting(jax: Any, array: Any, gradient: Any) -> Any:
     if gradient is None or not jax.numpy.issubdtype(array.dtype, jax.numpy.inexact):
         return None
     if gradient.dtype != array.dtype and gradient.dtype != jax.dtypes.float0:
@@ -398,19 +445,19 @@ def _fitting(jax, array, gradient):
     return gradient
 
 
-def _static():
+def _static() -> Any:
     """A pytree without leaves that carries a value through JAX unchanged."""
     global _static_type
     if _static_type is None:
 
         class Static:
-            def __init__(self, value):
+            def __init__(self, value: Any) -> None:
                 self.value = value
 
-            def __eq__(self, other):
+            def __eq__(self, other: object) -> bool:
                 return type(other) is Static and self.value is other.value
 
-            def __hash__(self):
+            def __hash__(self) -> int:
                 return id(self.value)
 
         _jax.loaded().tree_util.register_pytree_node(Static, lambda s: ((), s), lambda s, _: s)
@@ -418,16 +465,16 @@ def _static():
     return _static_type
 
 
-def _keep_static(residuals):
+def _keep_static(residuals: Any) -> Any:
     jax, static = _jax.loaded(), _static()
 
-    def keep(leaf):
+    def keep(leaf: Any) -> Any:
         return leaf if _jax.is_array(leaf) or _jax.is_numpy(leaf) else static(leaf)
 
     return jax.tree_util.tree_map(keep, residuals)
 
 
-def keep_numbers(out):
+def keep_numbers(out: Any) -> tuple[Any, bool]:
     """A result with its Python numbers and texts kept from becoming arrays, and whether it has any."""
     jax, static = _jax.loaded(), _static()
     leaves, tree = jax.tree_util.tree_flatten(out)
@@ -435,7 +482,7 @@ def keep_numbers(out):
     return tree.unflatten(kept), any(a is not b for a, b in zip(kept, leaves))
 
 
-def give_static(tree):
+def give_static(tree: Any) -> Any:
     """What was kept, as it was."""
     static = _static()
     return _jax.loaded().tree_util.tree_map(
@@ -443,7 +490,7 @@ def give_static(tree):
     )
 
 
-def name_for_profilers(kernel) -> str:
+def name_for_profilers(kernel: Any) -> str:
     """What a jitted function is called: the op, as far as an identifier can say it."""
     return "".join(c if c.isalnum() else "_" for c in op_of(kernel)) or "kernel"
 

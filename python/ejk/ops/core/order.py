@@ -9,7 +9,7 @@ from typing import Any
 _DICTS = (dict, collections.defaultdict)
 
 
-def order_of(thing: Any) -> tuple | None:
+def order_of(thing: Any) -> tuple[Any, ...] | None:
     """What `in_order` needs; None if there is nothing to do."""
     kind = type(thing)
     if kind in _DICTS:
@@ -21,7 +21,7 @@ def order_of(thing: Any) -> tuple | None:
     return None
 
 
-def in_order(thing: Any, order: tuple | None) -> Any:
+def in_order(thing: Any, order: tuple[Any, ...] | None) -> Any:
     """Containers like those that `order` is of, with their items in that order."""
     if order is None:
         return thing
@@ -34,7 +34,7 @@ def in_order(thing: Any, order: tuple | None) -> Any:
     return found
 
 
-def _is_sorted(keys: tuple) -> bool:
+def _is_sorted(keys: tuple[Any, ...]) -> bool:
     try:
         return all(a < b for a, b in zip(keys, keys[1:]))
     except TypeError:

@@ -85,7 +85,8 @@ def _pmapped(
         return once
     if key in mapped:
         return mapped[key]
-    return put(mapped, key, jax.pmap(function, in_axes=axes, axis_name=axis_name), _MOST_MAPPED)
+    made: Callable[..., Any] = jax.pmap(function, in_axes=axes, axis_name=axis_name)
+    return put(mapped, key, made, _MOST_MAPPED)
 
 
 def _key_of_data(kernel: Any, cfg: Any, kwargs: dict[str, Any], axes: tuple[Any, ...]) -> tuple[Any, ...] | None:

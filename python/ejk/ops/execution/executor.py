@@ -188,8 +188,8 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         """
         label = self._label(kernel, inv, config) if arguments.with_jax else None
         if arguments.has_tracers():
-            form, arrays = arguments.in_a_trace(kernel, inv.method)
-            traced = self._function(kernel, form, config, inv, label)
+            given, arrays = arguments.in_a_trace(kernel, inv.method)
+            traced = self._function(kernel, given, config, inv, label)
             result = _named_in_forward_mode(kernel, traced, arrays)
             if arguments.holds_objects() or any(type(a).__name__ == "JVPTracer" for a in arguments.arrays):
                 return result, None

@@ -12,7 +12,8 @@ import functools
 import hashlib
 import types
 import weakref
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from ejk import _jax
 from ejk._captured import Opaque, Seen, is_of_python, is_plain, slots_of, told_apart
@@ -26,13 +27,13 @@ class Held(NamedTuple):
     """`is_data`: it holds no callable and no object that is more than its attributes. `is_constant`: nothing of it can
     change but by setting an attribute. `has_arrays`: the key keeps arrays alive."""
 
-    key: tuple
+    key: tuple[Any, ...]
     is_data: bool
     is_constant: bool
     has_arrays: bool
 
 
-def held_by_kernel(kernel) -> Held:
+def held_by_kernel(kernel: Any) -> Held:
     """What a kernel's attributes and those of its class are. Opaque if that cannot be seen."""
     state = state_of_class(type(kernel))
     if state is None:
@@ -42,17 +43,17 @@ def held_by_kernel(kernel) -> Held:
     return looking.held((state.key(), tuple((name, looking.exact(value)) for name, value in named)))
 
 
-def held_by_config(config) -> Held:
+def held_by_config(config: Any) -> Held:
     looking = _Looking(may_hold_arrays=False)
     return looking.held(looking.exact(config))
 
 
 class _Looking:
-    def __init__(self, may_hold_arrays: bool):
+    def __init__(self, may_hold_arrays: bool) -> None:
         self._may_hold_arrays, self._seen = may_hold_arrays, Seen(is_fixed=True)
         self._is_constant, self._has_arrays = True, False
 
-    def held(self, key) -> Held:
+    def held(self, key: Any) -> Held:
         words = tuple(self._seen.all_words())
         found = Held((key, words), not words, self._is_constant and not words, self._has_arrays)
         try:
@@ -61,7 +62,7 @@ class _Looking:
             raise Opaque from error
         return found
 
-    def exact(self, value, depth=0):
+    def exact(self, value: Any, depth: int = 0) -> tuple[Any, ...]:
         if depth > _DEEPEST:
             raise Opaque
         kind = type(value)
@@ -87,7 +88,7 @@ class _Looking:
         self._seen.add_whole(value)
         return (Seen,)
 
-    def _array(self, array):
+    def _array(self, array: Any) -> tuple[Any, ...]:
         if not self._may_hold_arrays or _jax.is_tracer(array):
             raise Opaque
         self._has_arrays, self._is_constant = True, False
@@ -104,17 +105,17 @@ class _Identity:
 
     __slots__ = ("_thing",)
 
-    def __init__(self, thing):
+    def __init__(self, thing: Any) -> None:
         self._thing = thing
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return id(self._thing)
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return type(other) is _Identity and self._thing is other._thing
 
 
-def _identity_of(thing):
+def _identity_of(thing: Any) -> Any:
     """The same, and it does not keep the thing alive if that can be."""
     try:
         return weakref.ref(thing)
@@ -122,7 +123,7 @@ def _identity_of(thing):
         return _Identity(thing)
 
 
-def _parts_of(value):
+def _parts_of(value: Any) -> list[tuple[str, Any]] | None:
     """Name and value of all that an object which is data consists of; None if it may be more."""
     kind = type(value)
     if is_named_tuple(kind):
@@ -136,7 +137,7 @@ def _parts_of(value):
     return None if state is None else list(attributes_of(value, state.names))
 
 
-def attributes_of(thing, names):
+def attributes_of(thing: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
     for name, value in list(getattr(thing, "__dict__", {}).items()):
         if name != "_ejk_compiled":
             yield name, value
@@ -150,9 +151,9 @@ class StateOfClass(NamedTuple):
     methods and whatever else a class has for its objects."""
 
     names: tuple[str, ...]
-    members: tuple
+    members: tuple[Any, ...]
 
-    def key(self) -> tuple:
+    def key(self) -> tuple[Any, ...]:
         return tuple(map(_identity_of, self.members))
 
 
@@ -169,7 +170,7 @@ def state_of_class(cls: type) -> StateOfClass | None:
 def _members_of(cls: type) -> StateOfClass:
     """What a class and its bases have for their objects, but for what its own runs set, as counters are. Classes of this
     package stay as they are."""
-    found = {}  # what a class has itself hides that of its bases
+    found: dict[str, Any] = {}  # what a class has itself hides that of its bases
     for base in cls.__mro__:
         if base is not object and base.__module__.partition(".")[0] != "ejk":
             for name, value in list(vars(base).items()):
@@ -183,14 +184,14 @@ def _members_of(cls: type) -> StateOfClass:
 _TRACED = ("run", "fwd_with_residuals", "vjp", "custom_vjp", "create_shard_map_wrapper")
 
 
-def _set_by_runs(cls: type) -> frozenset:
+def _set_by_runs(cls: type) -> frozenset[str]:
     members = [member for base in cls.__mro__ for member in list(vars(base).items()) if member[0].startswith(_TRACED)]
     runs = [run for _, run in members if isinstance(run, types.FunctionType)]
     return frozenset().union(*(_attributes_set_in(run.__code__) for run in runs))
 
 
 @functools.lru_cache(1024)
-def _attributes_set_in(code) -> frozenset:
+def _attributes_set_in(code: types.CodeType) -> frozenset[str]:
     names = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR"}
     inside = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return frozenset(names).union(*map(_attributes_set_in, inside))

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from ejk import _jax
 from ejk._captured import Opaque, outline_of
 from ejk._numbers import Numbers, Refused
-from ejk.ops.core.function import give_static, keep_numbers
+from ejk.ops.core.function import Arguments, give_static, keep_numbers
+
+_Value = TypeVar("_Value")
 
 _FEW = 4  # values of a float that are compiled for; from then on it is an input
 _MOST_VALUES = 256
@@ -19,13 +23,13 @@ _MANY_ALIKE = 8  # forms that differ in numbers, texts and contents alone
 class Jitted:
     """A function of arrays, jitted for as long as that gives what the call gives as it is."""
 
-    def __init__(self, jax, function, name, holds_objects):
+    def __init__(self, jax: Any, function: Callable[..., Any], name: str, holds_objects: bool) -> None:
         self._jax, self._function, self._name, self._holds_objects = jax, function, name, holds_objects
         self._is_checked = self._gives_static = self._donates = self.runs_as_it_is = False
         self._target = self._jit()
 
-    def _jit(self, donated=()):
-        def traced(*arrays):
+    def _jit(self, donated: tuple[int, ...] = ()) -> Any:
+        def traced(*arrays: Any) -> Any:
             out, has_static = keep_numbers(self._function(*arrays))
             self._gives_static |= has_static
             return out
@@ -33,7 +37,7 @@ class Jitted:
         traced.__name__ = traced.__qualname__ = self._name
         return self._jax.jit(traced, donate_argnums=donated)
 
-    def __call__(self, arrays, as_it_is):
+    def __call__(self, arrays: Sequence[Any], as_it_is: Callable[[], Any]) -> Any:
         """Runs, or calls `as_it_is`, from then on if that works where the jitted function does not."""
         if self.runs_as_it_is:
             return as_it_is()
@@ -45,7 +49,7 @@ class Jitted:
         self.runs_as_it_is = is_of_the_trace
         return out
 
-    def gives_the_same(self, arrays, as_it_is) -> bool:
+    def gives_the_same(self, arrays: Sequence[Any], as_it_is: Callable[[], Any]) -> bool:
         """Whether it can be jitted, donates nothing, and gives what the call gives as it is."""
         try:
             self.check(arrays)
@@ -53,10 +57,10 @@ class Jitted:
         except Exception:  # whoever runs the call will see it again
             return False
 
-    def trace(self, arrays) -> None:
+    def trace(self, arrays: Sequence[Any]) -> None:
         self._target.trace(*arrays)
 
-    def check(self, arrays) -> None:
+    def check(self, arrays: Sequence[Any]) -> None:
         """Traces; what was traced must be all that a run does. What it donates by itself, the whole of it donates."""
         program = self._target.trace(*arrays).jaxpr
         if self._holds_objects and not _is_closed(program):
@@ -66,21 +70,22 @@ class Jitted:
         if donated:
             self._donates, self._target = True, self._jit(donated)
 
-    def run(self, arrays):
+    def run(self, arrays: Sequence[Any]) -> Any:
         if not self._is_checked:
             self.check(arrays)
         out = self._target(*arrays)
         return give_static(out) if self._gives_static else out
 
-    def warm(self):
+    def warm(self) -> Callable[..., Any]:
         """A function that runs it without a question."""
         if not self._gives_static:
-            return self._target
+            found: Callable[..., Any] = self._target
+            return found
         target = self._target
         return lambda *arrays: give_static(target(*arrays))
 
 
-def _is_closed(program) -> bool:
+def _is_closed(program: Any) -> bool:
     """Whether a program depends on its arguments alone: on no array that something held unseen, on no callback."""
     inside = getattr(program, "jaxpr", program)
     if any(map(_jax.is_array, getattr(program, "consts", ()))):
@@ -91,7 +96,7 @@ def _is_closed(program) -> bool:
     )
 
 
-def _programs_in(values):
+def _programs_in(values: Iterable[Any]) -> Iterator[Any]:
     for value in values:
         if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
             yield value
@@ -99,10 +104,10 @@ def _programs_in(values):
             yield from _programs_in(value)
 
 
-def _donated(jaxpr) -> tuple:
+def _donated(jaxpr: Any) -> tuple[int, ...]:
     """The places of arguments that functions which it calls itself donate. Inside of those nothing is donated."""
     places = {id(var): place for place, var in enumerate(jaxpr.jaxpr.invars)}
-    found = set()
+    found: set[int] = set()
     for step in jaxpr.jaxpr.eqns:
         flags = step.params.get("donated_invars")
         inner = step.params.get("call_jaxpr")
@@ -116,11 +121,11 @@ def _donated(jaxpr) -> tuple:
 class _OfFloats:
     """A function of arrays and of floats."""
 
-    def __init__(self, make, places):
+    def __init__(self, make: Callable[[Numbers | None], Jitted], places: tuple[int, ...]) -> None:
         self._numbers = Numbers(places)
         self._jitted = make(self._numbers)
 
-    def gives_the_same(self, arguments, as_it_is) -> bool:
+    def gives_the_same(self, arguments: Arguments, as_it_is: Callable[[], Any]) -> bool:
         """Whether it sees no float and gives what the call gives as it is."""
         try:
             self._numbers.learn(lambda: self._jitted.trace([*arguments.arrays, 0.0]))
@@ -129,7 +134,7 @@ class _OfFloats:
             return False
         return self._jitted.gives_the_same(arrays, as_it_is) and not self._numbers.is_refused
 
-    def __call__(self, arguments, as_it_is):
+    def __call__(self, arguments: Arguments, as_it_is: Callable[[], Any]) -> Any:
         try:
             inputs = self._numbers.values(arguments.floats)
         except Refused:
@@ -144,10 +149,15 @@ class Variants:
     not see them; if it does, a value is compiled for when it comes again.
     """
 
-    def __init__(self):
-        self._by_value, self._general, self._may_be_inputs, self._seen_once = {}, {}, True, {}
+    def __init__(self) -> None:
+        self._by_value: dict[tuple[str, ...], Jitted] = {}
+        self._general: dict[tuple[Any, ...], _OfFloats] = {}
+        self._may_be_inputs = True
+        self._seen_once: dict[tuple[str, ...], bool] = {}
 
-    def run(self, arguments, make, as_it_is):
+    def run(
+        self, arguments: Arguments, make: Callable[[Numbers | None], Jitted], as_it_is: Callable[[], Any]
+    ) -> tuple[Any, Jitted | None]:
         """The result, and the function if it was of these values alone."""
         values = tuple(value.hex() for value in arguments.floats)
         found = self._by_value.get(values)
@@ -162,7 +172,13 @@ class Variants:
             found = put(self._by_value, values, make(None), _MOST_VALUES)
         return found(arguments.arrays, as_it_is), found
 
-    def _run_general(self, arguments, values, make, as_it_is):
+    def _run_general(
+        self,
+        arguments: Arguments,
+        values: tuple[str, ...],
+        make: Callable[[Numbers | None], Jitted],
+        as_it_is: Callable[[], Any],
+    ) -> tuple[Any] | None:
         """The result in a tuple; None if the floats that differ cannot be inputs."""
         known = [values, *self._by_value]
         varying = tuple(place for place, each in enumerate(zip(*known)) if len(set(each)) > 1)
@@ -177,14 +193,14 @@ class Variants:
         return (function(arguments, as_it_is),)
 
 
-def _is_close(jax, a, b) -> bool:
+def _is_close(jax: Any, a: Any, b: Any) -> bool:
     """Whether two results are the same but for the order of roundings."""
     leaves, tree = jax.tree_util.tree_flatten(a)
     others, other_tree = jax.tree_util.tree_flatten(b)
     return tree == other_tree and all(map(functools.partial(_is_close_leaf, jax), leaves, others))
 
 
-def _is_close_leaf(jax, a, b) -> bool:
+def _is_close_leaf(jax: Any, a: Any, b: Any) -> bool:
     if not (_jax.is_array(a) and _jax.is_array(b)):
         return type(a) is type(b) and a == b
     if a.aval != b.aval:
@@ -200,7 +216,9 @@ def _is_close_leaf(jax, a, b) -> bool:
 class _AsItIs:
     """In place of variants of a form that is not compiled for."""
 
-    def run(self, arguments, make, as_it_is):
+    def run(
+        self, arguments: Arguments, make: Callable[[Numbers | None], Jitted], as_it_is: Callable[[], Any]
+    ) -> tuple[Any, Jitted | None]:
         return as_it_is(), None
 
 
@@ -211,10 +229,12 @@ class Targets:
     comes again.
     """
 
-    def __init__(self):
-        self._by_form, self._alike, self._seen_once = {}, {}, {}
+    def __init__(self) -> None:
+        self._by_form: dict[tuple[Any, ...], Variants] = {}
+        self._alike: dict[int, int] = {}
+        self._seen_once: dict[int, bool] = {}
 
-    def variants(self, key) -> Variants | _AsItIs:
+    def variants(self, key: tuple[Any, ...]) -> Variants | _AsItIs:
         found = self._by_form.get(key)
         if found is None:
             if not self._is_worth_it(key):
@@ -222,7 +242,7 @@ class Targets:
             found = put(self._by_form, key, Variants(), _MOST_FORMS)
         return found
 
-    def _is_worth_it(self, key) -> bool:
+    def _is_worth_it(self, key: tuple[Any, ...]) -> bool:
         # Hashes will do: two that are equal by chance cost time, and no result.
         outline, form = hash(tuple(map(outline_of, key))), hash(key)
         count = put(self._alike, outline, self._alike.get(outline, 0) + 1, 16 * _MOST_FORMS)
@@ -232,7 +252,7 @@ class Targets:
         return False
 
 
-def put(table, key, value, most):
+def put(table: dict[Any, _Value], key: Any, value: _Value, most: int) -> _Value:
     """The value, in place of the oldest if there are too many."""
     if len(table) >= most:
         table.pop(list(table)[0], None)

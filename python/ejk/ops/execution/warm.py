@@ -6,15 +6,17 @@ from __future__ import annotations
 import dataclasses
 import enum
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from ejk import _jax
+from ejk import _core, _jax
 from ejk._captured import codes_of_functions, has_functions, things_of_libraries
 from ejk._code import reads_of
+from ejk.ops.core.function import Form
 from ejk.ops.execution.held import attributes_of, state_of_class
 
 
-def learn(dispatcher, kernel, config, arguments, form) -> None:
+def learn(dispatcher: _core.Dispatcher, kernel: Any, config: Any, arguments: tuple[Any, ...], form: Form) -> None:
     """Tells a dispatcher of what types objects are in a call of `kernel`, and what functions among the arguments read;
     `config` is the caller's own, or None."""
     for code in codes_of_functions(form.words):
@@ -31,7 +33,7 @@ def learn(dispatcher, kernel, config, arguments, form) -> None:
         dispatcher._add_constant_type(found)
 
 
-def _dataclasses_in(value):
+def _dataclasses_in(value: Any) -> Iterator[Any]:
     """A config and those that it is made of. Other objects may be more than data."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and not callable(value):
         yield value
@@ -39,7 +41,7 @@ def _dataclasses_in(value):
             yield from _dataclasses_in(getattr(value, field.name, None))
 
 
-def _constant_types(values) -> Iterator[type]:
+def _constant_types(values: Iterable[Any]) -> Iterator[type]:
     """The types, in tuples and sets too, of which there is only one object of each value: enums, types of elements."""
     for value in values:
         if type(value) in (tuple, frozenset):
