@@ -9,7 +9,7 @@ help:
 	@echo 'make bench-NAME  build and run one benchmark:' $(sort $(basename $(notdir $(wildcard bench/*.cpp bench/*.py))))
 	@echo 'make fuzz        look for inputs that break a reader, TIME=60 seconds each:' $(fuzzers)
 	@echo 'make format      clang-format all sources in place'
-	@echo 'make style       check the style, as ./test does: clang-format, ruff, shellcheck'
+	@echo 'make style       check the style, as ./test does: clang-format, ruff, mypy, shellcheck'
 	@echo 'make lint        clang-tidy on src/ (needs a configured dev preset)'
 
 # A benchmark is bench/NAME.py, which may use programs of the release preset, or bench/NAME.cpp.
@@ -44,6 +44,7 @@ format:
 style:
 	@.venv/bin/clang-format --dry-run -Werror $(sources)
 	@.venv/bin/ruff check --quiet python bench tests
+	@.venv/bin/mypy --no-error-summary
 	@.venv/bin/shellcheck run test .ci/run cmake/setup.sh tests/under_load.sh
 
 lint:
