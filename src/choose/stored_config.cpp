@@ -52,7 +52,6 @@ std::optional<AnyConfig> control_of(const AnyKernel& kernel, const Invocation& i
 std::optional<std::string> failure_in_child(const AnyKernel& kernel, const Invocation& inv,
                                             const AnyConfig& config,
                                             const std::function<bool()>& enough, bool& waited) {
-  using Kind = Finding::Kind;
   const auto trial = kernel.trial(inv);
   trial->reset();
   std::vector<OutputBytes> untouched = trial->outputs();
@@ -65,9 +64,9 @@ std::optional<std::string> failure_in_child(const AnyKernel& kernel, const Invoc
     finding = std::move(found);
     return true;
   });
-  waited = finding.kind == Kind::waited;
-  if (finding.kind != Kind::passed) return finding.why;
-  if (!right || right->kind != Kind::passed) return std::nullopt;
+  waited = finding.waited;
+  if (!finding.passed()) return finding.why;
+  if (!right || !right->passed()) return std::nullopt;
   return Expected(std::move(untouched), std::move(right->outputs),
                   [&](DType dtype) { return trial->tolerance(dtype); })
       .difference(finding.outputs);

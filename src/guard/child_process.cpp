@@ -34,8 +34,6 @@ using base::duration_of;
 using base::page_size;
 using base::retry_interrupted;
 using base::signal_name;
-using Kind = Finding::Kind;
-
 constexpr int no_status = -1;  // a host that ignores SIGCHLD, or reaps by itself, took it
 constexpr std::chrono::seconds start_deadline{10};
 // Of its time a child must have computed to be called endless; else it waited, perhaps only for
@@ -85,7 +83,7 @@ class SignalsHeldBack {
   sigset_t before_;
 };
 
-JobReport unknown(std::string why) { return {{Kind::unknown, std::move(why)}, true}; }
+JobReport unknown(std::string why) { return {{Rejection::unknown, std::move(why)}, true}; }
 
 // The number in a small file; 0 if there is none.
 uint64_t number_in(const char* path, std::string_view after = "") {
@@ -303,7 +301,7 @@ JobReport GuardChild::run(size_t job, const Patience& patience) {
     if (event == Event::ended) return ended();
     if (event == Event::given_up) {
       kill_group(), reap();
-      return {{Kind::unknown, "the tuning ended before it did"}};
+      return {{Rejection::unknown, "the tuning ended before it did"}};
     }
     if (event == Event::late && late_already(watch)) return late(watch);
     if (event == Event::late) continue;
@@ -328,28 +326,28 @@ JobReport GuardChild::told(size_t job) {
     case Board::Verdict::passed:
       report.has_reference = true;
       if (!take_outputs(f.outputs)) return unknown("the child's outputs cannot be read");
-      f.kind = Kind::passed;
+      f.rejection.reset();
       return report;
     case Board::Verdict::threw:
-      f.kind = Kind::threw, f.why = "threw: " + why;
+      f.rejection = Rejection::threw, f.why = "threw: " + why;
       return report;
     case Board::Verdict::lacked_resources:
-      f.kind = Kind::threw, f.why = "threw: " + why, report.may_be_ours = true;
+      f.rejection = Rejection::threw, f.why = "threw: " + why, report.may_be_ours = true;
       return report;
     case Board::Verdict::out_of_memory:
-      f.kind = Kind::out_of_memory, f.why = "ran out of memory: " + why;
+      f.rejection = Rejection::out_of_memory, f.why = "ran out of memory: " + why;
       report.may_be_ours = report.needs_control = true;
       return report;
     case Board::Verdict::out_of_bounds:
-      f.kind = Kind::out_of_bounds, f.why = why;
+      f.rejection = Rejection::out_of_bounds, f.why = why;
       kill_group(), reap();  // nobody knows what else it wrote
       return report;
     case Board::Verdict::changed_host:
-      f.kind = Kind::changed_host, f.why = why;
+      f.rejection = Rejection::changed_host, f.why = why;
       kill_group(), reap();  // not everything can be put back
       return report;
     case Board::Verdict::no_reference:
-      f.kind = Kind::passed;
+      f.rejection.reset();
       return report;
     case Board::Verdict::not_reported:
       return unknown("its outputs could not be handed over: " + why);
@@ -397,13 +395,13 @@ JobReport GuardChild::late(const Watch& watch) {
   report.waited = watch.is_still || cpu_used < idle * seconds;
   if (report.waited && host_has_threads_) {
     // Threads of the host, such as a pool's workers, do not exist in a child.
-    f.kind = Kind::waited;
+    f.rejection.reset(), f.waited = true;
     f.why = fmt::format(
         "waited for {:.1f} s in a child process, perhaps for threads that only exist outside",
         seconds);
     return report;
   }
-  f.kind = Kind::timed_out, f.seconds = seconds;
+  f.rejection = Rejection::timed_out, f.seconds = seconds;
   f.why = with_last_words(fmt::format("ran longer than {:.1f} s", seconds));
   report.may_be_ours = cpu_used < busy * seconds, report.needs_control = true;
   return report;
@@ -429,17 +427,17 @@ JobReport GuardChild::died_of(int signal) const {
     return unknown("was killed by " + signal_name(signal));
   const auto* at = reinterpret_cast<const void*>(uintptr_t{board_->fault_address});
   if (const auto what = at == nullptr ? std::nullopt : trial_.trespass(at))
-    return {{Kind::out_of_bounds, *what, true}, true};
+    return {{Rejection::out_of_bounds, *what, true}, true};
   if (board_->starved) {
     const std::string why = "ran out of memory, then " + signal_name(signal);
-    return {{Kind::out_of_memory, with_last_words(why)}, true, true};
+    return {{Rejection::out_of_memory, with_last_words(why)}, true, true};
   }
-  return {{Kind::crashed, with_last_words("crashed: " + signal_name(signal)), true}, true};
+  return {{Rejection::crashed, with_last_words("crashed: " + signal_name(signal)), true}, true};
 }
 
 JobReport GuardChild::exited(int status) const {
   const auto finding = [&](std::string why, bool needs_control = false) -> JobReport {
-    return {{Kind::exited, with_last_words(std::move(why))}, true, needs_control};
+    return {{Rejection::exited, with_last_words(std::move(why))}, true, needs_control};
   };
   switch (board_->exit.load()) {
     case Board::Exit::exit:

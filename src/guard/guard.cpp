@@ -3,25 +3,12 @@
 #include "guard/guard.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "candidates/thread_fields.h"
 #include "guard/child_process.h"
 
 namespace ejk::detail {
-
-using Kind = Finding::Kind;
-
-Rejection rejection_of(Kind kind) {
-  using enum Rejection;
-  constexpr std::array from_threw_on = {threw,         crashed,       exited,      timed_out,
-                                        out_of_memory, out_of_bounds, changed_host};
-  static_assert(from_threw_on.size() ==
-                1 + static_cast<size_t>(Kind::changed_host) - static_cast<size_t>(Kind::threw));
-  const auto at = static_cast<size_t>(kind) - static_cast<size_t>(Kind::threw);
-  return at < from_threw_on.size() ? from_threw_on[at] : unknown;
-}
 
 Guard::Guard(Trial& trial, GuardLimits limits, std::function<bool()> enough,
              std::shared_ptr<Stopwatch> stopwatch)
@@ -67,8 +54,8 @@ JobReport Guard::run_job(size_t job, double deadline_seconds, double idle_second
   if (report.hung) report = child_for(job).run(job, patience);
   if (jobs_[job] == nullptr) return report;
   const bool several = asks_for_several_threads(jobs_[job]->to_value());
-  if (report.finding.kind == Kind::waited) ++waited_, several_threads_waited_ |= several;
-  if (report.finding.kind == Kind::passed) any_passed_ = true, several_threads_passed_ |= several;
+  if (report.finding.waited) ++waited_, several_threads_waited_ |= several;
+  if (report.finding.passed()) any_passed_ = true, several_threads_passed_ |= several;
   return report;
 }
 
@@ -83,7 +70,7 @@ Finding Guard::prove(const AnyConfig& control) {
   const size_t job = job_of(control);
   control_.reset();
   Finding finding = run_job(job, deadline(), limits_.least_deadline_seconds).finding;
-  if (finding.kind == Kind::passed) {
+  if (finding.passed()) {
     control_ = control, control_seconds_ = finding.seconds;
     why_not_.clear();
   } else {
@@ -99,7 +86,7 @@ Finding Guard::again(const AnyConfig& config) {
 std::optional<Finding> Guard::reference() {
   constexpr size_t job = 0;
   JobReport report = run_job(job, std::max(deadline(), limits_.control_deadline_seconds));
-  if (report.finding.kind == Kind::passed && !report.has_reference) return std::nullopt;
+  if (report.finding.passed() && !report.has_reference) return std::nullopt;
   return std::move(report.finding);
 }
 
@@ -137,13 +124,15 @@ class Guard::Tour {
   bool first_run(size_t index) {
     const size_t job = jobs_[index];
     if (guard_.would_wait(*guard_.jobs_[job]))
-      return each_(index, {Kind::waited, "would wait in a child process as others did"});
+      return each_(
+          index,
+          {.rejection = {}, .why = "would wait in a child process as others did", .waited = true});
     const bool fresh = guard_.child_for(job).jobs_done() == 0;
     const double least = guard_.limits_.least_deadline_seconds;
     JobReport report = control_ ? guard_.run_job(job, guard_.deadline())
                                 : guard_.run_job(job, patient_ ? control_deadline() : least, least);
-    const bool passed = report.finding.kind == Kind::passed;
-    if (!control_ && report.finding.kind == Kind::timed_out)
+    const bool passed = report.finding.passed();
+    if (!control_ && report.finding.rejection == Rejection::timed_out)
       patient_ = (waited_ += report.finding.seconds) >= control_deadline();
     if (passed && !control_) return found_control(index, std::move(report.finding));
     if (!passed && (report.may_be_ours || (report.needs_control && !control_))) {
@@ -158,7 +147,7 @@ class Guard::Tour {
     patient_ = true;
     std::vector<size_t> late;
     std::erase_if(failed_, [&](const Failed& f) {
-      const bool was_late = f.report.finding.kind == Kind::timed_out;
+      const bool was_late = f.report.finding.rejection == Rejection::timed_out;
       if (was_late) late.push_back(f.index);
       return was_late;
     });
@@ -177,7 +166,7 @@ class Guard::Tour {
     return true;
   }
 
-  static Finding unknown(std::string why) { return {Kind::unknown, std::move(why)}; }
+  static Finding unknown(std::string why) { return {Rejection::unknown, std::move(why)}; }
 
   // Once more, in a child of its own, directly after the control.
   Finding judged(Failed& first) {
@@ -185,21 +174,21 @@ class Guard::Tour {
     const size_t job = jobs_[first.index];
     guard_.rest();
     const Finding control = guard_.run_job(*control_, control_deadline()).finding;
-    if (control.kind != Kind::passed)
+    if (!control.passed())
       return unknown(why + "; but the control did not pass either: " + control.why);
     guard_.control_seconds_ = std::max(guard_.control_seconds_, control.seconds);
     JobReport again = guard_.run_job(job, guard_.deadline());
-    const Kind kind = first.report.finding.kind;
+    const auto kind = first.report.finding.rejection;
     // Waiting would let it run in the host, which it must not after it died here.
-    const bool died = kind != Kind::timed_out && kind != Kind::unknown;
-    if (died && again.finding.kind == Kind::waited)
+    const bool died = kind != Rejection::timed_out && kind != Rejection::unknown;
+    if (died && again.finding.waited)
       return unknown(why + "; but it only waited when it was repeated");
-    if (again.finding.kind != Kind::passed) return std::move(again.finding);
+    if (!again.finding.passed()) return std::move(again.finding);
     // It failed where others had run before it, or was only late: they, or the machine, may have
     // been the cause. A second pass clears it.
-    const bool excused = !first.fresh || !died || kind == Kind::out_of_memory;
+    const bool excused = !first.fresh || !died || kind == Rejection::out_of_memory;
     if (excused) again = guard_.run_job(job, guard_.deadline());
-    if (excused && again.finding.kind == Kind::passed) return std::move(again.finding);
+    if (excused && again.finding.passed()) return std::move(again.finding);
     return unknown(why + "; but not when it was repeated");
   }
 
@@ -210,8 +199,8 @@ class Guard::Tour {
   static Finding without_control(JobReport report) {
     Finding& f = report.finding;
     // Outside of the child nobody could stop it.
-    const bool endless = f.kind == Kind::timed_out && !report.waited;
-    if (report.needs_control && !endless && f.kind != Kind::out_of_memory)
+    const bool endless = f.rejection == Rejection::timed_out && !report.waited;
+    if (report.needs_control && !endless && f.rejection != Rejection::out_of_memory)
       return unknown(f.why + "; and no other config passed");
     return std::move(f);
   }

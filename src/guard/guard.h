@@ -29,26 +29,17 @@ struct GuardLimits {
 
 // How a run ended in the child.
 struct Finding {
-  enum class Kind {
-    passed,
-    threw,
-    crashed,        // by a fatal signal
-    exited,         // ended the process
-    timed_out,      // ran longer than its deadline
-    out_of_memory,  // asked for more than its limit
-    out_of_bounds,  // missed one of its arrays, or wrote into an input
-    changed_host,   // left settings of the process changed, or more of what it holds with every run
-    waited,         // for a thread of the host, perhaps: says nothing about the config
-    unknown,        // says nothing about the config: killed from outside, could not fork...
-  };
-  Kind kind = Kind::unknown;
-  std::string why;  // for people, "" if it passed
+  // None: it passed, or waited. Unknown says nothing about the config: killed from outside, could
+  // not fork...
+  std::optional<Rejection> rejection = Rejection::unknown;
+  std::string why = {};  // for people, "" if it passed
   // SIGSEGV SIGBUS SIGFPE SIGILL SIGABRT SIGTRAP SIGSYS, also of one out of bounds.
   bool fatal_signal = false;
   double seconds = 0;                     // wall time of the run in the child, if it came back
   std::vector<OutputBytes> outputs = {};  // what it left, if it passed
+  bool waited = false;  // for a thread of the host, perhaps: says nothing about the config
+  bool passed() const { return !rejection && !waited; }
 };
-Rejection rejection_of(Finding::Kind kind);  // of one that did not pass
 
 class GuardChild;
 struct JobReport;

@@ -13,14 +13,12 @@
 namespace ejk::detail {
 namespace {
 
-using Kind = Finding::Kind;
-
 // One that passes in every child and dies here every time must not end process after process.
 constexpr int most_deaths = 3;
 
 // The kind is told beside it.
 std::string reason(const Finding& finding) {
-  const std::string kind = std::string(name_of(rejection_of(finding.kind))) + ": ";
+  const std::string kind = std::string(name_of(*finding.rejection)) + ": ";
   return finding.why.starts_with(kind) ? finding.why.substr(kind.size()) : finding.why;
 }
 
@@ -39,8 +37,7 @@ std::optional<std::vector<OutputBytes>> outputs_again(Tuning& t, const AnyConfig
                                                       Place place) {
   std::optional<std::vector<OutputBytes>> outputs;
   if (place == Place::child) {
-    if (Finding f = t.checks.guard->again(config); f.kind == Kind::passed)
-      outputs = std::move(f.outputs);
+    if (Finding f = t.checks.guard->again(config); f.passed()) outputs = std::move(f.outputs);
   } else if (!t.stopped()) {
     const HostWatch watch(t);
     static_cast<void>(failure_of([&] { outputs = outputs_of_run(t, config); }));
@@ -113,10 +110,10 @@ void run_here(Tuning& t, EntrantId who) {
 void judge(Tuning& t, EntrantId who, Finding finding) {
   Entrant& e = t.entrants[who];
   e.first_run = finding.seconds;
-  if (finding.kind == Kind::passed) {
+  if (finding.passed()) {
     t.checks.passed_in_child = true;
     compare(t, who, std::move(finding.outputs), Place::child);
-  } else e.reject(rejection_of(finding.kind), reason(finding));
+  } else e.reject(*finding.rejection, reason(finding));
   count(t, who);
 }
 
@@ -144,8 +141,8 @@ std::vector<EntrantId> run_guarded(Tuning& t, const std::vector<EntrantId>& who)
   for (EntrantId i : who) configs.push_back(t.entrants[i].config);
   t.checks.guard->run(configs, [&](size_t index, Finding finding) {
     const EntrantId i = who[index];
-    if (finding.kind == Kind::waited || finding.kind == Kind::unknown) {
-      (finding.kind == Kind::waited ? waiting : unsaid).push_back(i);
+    if (finding.waited || finding.rejection == Rejection::unknown) {
+      (finding.waited ? waiting : unsaid).push_back(i);
       t.entrants[i].why = std::move(finding.why);
     } else judge(t, i, std::move(finding));
     return time_for_more(t);
@@ -189,22 +186,22 @@ void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
   Entrant& e = t.entrants[*t.roles.heuristic];
   Finding finding = t.checks.guard->prove(e.config);
   e.first_run = finding.seconds;
-  if (finding.kind == Kind::passed) {
+  if (finding.passed()) {
     t.checks.passed_in_child = true;
     outputs = std::move(finding.outputs);
     count(t, *t.roles.heuristic);
     return;
   }
   t.checks.guard->rest();
-  if (finding.kind == Kind::waited) {
+  if (finding.waited) {
     t.checks.waited = std::move(finding.why);
     return;
   }
-  if (finding.kind != Kind::threw && finding.kind != Kind::changed_host) {
+  if (finding.rejection != Rejection::threw && finding.rejection != Rejection::changed_host) {
     t.checks.doubt = std::move(finding);
     return;
   }
-  e.reject(rejection_of(finding.kind), reason(finding));
+  e.reject(*finding.rejection, reason(finding));
   count(t, *t.roles.heuristic);
 }
 
@@ -214,7 +211,7 @@ void settle_doubt(Tuning& t) {
   Entrant& heuristic = t.entrants[*t.roles.heuristic];
   const Finding doubt = *std::exchange(t.checks.doubt, std::nullopt);
   if (t.checks.passed_in_child) {
-    heuristic.reject(rejection_of(doubt.kind), reason(doubt));
+    heuristic.reject(*doubt.rejection, reason(doubt));
     return count(t, *t.roles.heuristic);
   }
   do_without_guard(t, doubt.why);
@@ -240,8 +237,8 @@ std::optional<std::vector<OutputBytes>> reference_outputs(Tuning& t) {
   std::string failure;
   std::optional<Finding> finding;
   if (t.checks.guard && !(finding = t.checks.guard->reference())) return std::nullopt;
-  if (finding && finding->kind == Kind::passed) return std::move(finding->outputs);
-  if (finding && finding->kind != Kind::waited) failure = finding->why;
+  if (finding && finding->passed()) return std::move(finding->outputs);
+  if (finding && !finding->waited) failure = finding->why;
   else if (auto outputs = reference_here(t, failure)) return outputs;
   if (!failure.empty() && !t.stopped())
     t.note += fmt::format(
@@ -302,9 +299,9 @@ void try_suspect(Tuning& t, EntrantId who, int deaths) {
   bool waited = false;
   if (t.checks.guard) {
     t.checks.guard->run({&e.config, 1}, [&](size_t, Finding finding) {
-      waited = finding.kind == Kind::waited;
-      if (finding.kind == Kind::unknown || finding.kind == Kind::waited) return true;
-      const bool fatal = finding.kind == Kind::crashed && finding.fatal_signal;
+      waited = finding.waited;
+      if (finding.rejection == Rejection::unknown || finding.waited) return true;
+      const bool fatal = finding.rejection == Rejection::crashed && finding.fatal_signal;
       const std::string why = finding.why;
       judge(t, who, std::move(finding));
       // A read out of bounds may be harmless outside of the child; without a control nothing is

@@ -37,7 +37,6 @@ namespace {
 using namespace ejk::testing;
 using namespace ejk::detail;
 using ::testing::HasSubstr;
-using Kind = Finding::Kind;
 
 AnyConfig config(int value) { return make_config(value); }
 
@@ -85,14 +84,14 @@ void expect_all_kinds_are_told() {
   };
   trial.acts[5] = [] { std::exit(3); };
   Guard guard(trial, quick());
-  EXPECT_EQ(guard.prove(config(0)).kind, Kind::passed) << guard.why_not();
+  EXPECT_TRUE(guard.prove(config(0)).passed()) << guard.why_not();
   const auto found = findings(guard, {1, 2, 3, 4, 5, 6});
-  EXPECT_EQ(found[0].kind, Kind::crashed) << found[0].why;
-  EXPECT_EQ(found[1].kind, Kind::exited) << found[1].why;
-  EXPECT_EQ(found[2].kind, Kind::timed_out) << found[2].why;
-  EXPECT_EQ(found[3].kind, Kind::passed) << found[3].why;
-  EXPECT_EQ(found[4].kind, Kind::exited) << found[4].why;
-  EXPECT_EQ(found[5].kind, Kind::passed) << found[5].why;
+  EXPECT_EQ(found[0].rejection, Rejection::crashed) << found[0].why;
+  EXPECT_EQ(found[1].rejection, Rejection::exited) << found[1].why;
+  EXPECT_EQ(found[2].rejection, Rejection::timed_out) << found[2].why;
+  EXPECT_TRUE(found[3].passed()) << found[3].why;
+  EXPECT_EQ(found[4].rejection, Rejection::exited) << found[4].why;
+  EXPECT_TRUE(found[5].passed()) << found[5].why;
 }
 
 TEST(GuardFaults, AHostThatIgnoresSigchldIsNoProblem) {
@@ -117,10 +116,10 @@ TEST(GuardFaults, AHostWithoutStandardFilesIsNoProblem) {
     for (int fd : {0, 1, 2}) ::close(fd);
     Busy trial;
     Guard guard(trial, quick());
-    if (guard.prove(config(0)).kind != Kind::passed) return false;
+    if (!guard.prove(config(0)).passed()) return false;
     trial.acts[1] = [] { std::fputs("x\n", stderr), std::abort(); };
     const auto found = findings(guard, {1, 2});
-    return found[0].why == "crashed: SIGABRT (x)" && found[1].kind == Kind::passed;
+    return found[0].why == "crashed: SIGABRT (x)" && found[1].passed();
   })));
 }
 
@@ -141,9 +140,9 @@ TEST(GuardFaults, ThreadsThatAllocateWhileTheHostForksRejectNobody) {
   GuardLimits limits;
   limits.least_deadline_seconds = 5;
   Guard guard(trial, limits);
-  EXPECT_EQ(guard.prove(config(0)).kind, Kind::passed) << guard.why_not();
+  EXPECT_TRUE(guard.prove(config(0)).passed()) << guard.why_not();
   for (int i = 0; i < 100; ++i)
-    for (const Finding& f : findings(guard, {1})) EXPECT_EQ(f.kind, Kind::passed) << f.why;
+    for (const Finding& f : findings(guard, {1})) EXPECT_TRUE(f.passed()) << f.why;
   stop = true;
 }
 
@@ -163,8 +162,8 @@ TEST(GuardFaults, AChildThatHangsOutsideOfARunIsReplaced) {
   GuardLimits limits = quick();
   limits.own_seconds = 0.5;
   Guard guard(trial, limits);
-  EXPECT_EQ(guard.prove(config(0)).kind, Kind::passed) << guard.why_not();
-  EXPECT_EQ(findings(guard, {1})[0].kind, Kind::passed);
+  EXPECT_TRUE(guard.prove(config(0)).passed()) << guard.why_not();
+  EXPECT_TRUE(findings(guard, {1})[0].passed());
 }
 
 TEST(GuardFaults, TwoThreadsMayGuardAtOnce) {
@@ -180,7 +179,7 @@ TEST(GuardFaults, TwoThreadsMayGuardAtOnce) {
       guard.prove(config(0));
       for (int k = 0; k < 10; ++k)
         for (const Finding& f : findings(guard, {2, 1, 3}))
-          passed += f.kind == Kind::passed, crashed += f.kind == Kind::crashed;
+          passed += f.passed(), crashed += f.rejection == Rejection::crashed;
     });
   hosts.clear();
   EXPECT_EQ(passed, 40);
@@ -196,7 +195,8 @@ TEST(GuardFaults, WhereNothingCanBeForkedNothingIsRejected) {
     guard.prove(config(0));
     const auto found = findings(guard, {1, 2});
     std::fprintf(stderr, "%s; %s\n", guard.why_not().c_str(), found[0].why.c_str());
-    return !guard.usable() && found[0].kind == Kind::unknown && found[1].kind == Kind::unknown;
+    return !guard.usable() && found[0].rejection == Rejection::unknown &&
+           found[1].rejection == Rejection::unknown;
   }));
 }
 
@@ -207,7 +207,7 @@ TEST(GuardFaults, WithoutRoomForOutputsNothingIsRejected) {
     Busy trial;
     Guard guard(trial, quick());
     const Finding f = guard.prove(config(0));
-    return f.kind == Kind::unknown || f.kind == Kind::passed;
+    return f.rejection == Rejection::unknown || f.passed();
   })));
 }
 
@@ -216,7 +216,7 @@ TEST(GuardFaults, AChildThatCrashesBeforeItIsReadyIsNotWaitedFor) {
     void arm() override { ::raise(SIGSEGV); }
   } trial;
   Guard guard(trial, quick());
-  EXPECT_EQ(guard.prove(config(0)).kind, Kind::unknown);
+  EXPECT_EQ(guard.prove(config(0)).rejection, Rejection::unknown);
   EXPECT_THAT(guard.why_not(), HasSubstr("did not get ready"));
 }
 
@@ -287,7 +287,7 @@ TEST(GuardFaults, AChildCannotGiveALockOfItsHostAway) {
   Busy trial;
   trial.acts[1] = [&] { ::flock(file.fd(), LOCK_UN); };
   Guard guard(trial, quick());
-  EXPECT_EQ(findings(guard, {1})[0].kind, Kind::passed);
+  EXPECT_TRUE(findings(guard, {1})[0].passed());
   EXPECT_FALSE(file.is_free());
 }
 
@@ -299,7 +299,7 @@ TEST(GuardFaults, ALockedFileCanStillBeReadInAChild) {
     if (::read(file.fd(), &next, 1) != 1 || next != 'c') throw std::runtime_error("not c");
   };
   Guard guard(trial, quick());
-  EXPECT_EQ(findings(guard, {1})[0].kind, Kind::passed);
+  EXPECT_TRUE(findings(guard, {1})[0].passed());
 }
 
 // ---- processes that a config starts ------------------------------------------------------------
@@ -339,10 +339,10 @@ class Grandchildren : public ::testing::TestWithParam<const char*> {
     GuardLimits limits = quick();
     limits.use_cgroup = GetParam() == in_a_cgroup;
     Guard guard(trial, limits);
-    EXPECT_EQ(guard.prove(config(0)).kind, Kind::passed) << guard.why_not();
+    EXPECT_TRUE(guard.prove(config(0)).passed()) << guard.why_not();
     auto found = findings(guard, {2, 1, 3});
-    EXPECT_EQ(found[0].kind, Kind::passed) << found[0].why;
-    EXPECT_EQ(found[2].kind, Kind::passed) << found[2].why;
+    EXPECT_TRUE(found[0].passed()) << found[0].why;
+    EXPECT_TRUE(found[2].passed()) << found[2].why;
     return found[1];
   }
   void expect_none_lives() {
@@ -359,14 +359,14 @@ INSTANTIATE_TEST_SUITE_P(Ended, Grandchildren, ::testing::Values("InACgroup", "B
 
 TEST_P(Grandchildren, ThatLeaveWithEveryRunAreWhyItIsRejected) {
   const Finding f = finding_of([&] { daemonise(); });
-  EXPECT_EQ(f.kind, Kind::changed_host) << f.why;
+  EXPECT_EQ(f.rejection, Rejection::changed_host) << f.why;
   EXPECT_THAT(f.why, HasSubstr("processes"));
   expect_none_lives();
 }
 
 TEST_P(Grandchildren, OfAShellAreWhyItIsRejected) {
   const Finding f = finding_of([&] { start_daemon(); });
-  EXPECT_EQ(f.kind, Kind::changed_host) << f.why;
+  EXPECT_EQ(f.rejection, Rejection::changed_host) << f.why;
   expect_none_lives();
 }
 
@@ -375,7 +375,7 @@ TEST_P(Grandchildren, ThatLeaveOnceEndWithTheChild) {
     static const bool once = (start_daemon(), true);
     static_cast<void>(once);
   });
-  EXPECT_EQ(f.kind, Kind::passed) << f.why;
+  EXPECT_TRUE(f.passed()) << f.why;
   expect_none_lives();
 }
 
@@ -386,7 +386,7 @@ TEST_P(Grandchildren, OfOneThatDoesNotEndEndAtItsDeadline) {
     volatile unsigned x = 0;
     for (;;) x = x + 1;
   });
-  EXPECT_EQ(f.kind, Kind::timed_out) << f.why;
+  EXPECT_EQ(f.rejection, Rejection::timed_out) << f.why;
   expect_none_lives();
 }
 
@@ -396,7 +396,7 @@ TEST_P(Grandchildren, OfOneThatCrashesEndWithIt) {
     start_daemon();
     ::raise(SIGSEGV);
   });
-  EXPECT_EQ(f.kind, Kind::crashed) << f.why;
+  EXPECT_EQ(f.rejection, Rejection::crashed) << f.why;
   expect_none_lives();
 }
 
@@ -406,7 +406,7 @@ TEST_P(Grandchildren, OfOneThatExitsEndWithIt) {
     start_daemon();
     std::exit(3);
   });
-  EXPECT_EQ(f.kind, Kind::exited) << f.why;
+  EXPECT_EQ(f.rejection, Rejection::exited) << f.why;
   expect_none_lives();
 }
 
@@ -420,7 +420,7 @@ TEST_P(Grandchildren, OfOneThatIsGoneAtOnceEndToo) {
     start_daemon("echo >/proc/self/fd/" + std::to_string(ready[1]));
     ::_exit(::read(ready[0], &byte, 1) == 1 ? 3 : 4);
   });
-  EXPECT_EQ(f.kind, Kind::exited) << f.why;
+  EXPECT_EQ(f.rejection, Rejection::exited) << f.why;
   expect_none_lives();
 }
 
@@ -434,7 +434,7 @@ TEST_P(Grandchildren, ThatTakeItsPlaceEndToo) {
     EXPECT_EQ(::write(ready[1], "x", 1), 1);
     live_on();
   });
-  EXPECT_EQ(f.kind, Kind::exited) << f.why;
+  EXPECT_EQ(f.rejection, Rejection::exited) << f.why;
   expect_none_lives();
 }
 
@@ -456,7 +456,7 @@ TEST_P(Grandchildren, ThatAreWaitedForAreNobodysBusiness) {
         std::system("exit 3") != 3 << 8)
       throw std::runtime_error("helpers do not work");
   });
-  EXPECT_EQ(f.kind, Kind::passed) << f.why;
+  EXPECT_TRUE(f.passed()) << f.why;
   expect_none_lives();
 }
 
@@ -475,7 +475,7 @@ TEST_P(Grandchildren, ThatExitAreNotTakenForIt) {
         WEXITSTATUS(status_of_helper([] { std::quick_exit(8); })) != 8)
       throw std::runtime_error("helpers end in another way");
   });
-  EXPECT_EQ(f.kind, Kind::passed) << f.why;
+  EXPECT_TRUE(f.passed()) << f.why;
   expect_none_lives();
 }
 
@@ -485,13 +485,13 @@ TEST_P(Grandchildren, ThatDieAsProbesAreNotTakenForIt) {
     for (void (*die)() : {+[] { static_cast<void>(::raise(SIGILL)); }, +[] { __builtin_trap(); }})
       if (!WIFSIGNALED(status_of_helper(die))) throw std::runtime_error("the probe lived on");
   });
-  EXPECT_EQ(f.kind, Kind::passed) << f.why;
+  EXPECT_TRUE(f.passed()) << f.why;
   expect_none_lives();
 }
 
 TEST_P(Grandchildren, ThatComeBackFromTheRunDoNotGoOn) {
   const Finding f = finding_of([] { static_cast<void>(::fork()); });
-  EXPECT_EQ(f.kind, Kind::changed_host) << f.why;
+  EXPECT_EQ(f.rejection, Rejection::changed_host) << f.why;
   EXPECT_THAT(f.why, HasSubstr("processes"));
   expect_none_lives();
 }
