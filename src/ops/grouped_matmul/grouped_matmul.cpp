@@ -42,8 +42,8 @@ template <class A, class B, class C>
 void check_memory(const A& a, const B& b, std::span<const int32_t> sizes, const C& c) {
   using Numbers = StridedView<const int32_t, 1>;
   const auto count = static_cast<int64_t>(sizes.size());
-  check_product_memory(op, a, b, "group_sizes", std::optional(Numbers(sizes.data(), {count}, {1})),
-                       c);
+  check_product_memory(op, a, b, "a c that overlaps group_sizes",
+                       std::optional(Numbers(sizes.data(), {count}, {1})), c);
 }
 
 // Calls f(group, first row, rows) for groups that have rows. Gives the number of rows of all

@@ -81,7 +81,7 @@ template <Element In, Element Result>
 void Matmul<In, Result>::run(const Config& config, const Input& a, const Input& b, const Bias& bias,
                              const Output& c) const {
   check_shapes(a, b, bias, *c);
-  check_product_memory(op, a, b, "the bias", bias, *c);
+  check_product_memory(op, a, b, "a c that overlaps the bias", bias, *c);
   check_blocking(op, "forward", config.forward);
   std::vector<float> bias_copy;
   multiply(config.forward, a, b, packed_bias(bias, bias_copy), *c);
@@ -92,7 +92,7 @@ void Matmul<In, Result>::reference(const Input& a, const Input& b, const Bias& b
                                    const Output& out) const {
   const StridedView<Result, 3>& c = *out;
   check_shapes(a, b, bias, c);
-  check_product_memory(op, a, b, "the bias", bias, c);
+  check_product_memory(op, a, b, "a c that overlaps the bias", bias, c);
   std::vector<double> sums(static_cast<size_t>(c.shape[2]));
   for (int64_t batch = 0; batch < c.shape[0]; ++batch)
     for (int64_t i = 0; i < c.shape[1]; ++i) {
