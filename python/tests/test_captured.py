@@ -989,7 +989,7 @@ def test_methods_of_dataclasses_are_followed_in_a_program_without_a_file():
         import dataclasses, jax.numpy as jnp
         from ejk.ops import AutotunePolicy, ConfigCache, ConfigSelectorChain, Executor, Kernel
 
-        class Apply(OneConfig):
+        class Apply(Kernel):
             op_id = "apply"
             def run(self, x, f, *, cfg):
                 return f(x)
