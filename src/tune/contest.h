@@ -7,7 +7,6 @@
 #include <deque>
 #include <iterator>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -63,9 +62,10 @@ class Entrants : public std::deque<Entrant> {
     return begin()[static_cast<std::ptrdiff_t>(who)];
   }
   // In the order in which they entered: the candidates in theirs.
-  auto ids() const {
-    return std::views::iota(size_t{0}, size()) |
-           std::views::transform([](size_t i) { return EntrantId{i}; });
+  std::vector<EntrantId> ids() const {
+    std::vector<EntrantId> all;
+    for (size_t i = 0; i < size(); ++i) all.push_back(EntrantId{i});
+    return all;
   }
   bool any_can_win() const { return std::ranges::any_of(*this, &Entrant::can_win); }
   std::optional<EntrantId> find(const Value& config) const {
