@@ -25,11 +25,11 @@ from ejk._captured import (
 from ejk.ops.core.kernel import Invocation, _get_platform_method, _has_custom_vjp, _overrides, op_of
 from ejk.ops.core.mesh import OverMesh
 from ejk.ops.core.order import in_order, order_of
+from ejk.ops.core.static import give_static, keep_static, static
 from ejk.ops.utils.fingerprint import get_device_platform
 from ejk.ops.utils.meta import stamped
 
 _Call = tuple[tuple[Any, ...], dict[str, Any]]  # args, kwargs
-_static_type: Any = None
 
 
 class Given:
@@ -291,7 +291,7 @@ def _with_gradient(
         args, kwargs = form.whole(arrays)
         assert fwd is not None
         y, residuals = form.unchanged(fwd(*args, cfg=cfg, **kwargs), args, kwargs, arrays)
-        return y, (arrays, y, _keep_static(residuals))
+        return y, (arrays, y, keep_static(residuals))
 
     def backward_pass(kept: Any, dy: Any) -> tuple[Any, ...]:
         arrays, y, residuals = kept
@@ -326,7 +326,7 @@ def _with_captured(
     def forward(*primals: Any) -> tuple[Any, Any]:
         arrays = tuple(primal.value for primal in primals)
         y, kept = forward_pass(*arrays)
-        return y, (kept, _static()(any(primal.perturbed for primal in form.captured(primals))))
+        return y, (kept, static()(any(primal.perturbed for primal in form.captured(primals))))
 
     def backward(kept: Any, dy: Any) -> tuple[Any, ...]:
         kept, is_asked = kept
@@ -445,54 +445,9 @@ def _fitting(jax: Any, array: Any, gradient: Any) -> Any:
     return gradient
 
 
-def _static() -> Any:
-    """A pytree without leaves that carries a value through JAX unchanged."""
-    global _static_type
-    if _static_type is None:
-
-        class Static:
-            def __init__(self, value: Any) -> None:
-                self.value = value
-
-            def __eq__(self, other: object) -> bool:
-                return type(other) is Static and self.value is other.value
-
-            def __hash__(self) -> int:
-                return id(self.value)
-
-        _jax.loaded().tree_util.register_pytree_node(Static, lambda s: ((), s), lambda s, _: s)
-        _static_type = Static
-    return _static_type
-
-
-def _keep_static(residuals: Any) -> Any:
-    jax, static = _jax.loaded(), _static()
-
-    def keep(leaf: Any) -> Any:
-        return leaf if _jax.is_array(leaf) or _jax.is_numpy(leaf) else static(leaf)
-
-    return jax.tree_util.tree_map(keep, residuals)
-
-
-def keep_numbers(out: Any) -> tuple[Any, bool]:
-    """A result with its Python numbers and texts kept from becoming arrays, and whether it has any."""
-    jax, static = _jax.loaded(), _static()
-    leaves, tree = jax.tree_util.tree_flatten(out)
-    kept = [static(leaf) if isinstance(leaf, (bool, int, float, complex, str, bytes)) else leaf for leaf in leaves]
-    return tree.unflatten(kept), any(a is not b for a, b in zip(kept, leaves))
-
-
-def give_static(tree: Any) -> Any:
-    """What was kept, as it was."""
-    static = _static()
-    return _jax.loaded().tree_util.tree_map(
-        lambda x: x.value if isinstance(x, static) else x, tree, is_leaf=lambda x: isinstance(x, static)
-    )
-
-
 def name_for_profilers(kernel: Any) -> str:
     """What a jitted function is called: the op, as far as an identifier can say it."""
     return "".join(c if c.isalnum() else "_" for c in op_of(kernel)) or "kernel"
 
 
-__all__ = ["Arguments", "Form", "Given", "accepted", "arguments_of", "forward", "function_of", "give_static", "keep_numbers", "name_for_profilers"]
+__all__ = ["Arguments", "Form", "Given", "accepted", "arguments_of", "forward", "function_of", "name_for_profilers"]
