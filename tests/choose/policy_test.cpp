@@ -34,7 +34,8 @@ TEST(Policy, UpdatesHaveTheFieldsOfAPolicyAndSetNone) {
 TEST(Policy, AnOverrideChangesItsFieldAndNoOther) {
   ejk::ConfigSelectorChain chain({.policy = AutotunePolicy{}});
   const ejk::Value before = to_value(chain.policy());
-  for (const auto& [name, value] : to_value(changed).as_object().members) {
+  const ejk::Value fields = to_value(changed);
+  for (const auto& [name, value] : fields.as_object().members) {
     ejk::Value expected = before;
     expected[name] = value;
     {
