@@ -100,7 +100,7 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=repr)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: type(c).__name__)
 @pytest.mark.parametrize("tier", ["memory", "disk"])
 def test_a_stored_config_comes_back_as_the_type_that_went_in(config, tier, tmp_path):
     cache = ConfigCache() if tier == "memory" else PersistentCache(path=tmp_path)

@@ -97,7 +97,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=lambda v: type(v).__name__)
 def test_a_second_call_with_such_a_value_is_warm(value, executor, warm_only):
     kernel = Tell()
     for _ in range(2):
