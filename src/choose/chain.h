@@ -73,6 +73,7 @@ class Chain {
   bool may_still_tune(const AutotunePolicy& policy, const EntryId& id) const;
   bool may_resume(const Call& call) const;
   bool may_replace(const Call& call) const;
+  bool is_tuned(const EntryId& id) const;  // by this process
   bool is_in_flight(const EntryId& id) const;
   static std::nullopt_t would_tune(Call& call);
   std::optional<Found> tune_alone(Call& call);

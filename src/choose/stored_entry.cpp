@@ -66,6 +66,8 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
   call.stored_is_unusable = false, call.resume_seconds = 0;
   call.stored.reset(), call.unfinished.reset(), call.unfinished_config.reset();
   if (!options_.persistent) return call.pass(Origin::persistent, "no persistent cache is set");
+  // Asked before the entry is read: a tuning that ends in between has another one.
+  const bool may_go_on = may_resume(call) && (!is_tuned(call.id) || is_in_flight(call.id));
   const auto found = options_.persistent->get(call.id);
   if (!found) return call.pass(Origin::persistent, "nothing for this key");
   const Entry& entry = found->entry;
@@ -102,12 +104,13 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
     return of_any_outputs ? call.pass(Origin::persistent, found->where + ": its config " + remark,
                                       entry.config)
                           : unusable("its config " + remark);
-  if (may_resume(call)) {
+  if (may_go_on) {
     const bool here = entry.environment == call.inv.device->environment && !of_any_outputs;
     const double seconds = here ? seconds_to_resume(call.policy, entry.evidence) : 0;
     const std::string why_more = left_to_do(entry, call.inv, call.kernel);
-    // What another thread goes on with now is waited for, though its seconds are counted already.
-    if (!why_more.empty() && (!here || seconds > 0 || is_in_flight(call.id))) {
+    // What another thread goes on with, or just did, is waited for: its seconds are counted
+    // already.
+    if (!why_more.empty() && (!here || seconds > 0 || is_in_flight(call.id) || is_tuned(call.id))) {
       call.stored = call.unfinished = entry, call.unfinished_config = config;
       call.resume_seconds = seconds;
       // Timings with another number of cores, or for other outputs, do not apply to this call.
@@ -129,9 +132,12 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
 bool Chain::may_resume(const Call& call) const {
   if (!call.policy.resume || !options_.persist_autotune) return false;
   if (!may_still_tune(call.policy, call.id)) return false;
-  if (options_.persistent->writable_layer() == nullptr) return false;  // it would never get ahead
+  return options_.persistent->writable_layer() != nullptr;  // else it would never get ahead
+}
+
+bool Chain::is_tuned(const EntryId& id) const {
   std::lock_guard lock(state_->mutex);
-  return !state_->tuned.contains(text_of(call.id));
+  return state_->tuned.contains(text_of(id));
 }
 
 bool Chain::is_in_flight(const EntryId& id) const {
