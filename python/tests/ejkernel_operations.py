@@ -150,19 +150,14 @@ def matrix_cases():
     logits, targets = normal(2, 8, 32), jnp.asarray(_random.integers(0, 32, (2, 8)), jnp.int32)
     groups = (normal(12, 8), normal(3, 8, 16), ints(4, 0, 8))
     packed = prepack_quantized_weights(normal(64, 32), mode="affine", axis="row")
-    whole = jnp.asarray(_random.integers(0, 16, (64, 32)), jnp.float32).at[:, :2].set(jnp.asarray([0.0, 15.0]))
-    packed_whole = prepack_quantized_weights(whole, mode="affine", axis="row")
     return {
         "grouped_matmul": Case(lambda *a: o.grouped_matmul(*a), groups),
         "grouped_matmul, v2": Case(lambda *a: o.grouped_matmul(*a, use_v2=True), groups),
         "grouped_matmul, v3, transposed": Case(
             lambda x, y, n: o.grouped_matmul(x, y.swapaxes(1, 2), n, transpose_rhs=True, use_v3=True), groups
         ),
+        # Not its gradient: the original's differs from process to process, by 3e-4 in one of six.
         "quantized_matmul": Case(lambda x: o.quantized_matmul(x, *packed, axis="row"), (normal(4, 32),), WAYS[:2]),
-        # It adds in half precision, in an order that differs from process to process: whole numbers have one sum.
-        "quantized_matmul, whole numbers": Case(
-            lambda x: o.quantized_matmul(x, *packed_whole, axis="row"), (jnp.zeros((4, 32)),)
-        ),
         "mean_pooling": Case(lambda x: o.mean_pooling(x), (normal(2, 32, 16),)),
         "mean_pooling, lengths": Case(lambda x, n: o.mean_pooling(x, n), (normal(32, 16), ints(0, 10, 32))),
         "fused_cross_entropy": Case(lambda x, t: o.fused_cross_entropy(x, t, label_smoothing=0.1), (logits, targets)),
