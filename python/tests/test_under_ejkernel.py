@@ -142,7 +142,7 @@ def test_results_and_errors_are_those_of_the_original(outcomes):
 def test_thirty_operations_and_a_mesh_are_compared(outcomes):
     original, _ = outcomes
     worked = [name for name, outcome in original.items() if not isinstance(outcome, str)]
-    for way, least in (("eager", 30), ("jit", 30), ("grad", 24)):
+    for way, least in (("eager", 30), ("jit", 30), ("grad", 23)):
         of = {name.rpartition("/")[0] for name in worked if name.endswith(way)}
         assert len({name.partition(",")[0] for name in of if not name.startswith("mesh: ")}) >= least, way
         assert len({name for name in of if name.startswith("mesh: ")}) >= 6, way
