@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ejk import _jax
 from ejk._captured import Opaque, Seen, is_of_python, is_plain, slots_of, told_apart
+from ejk._captured.words import Same
 from ejk._known import is_named_tuple, is_pydantic
 
 _DEEPEST = 50
@@ -93,34 +94,19 @@ class _Looking:
             raise Opaque
         self._has_arrays, self._is_constant = True, False
         if _jax.is_array(array):
-            return _Identity, _Identity(array)
+            return Same, Same(array)
         if array.nbytes > _MOST_BYTES or array.dtype.hasobject:
             raise Opaque
         digest = hashlib.sha256(array.tobytes()).digest()
         return type(array), str(array.dtype), array.shape, digest
 
 
-class _Identity:
-    """A thing that does not change, equal to itself alone."""
-
-    __slots__ = ("_thing",)
-
-    def __init__(self, thing: Any) -> None:
-        self._thing = thing
-
-    def __hash__(self) -> int:
-        return id(self._thing)
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Identity and self._thing is other._thing
-
-
 def _identity_of(thing: Any) -> Any:
-    """The same, and it does not keep the thing alive if that can be."""
+    """Equal to that of this thing alone, and it does not keep the thing alive if that can be."""
     try:
         return weakref.ref(thing)
     except TypeError:
-        return _Identity(thing)
+        return Same(thing)
 
 
 def _parts_of(value: Any) -> list[tuple[str, Any]] | None:
