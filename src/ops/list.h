@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The built-in operations: each is a folder here and a line below. The registry and Python read it.
+// The built-in operations: each is a folder here, included and named below. Read by
+// the registry and by Python.
 #pragma once
 
 #include "ops/decode_attention/op.h"
