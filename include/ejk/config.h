@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <charconv>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -11,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -60,20 +60,6 @@ Value enum_to_value(E e) {
   return i;
 }
 
-// Whether an integer or an enum of underlying type T can hold the value, which is an integer.
-template <class T>
-bool fits(const Value& v) {
-  if (v.kind() == Value::Kind::big_integer) return false;
-  if constexpr (std::same_as<T, bool>) return v == Value(0) || v == Value(1);
-  else {
-    using I =
-        std::conditional_t<std::is_signed_v<T>, std::make_signed_t<T>, std::make_unsigned_t<T>>;
-    return v.kind() == Value::Kind::unsigned_integer ? std::in_range<I>(v.as_uint())
-                                                     : std::in_range<I>(v.as_int());
-  }
-}
-inline bool is_whole(const Value& v) { return v.is_int() || v.kind() == Value::Kind::big_integer; }
-
 // The members of a map with integer keys by ascending number, whatever the map's own order.
 template <class M, class F>
 void for_each_in_order(const M& map, F&& f) {
@@ -90,9 +76,8 @@ void for_each_in_order(const M& map, F&& f) {
 template <class T>
 consteval bool is_made_of_values() {
   if constexpr (std::same_as<T, Value> || std::is_arithmetic_v<T> || std::is_enum_v<T> ||
-                is_string_like<T>)
-    return true;
-  else if constexpr (std::same_as<T, std::nullopt_t> || std::same_as<T, std::nullptr_t>)
+                is_string_like<T> || std::same_as<T, std::nullopt_t> ||
+                std::same_as<T, std::nullptr_t>)
     return true;
   else if constexpr (is_a<T, std::optional> || is_a<T, std::vector> || is_std_array<T>)
     return is_made_of_values<typename T::value_type>();
@@ -116,8 +101,7 @@ concept MadeOfValues = is_made_of_values<std::remove_cv_t<T>>();
 
 template <class T>
 Value value_of(const T& v) {
-  if constexpr (std::same_as<T, Value>) return v;
-  else if constexpr (std::is_arithmetic_v<T>) return v;
+  if constexpr (std::same_as<T, Value> || std::is_arithmetic_v<T>) return v;
   else if constexpr (std::is_enum_v<T>) return enum_to_value(v);
   else if constexpr (is_string_like<T>) return std::string_view(v);
   else if constexpr (std::same_as<T, std::nullopt_t> || std::same_as<T, std::nullptr_t>) return {};
@@ -154,109 +138,99 @@ Value value_of(const T& v) {
   }
 }
 
-[[noreturn]] inline void mismatch(const std::string& path, const std::string& problem) {
-  throw Error(ErrorKind::parse, (path.empty() ? std::string("config") : path) + ": " + problem);
-}
+// Where in a document a value stands. It becomes a text only where something does not fit.
+struct Path {
+  const Path* outer = nullptr;
+  std::string_view name = {};  // of a member
+  size_t index = 0;            // of an element, which has no name
+};
 
 enum class Missing { error, keep_default };
 
+// These throw Error(parse) that names the place.
+[[noreturn]] void mismatch(const Path& path, std::string_view problem);
+void expect(bool is_right, const Path& path, const Value& v, std::string_view what);
+void expect_enumerator(bool is_one, const Path& path, const Value& v, std::string_view type);
+// An object that has these members, or some of them, and no other.
+void expect_members(const Path& path, const Value& v, std::string_view type,
+                    std::span<const std::string_view> names, Missing missing);
+// The bits of an integer in [min, max].
+uint64_t read_whole(const Path& path, const Value& v, std::string_view type, int64_t min,
+                    uint64_t max);
+// A number of at most that magnitude, or an infinity.
+double read_real(const Path& path, const Value& v, std::string_view type, double max);
+// The name of a member as the integer that it spells.
+Value key_of(const Path& path, const std::string& name);
+bool is_whole(const Value& v);
+
 template <class T>
-void read_value(const Value& v, T& out, const std::string& path, Missing missing) {
-  auto expect = [&](bool ok, std::string_view what) {
-    if (!ok)
-      mismatch(path,
-               "expected " + std::string(what) + ", found " + std::string(kind_name(v.kind())));
-  };
-  auto does_not_fit = [&] {
-    mismatch(path, stable_json(v) + " does not fit " + std::string(type_name<T>()));
-  };
-  static_cast<void>(does_not_fit);
+T read_integer(const Path& path, const Value& v, std::string_view type = type_name<T>()) {
+  using Limits = std::numeric_limits<T>;
+  return static_cast<T>(read_whole(path, v, type, static_cast<int64_t>(Limits::min()),
+                                   static_cast<uint64_t>(Limits::max())));
+}
+
+template <class T>
+T read_enum(const Path& path, const Value& v) {
+  if (is_whole(v)) {
+    const auto number = read_integer<std::underlying_type_t<T>>(path, v, type_name<T>());
+    expect_enumerator(is_enumerator<T>(number), path, v, type_name<T>());
+    return static_cast<T>(number);
+  }
+  expect(v.is_string(), path, v, "an enumerator");
+  const auto& names = enumerator_names<T>;
+  for (size_t i = 0; i < names.size(); ++i)
+    if (!names[i].empty() && names[i] == v.as_string())
+      return static_cast<T>(static_cast<int>(i) + first_enumerator);
+  mismatch(path, "unknown enumerator " + stable_json(v));
+}
+
+template <class T>
+void read_value(const Value& v, T& out, const Path& path, Missing missing) {
   if constexpr (std::same_as<T, Value>) out = v;
-  else if constexpr (std::same_as<T, bool>) expect(v.is_bool(), "a bool"), out = v.as_bool();
-  else if constexpr (std::integral<T>) {
-    expect(is_whole(v), "an integer");
-    if (!fits<T>(v)) does_not_fit();
-    out = v.kind() == Value::Kind::unsigned_integer ? static_cast<T>(v.as_uint())
-                                                    : static_cast<T>(v.as_int());
-  } else if constexpr (std::floating_point<T>) {
-    expect(v.is_number() || is_whole(v), "a number");
-    const double number =
-        is_whole(v) ? parse_json(stable_json(v) + ".0").as_double() : v.as_double();
-    constexpr double max = std::numeric_limits<T>::max(),
-                     infinity = std::numeric_limits<double>::infinity();
-    if ((number > max && number < infinity) || (number < -max && number > -infinity))
-      does_not_fit();
-    out = static_cast<T>(number);
-  } else if constexpr (std::is_enum_v<T>) {
-    if (is_whole(v)) {
-      using U = std::underlying_type_t<T>;
-      if (!fits<U>(v)) does_not_fit();
-      const U number = v.kind() == Value::Kind::unsigned_integer ? static_cast<U>(v.as_uint())
-                                                                 : static_cast<U>(v.as_int());
-      if (!is_enumerator<T>(number))
-        mismatch(path, stable_json(v) + " is no enumerator of " + std::string(type_name<T>()) +
-                           "; if it should be one, name it in ejk_enumerators");
-      out = static_cast<T>(number);
-      return;
-    }
-    expect(v.is_string(), "an enumerator");
-    const auto& names = enumerator_names<T>;
-    for (size_t i = 0; i < names.size(); ++i)
-      if (!names[i].empty() && names[i] == v.as_string()) {
-        out = static_cast<T>(static_cast<int>(i) + first_enumerator);
-        return;
-      }
-    mismatch(path, "unknown enumerator " + stable_json(v));
-  } else if constexpr (std::same_as<T, std::string>)
-    expect(v.is_string(), "a string"), out = v.as_string();
+  else if constexpr (std::same_as<T, bool>)
+    expect(v.is_bool(), path, v, "a bool"), out = v.as_bool();
+  else if constexpr (std::integral<T>) out = read_integer<T>(path, v);
+  else if constexpr (std::floating_point<T>)
+    out = static_cast<T>(read_real(path, v, type_name<T>(), std::numeric_limits<T>::max()));
+  else if constexpr (std::is_enum_v<T>) out = read_enum<T>(path, v);
+  else if constexpr (std::same_as<T, std::string>)
+    expect(v.is_string(), path, v, "a string"), out = v.as_string();
   else if constexpr (is_a<T, std::optional>) {
     if (v.is_null()) out.reset();
     else read_value(v, out.emplace(), path, missing);
   } else if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>) {
-    expect(v.is_array() && v.as_array().size() == std::tuple_size_v<T>, "an array of that length");
+    expect(v.is_array() && v.as_array().size() == std::tuple_size_v<T>, path, v,
+           "an array of that length");
     [&]<size_t... I>(std::index_sequence<I...>) {
-      (read_value(v.as_array()[I], std::get<I>(out), path + "[" + std::to_string(I) + "]", missing),
-       ...);
+      (read_value(v.as_array()[I], std::get<I>(out), Path{&path, {}, I}, missing), ...);
     }
     (std::make_index_sequence<std::tuple_size_v<T>>{});
   } else if constexpr (is_a<T, std::vector> || is_std_array<T> || std::is_bounded_array_v<T>) {
-    expect(v.is_array(), "an array");
+    expect(v.is_array(), path, v, "an array");
     const auto& items = v.as_array();
     if constexpr (is_a<T, std::vector>) out.resize(items.size());
-    else expect(items.size() == std::size(out), "an array of that length");
+    else expect(items.size() == std::size(out), path, v, "an array of that length");
     for (size_t i = 0; i < items.size(); ++i) {
       std::iter_value_t<decltype(std::begin(out))> item{};
-      read_value(items[i], item, path + "[" + std::to_string(i) + "]", missing);
+      read_value(items[i], item, Path{&path, {}, i}, missing);
       out[i] = std::move(item);
     }
   } else if constexpr (is_a<T, std::map>) {
-    expect(v.is_object(), "an object");
+    expect(v.is_object(), path, v, "an object");
     out.clear();
     for (const auto& [name, item] : v.as_object().members) {
       typename T::key_type key{};
-      if constexpr (std::integral<typename T::key_type>) {
-        const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), key);
-        if (error != std::errc() || end != name.data() + name.size())
-          mismatch(path, "\"" + name + "\" is not an integer key");
-      } else key = name;
-      read_value(item, out[key], path + "." + name, missing);
+      if constexpr (std::integral<typename T::key_type>)
+        key = read_integer<typename T::key_type>(path, key_of(path, name));
+      else key = name;
+      read_value(item, out[key], Path{&path, name}, missing);
     }
   } else if constexpr (Reflected<T>) {
-    expect(v.is_object(), "an object");
-    size_t known = 0;
+    expect_members(path, v, type_name<T>(), field_names<T>, missing);
     for_each_field(out, [&](std::string_view name, auto& field) {
-      const std::string here = path.empty() ? std::string(name) : path + "." + std::string(name);
-      if (const Value* found = v.find(name)) ++known, read_value(*found, field, here, missing);
-      else if (missing == Missing::error) mismatch(here, "is missing");
+      if (const Value* found = v.find(name)) read_value(*found, field, Path{&path, name}, missing);
     });
-    if (known == v.as_object().members.size()) return;
-    for (const auto& member : v.as_object().members) {
-      bool found = false;
-      for_each_field(out,
-                     [&](std::string_view name, auto&) { found = found || name == member.first; });
-      if (!found)
-        mismatch(path, "unknown field \"" + member.first + "\" for " + std::string(type_name<T>()));
-    }
   } else {
     static_assert(Reflected<T>, "ejk: this type cannot be read from JSON");
   }
