@@ -4,7 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,7 +12,6 @@
 
 #include <ejk/any_config.h>
 #include <ejk/config.h>
-#include <ejk/detail/recent_map.h>
 #include <ejk/store.h>
 
 namespace ejk {
@@ -37,9 +36,8 @@ class ConfigCache {
 
   static constexpr size_t default_most_shapes = size_t{1} << 16;
 
-  ConfigCache() = default;
-  explicit ConfigCache(size_t most_shapes) : records_(most_shapes) {}
-  virtual ~ConfigCache() = default;
+  explicit ConfigCache(size_t most_shapes = default_most_shapes);
+  virtual ~ConfigCache();
 
   // The record for exactly that call: a record with another spec than id's is not found.
   virtual std::optional<Record> find(const EntryId& id) const;
@@ -72,9 +70,8 @@ class ConfigCache {
   void changed() noexcept { generation_.fetch_add(1, std::memory_order_acq_rel); }
 
  private:
-  std::mutex order_;  // held while something changes together with the generation
-  mutable std::mutex mutex_;
-  mutable detail::RecentMap<Record> records_{default_most_shapes};  // by device, op and key
+  struct State;
+  std::unique_ptr<State> state_;
   std::atomic<uint64_t> generation_{0};
 };
 

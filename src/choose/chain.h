@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include <ejk/detail/recent_map.h>
 #include <ejk/detail/warm_table.h>
 #include <ejk/error.h>
 #include <ejk/names.h>
@@ -20,6 +19,7 @@
 #include "base/time.h"
 #include "base/warn.h"
 #include "choose/key_watch.h"
+#include "choose/recent_map.h"
 #include "choose/single_flight.h"
 
 namespace ejk::detail {

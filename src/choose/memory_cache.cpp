@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory tier: configurations by text key.
 #include <charconv>
+#include <mutex>
 
 #include <ejk/cache.h>
 #include <ejk/names.h>
+
+#include "choose/recent_map.h"
 
 namespace ejk {
 
@@ -30,49 +33,60 @@ EntryId separated(std::string_view text) {
 
 }  // namespace
 
+struct ConfigCache::State {
+  explicit State(size_t most_shapes) : records(most_shapes) {}
+
+  std::mutex order;  // held while something changes together with the generation
+  std::mutex mutex;
+  detail::RecentMap<Record> records;  // by device, op and key
+};
+
+ConfigCache::ConfigCache(size_t most_shapes) : state_(std::make_unique<State>(most_shapes)) {}
+ConfigCache::~ConfigCache() = default;
+
 std::optional<ConfigCache::Record> ConfigCache::find(const EntryId& id) const {
-  std::lock_guard lock(mutex_);
-  const Record* record = records_.find(joined(id));
+  std::lock_guard lock(state_->mutex);
+  const Record* record = state_->records.find(joined(id));
   if (record == nullptr) return std::nullopt;
   if (!record->spec.empty() && !id.spec.empty() && record->spec != id.spec) return std::nullopt;
   return *record;
 }
 
 void ConfigCache::insert(const EntryId& id, Record record) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(state_->mutex);
   const bool by_hand = record.origin == Origin::memory;
-  records_.insert_or_assign(joined(id), std::move(record), by_hand);
+  state_->records.insert_or_assign(joined(id), std::move(record), by_hand);
 }
 
 void ConfigCache::put_any(const EntryId& id, AnyConfig config) {
-  std::lock_guard order(order_);
+  std::lock_guard order(state_->order);
   insert(id, {std::move(config), Origin::memory, id.spec});
   changed();
 }
 
 void ConfigCache::keep(const EntryId& id, Record record, uint64_t generation) {
-  std::lock_guard order(order_);
+  std::lock_guard order(state_->order);
   if (generation_.load(std::memory_order_acquire) == generation) insert(id, std::move(record));
 }
 
 void ConfigCache::clear() {
-  std::lock_guard order(order_);
+  std::lock_guard order(state_->order);
   {
-    std::lock_guard lock(mutex_);
-    records_.clear();
+    std::lock_guard lock(state_->mutex);
+    state_->records.clear();
   }
   changed();
 }
 
 size_t ConfigCache::size() const {
-  std::lock_guard lock(mutex_);
-  return records_.size();
+  std::lock_guard lock(state_->mutex);
+  return state_->records.size();
 }
 
 std::vector<EntryId> ConfigCache::keys() const {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(state_->mutex);
   std::vector<EntryId> ids;
-  records_.for_each_key([&](std::string_view text) { ids.push_back(separated(text)); });
+  state_->records.for_each_key([&](std::string_view text) { ids.push_back(separated(text)); });
   return ids;
 }
 
@@ -84,10 +98,10 @@ std::optional<AnyConfig> ConfigCache::get(std::string device, std::string op,
 }
 
 void ConfigCache::erase(const EntryId& id) {
-  std::lock_guard order(order_);
+  std::lock_guard order(state_->order);
   {
-    std::lock_guard lock(mutex_);
-    records_.erase(joined(id));
+    std::lock_guard lock(state_->mutex);
+    state_->records.erase(joined(id));
   }
   changed();
 }
