@@ -54,32 +54,37 @@ enum class EventKind : uint8_t {
 
 // ---- their names, in the order of the enums
 
+namespace detail {
 constexpr auto words(auto... word) {
   return std::array<std::string_view, sizeof...(word)>{word...};
 }
-constexpr auto names_of(Provenance) { return words("measured", "put", "imported", "transferred"); }
+}  // namespace detail
+constexpr auto names_of(Provenance) {
+  return detail::words("measured", "put", "imported", "transferred");
+}
 constexpr auto names_of(CandidateStatus) {
-  return words("ok", "tied", "slower", "untried", "rejected");
+  return detail::words("ok", "tied", "slower", "untried", "rejected");
 }
 constexpr auto names_of(Rejection) {
-  return words("wrong", "unsteady", "threw", "crashed", "exited", "timed_out", "out_of_memory",
-               "out_of_bounds", "changed_host", "quarantined", "invalid", "unknown");
+  return detail::words("wrong", "unsteady", "threw", "crashed", "exited", "timed_out",
+                       "out_of_memory", "out_of_bounds", "changed_host", "quarantined", "invalid",
+                       "unknown");
 }
-constexpr auto names_of(Search) { return words("race", "exhaustive", "random", "auto"); }
-constexpr auto names_of(FirstRuns) { return words("child", "none", "mixed"); }
+constexpr auto names_of(Search) { return detail::words("race", "exhaustive", "random", "auto"); }
+constexpr auto names_of(FirstRuns) { return detail::words("child", "none", "mixed"); }
 constexpr auto names_of(EventKind) {
-  return words("override", "overlay_hit", "cache_hit", "autotune_start", "autotune_finish",
-               "heuristics", "error");
+  return detail::words("override", "overlay_hit", "cache_hit", "autotune_start", "autotune_finish",
+                       "heuristics", "error");
 }
 constexpr auto names_of(Origin) {
-  return words("override", "overlay", "memory", "persistent", "autotune", "heuristics");
+  return detail::words("override", "overlay", "memory", "persistent", "autotune", "heuristics");
 }
-constexpr auto names_of(Outcome) { return words("tuned", "unresolved", "failed"); }
-constexpr auto names_of(Clock) { return words("thread_cpu", "wall"); }
-constexpr auto names_of(Platform) { return words("cpu", "opencl", "cuda"); }
-constexpr auto names_of(Context) { return words("", "shard_map", "batch"); }
+constexpr auto names_of(Outcome) { return detail::words("tuned", "unresolved", "failed"); }
+constexpr auto names_of(Clock) { return detail::words("thread_cpu", "wall"); }
+constexpr auto names_of(Platform) { return detail::words("cpu", "opencl", "cuda"); }
+constexpr auto names_of(Context) { return detail::words("", "shard_map", "batch"); }
 constexpr auto names_of(ErrorKind) {
-  return words("invalid_argument", "no_configuration", "parse", "io");
+  return detail::words("invalid_argument", "no_configuration", "parse", "io");
 }
 
 template <class E>

@@ -81,7 +81,7 @@ auto Chain::check_stored(const Call& call, const Entry& entry, std::string& rema
     remark = "asks for more threads than run here";
     return std::nullopt;
   }
-  const auto config = call.check(*stored, remark);
+  auto config = call.check(*stored, remark);
   if (!config || entry_vouches(entry, call.kernel, call.policy) ||
       kernel_vouches(call.kernel, call.inv, config->config()))
     return config;

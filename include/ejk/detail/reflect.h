@@ -264,8 +264,8 @@ concept NamesItsEnumerators = requires(E e) {
 };
 // Enums whose values are meant to be combined have an operator| of their own.
 template <class E>
-concept Combined = requires(E e) {
-  { e | e } -> std::same_as<E>;
+concept Combined = requires(E a, E b) {
+  { a | b } -> std::same_as<E>;
 };
 
 // Where enumerators are looked for: all values of a type of one byte, else those that have names
