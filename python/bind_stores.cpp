@@ -37,9 +37,7 @@ class ImportedFile final : public Store {
   bool put(const Entry&, bool) override { return false; }
   bool erase(const EntryId&) override { return false; }
   void for_each(std::string_view, const std::function<bool(const Entry&)>&) override {}
-  std::unique_ptr<TuningLease> lease(const EntryId&, std::chrono::milliseconds) override {
-    return nullptr;
-  }
+  std::unique_ptr<TuningLease> lease(const EntryId&, double) override { return nullptr; }
   std::string where() const override { return path_; }
   bool writable() const override { return false; }
 

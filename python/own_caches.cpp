@@ -60,9 +60,7 @@ class OwnStore final : public Store {
   }
   bool erase(const EntryId&) override { return false; }
   void for_each(std::string_view, const std::function<bool(const Entry&)>&) override {}
-  std::unique_ptr<TuningLease> lease(const EntryId&, std::chrono::milliseconds) override {
-    return nullptr;
-  }
+  std::unique_ptr<TuningLease> lease(const EntryId&, double) override { return nullptr; }
   std::string where() const override { return "a store of the program's own"; }
   bool writable() const override { return true; }
 };

@@ -3,7 +3,6 @@
 // later, in another process.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -50,10 +49,10 @@ struct RecordedCall {
 class Recording {
  public:
   struct Options {
-    size_t most_calls = 10'000;                  // in the folder; further ones are not kept
-    std::chrono::milliseconds first_write{300};  // after a new call
-    std::chrono::milliseconds interval{10'000};  // between writes of counts
-    WarningSink on_warning = {};                 // default: stderr_warnings()
+    size_t most_calls = 10'000;        // in the folder; further ones are not kept
+    double first_write_seconds = 0.3;  // after a new call
+    double interval_seconds = 10;      // between writes of counts
+    WarningSink on_warning = {};       // default: stderr_warnings()
   };
   explicit Recording(std::string folder) : Recording(std::move(folder), Options{}) {}
   Recording(std::string folder, Options options);

@@ -2,7 +2,6 @@
 // The persistent tier: entries with their evidence, stores that keep them, and layers of stores.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -128,10 +127,9 @@ class Store {
   // Visits every readable entry of that op ("" for all) until `visit` returns false.
   virtual void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) = 0;
   // The right to tune this key: at once, or after another holder is done or dead. nullptr if
-  // another one still holds it after `patience` or was not heard of for a second, or if this store
-  // cannot lock.
-  virtual std::unique_ptr<TuningLease> lease(const EntryId& id,
-                                             std::chrono::milliseconds patience) = 0;
+  // another one still holds it after `patience_seconds` or was not heard of for a second, or if
+  // this store cannot lock.
+  virtual std::unique_ptr<TuningLease> lease(const EntryId& id, double patience_seconds) = 0;
   // Where it is, for people.
   virtual std::string where() const = 0;
   virtual bool writable() const = 0;
@@ -154,8 +152,7 @@ class DirectoryStore final : public Store {
   bool put(const Entry& entry, bool replace = false) override;
   bool erase(const EntryId& id) override;
   void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) override;
-  std::unique_ptr<TuningLease> lease(const EntryId& id,
-                                     std::chrono::milliseconds patience) override;
+  std::unique_ptr<TuningLease> lease(const EntryId& id, double patience_seconds) override;
   std::string where() const override;
   bool writable() const override;
 
@@ -196,7 +193,7 @@ class PersistentCache {
   bool put(const Entry& entry, bool replace = false);
   bool erase(const EntryId& id);
   void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit);
-  std::unique_ptr<TuningLease> lease(const EntryId& id, std::chrono::milliseconds patience);
+  std::unique_ptr<TuningLease> lease(const EntryId& id, double patience_seconds);
   const std::vector<std::shared_ptr<Store>>& layers() const noexcept { return layers_; }
   // The layer that writes go to; nullptr if there is none.
   Store* writable_layer() const;

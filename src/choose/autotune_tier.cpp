@@ -18,9 +18,8 @@ namespace {
 
 // Long enough for another process to finish the same tuning; after that it counts as stuck. One
 // that is silent is not waited for (Store::lease).
-std::chrono::milliseconds patience_for(const AutotunePolicy& policy) {
-  const auto patience = base::duration_of(20 + 3 * std::max(0., policy.budget_seconds));
-  return std::chrono::duration_cast<std::chrono::milliseconds>(patience);
+double patience_for(const AutotunePolicy& policy) {
+  return 20 + 3 * std::max(0., policy.budget_seconds);
 }
 
 }  // namespace

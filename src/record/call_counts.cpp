@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -76,6 +77,11 @@ CallCount& more_call_counts(uint32_t record) {
   all().threads.insert(&mine);
   call_counts = mine.counts.get(), call_counts_size = size;
   return call_counts[record];
+}
+
+uint64_t steady_nanoseconds() {
+  return static_cast<uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
 uint32_t new_call_record() { return all().records.fetch_add(1, std::memory_order_relaxed) + 1; }

@@ -266,8 +266,10 @@ struct Recording::State {
   void write_now_and_then() {
     std::unique_lock lock(mutex);
     while (!ends) {
-      woken.wait_for(lock, options.interval, [&] { return ends || fresh; });
-      if (!ends && fresh) woken.wait_for(lock, options.first_write, [&] { return ends; });
+      woken.wait_for(lock, base::duration_of(options.interval_seconds),
+                     [&] { return ends || fresh; });
+      if (!ends && fresh)
+        woken.wait_for(lock, base::duration_of(options.first_write_seconds), [&] { return ends; });
       if (ends) return;  // the destructor writes
       fresh = false;
       lock.unlock();

@@ -19,6 +19,7 @@
 
 #include "base/directory.h"
 #include "base/sha256.h"
+#include "base/time.h"
 #include "base/warn.h"
 #include "store/checksum.h"
 
@@ -471,7 +472,9 @@ void DirectoryStore::for_each(std::string_view op, const std::function<bool(cons
   }
 }
 
-std::unique_ptr<TuningLease> DirectoryStore::lease(const EntryId& id, milliseconds patience) {
+std::unique_ptr<TuningLease> DirectoryStore::lease(const EntryId& id, double patience_seconds) {
+  const auto patience =
+      std::chrono::duration_cast<milliseconds>(base::duration_of(patience_seconds));
   if (state_->read_only) return nullptr;
   const Value whole = Value(Value::Array{id.device, id.op, id.key, id.spec});
   const std::string name = base::sha256_hex(stable_json(whole), 32) + ".lock";

@@ -421,10 +421,9 @@ void PersistentCache::for_each(std::string_view op,
   }
 }
 
-std::unique_ptr<TuningLease> PersistentCache::lease(const EntryId& id,
-                                                    std::chrono::milliseconds patience) {
+std::unique_ptr<TuningLease> PersistentCache::lease(const EntryId& id, double patience_seconds) {
   Store* layer = writable_layer();
-  return layer == nullptr ? nullptr : layer->lease(id, patience);
+  return layer == nullptr ? nullptr : layer->lease(id, patience_seconds);
 }
 
 }  // namespace ejk

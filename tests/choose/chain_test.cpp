@@ -1190,8 +1190,7 @@ TEST_F(Chain, ABudgetWithoutLimitStillTakesTheLease) {
   const ejk::Executor executor(options);
   bool free = true;
   setup.tuner->before = [&](const ejk::TuneTask&) {
-    free =
-        executor.chain().persistent()->lease(id(executor), std::chrono::milliseconds(1)) != nullptr;
+    free = executor.chain().persistent()->lease(id(executor), 0.001) != nullptr;
   };
   EXPECT_EQ(run(executor), 2);
   EXPECT_FALSE(free);

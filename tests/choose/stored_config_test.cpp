@@ -238,9 +238,7 @@ class OneEntry final : public ejk::Store {
   }
   bool erase(const ejk::EntryId&) override { return false; }
   void for_each(std::string_view, const std::function<bool(const ejk::Entry&)>&) override {}
-  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, std::chrono::milliseconds) override {
-    return nullptr;
-  }
+  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, double) override { return nullptr; }
   std::string where() const override { return "a store"; }
   bool writable() const override { return true; }
 

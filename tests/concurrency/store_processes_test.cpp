@@ -199,7 +199,7 @@ TEST(StoreProcesses, TheLeaseOfAKilledHolderIsFree) {
   int channel[2];
   ASSERT_EQ(::pipe(channel), 0);
   const pid_t holder = start_child([&] {
-    const auto lease = store.lease(call_id(1), milliseconds(0));
+    const auto lease = store.lease(call_id(1), 0);
     const char held = lease ? 'y' : 'n';
     if (::write(channel[1], &held, 1) != 1) return false;
     for (;;) ::pause();
@@ -207,12 +207,12 @@ TEST(StoreProcesses, TheLeaseOfAKilledHolderIsFree) {
   char held = 0;
   ASSERT_EQ(::read(channel[0], &held, 1), 1);
   ASSERT_EQ(held, 'y');
-  EXPECT_EQ(store.lease(call_id(1), milliseconds(60)), nullptr) << "patience runs out";
+  EXPECT_EQ(store.lease(call_id(1), 0.06), nullptr) << "patience runs out";
   std::jthread killer([&] {
     std::this_thread::sleep_for(milliseconds(50));
     ::kill(holder, SIGKILL);
   });
-  EXPECT_NE(store.lease(call_id(1), milliseconds(20'000)), nullptr);
+  EXPECT_NE(store.lease(call_id(1), 20), nullptr);
   ::waitpid(holder, nullptr, 0);
   ::close(channel[0]);
   ::close(channel[1]);
@@ -223,18 +223,18 @@ TEST(StoreProcesses, AForkedChildNeitherReleasesNorKeepsItsParentsLease) {
   const Scratch scratch;
   Warnings warnings;
   DirectoryStore store = open_store(scratch / "store", warnings);
-  auto lease = store.lease(call_id(1), milliseconds(0));
+  auto lease = store.lease(call_id(1), 0);
   ASSERT_NE(lease, nullptr);
   EXPECT_TRUE(child_succeeded(start_child([&] {
     lease.reset();
     return true;
   })));
-  EXPECT_EQ(store.lease(call_id(1), milliseconds(0)), nullptr) << "released by the child";
+  EXPECT_EQ(store.lease(call_id(1), 0), nullptr) << "released by the child";
   const pid_t child = start_child([]() -> bool {
     for (;;) ::pause();
   });
   lease.reset();
-  EXPECT_NE(store.lease(call_id(1), milliseconds(0)), nullptr) << "kept by the child";
+  EXPECT_NE(store.lease(call_id(1), 0), nullptr) << "kept by the child";
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
 }
@@ -248,8 +248,8 @@ TEST(StoreProcesses, OnlyOneProcessTunesAtATime) {
       Warnings said;
       DirectoryStore store = open_store(root, said);
       for (int i = 0; i < 20; ++i) {
-        auto lease = store.lease(call_id(1), milliseconds(30'000));
-        while (!lease) lease = store.lease(call_id(1), milliseconds(30'000));  // a silent holder
+        auto lease = store.lease(call_id(1), 30);
+        while (!lease) lease = store.lease(call_id(1), 30);  // a silent holder
         if (!fs::create_directory(mark)) return false;
         std::this_thread::sleep_for(std::chrono::microseconds(200));
         fs::remove(mark);

@@ -258,7 +258,7 @@ TEST_F(StoreFaults, ADirectoryWithoutRightsIsStillRead) {
     }
     return ends_well(reader.get(id).has_value(), "reads go on") &&
            says_what_and_what_to_do(said, root(), "Permission denied") &&
-           ends_well(reader.lease(id, milliseconds(0)) == nullptr, "no lease");
+           ends_well(reader.lease(id, 0) == nullptr, "no lease");
   }));
   set_directory_modes(root(), 0755);
   EXPECT_TRUE(fs::is_empty(root() + "/tmp"));
@@ -273,7 +273,7 @@ TEST_F(StoreFaults, APathBelowAFileIsAQuietMissAndOneWarningForPuts) {
   EXPECT_FALSE(below.put(make_entry(id)));
   EXPECT_FALSE(below.put(make_entry(id)));
   EXPECT_FALSE(below.erase(id));
-  EXPECT_EQ(below.lease(id, milliseconds(0)), nullptr);
+  EXPECT_EQ(below.lease(id, 0), nullptr);
   EXPECT_TRUE(says_what_and_what_to_do(said, scratch / "file/store", "Not a directory"));
 }
 
@@ -381,7 +381,7 @@ TEST_F(StoreFaults, HostileNamesStayInsideAndApart) {
     ASSERT_TRUE(entry) << i;
     EXPECT_EQ(entry->config.find("block")->as_int(), static_cast<int>(i));
     EXPECT_EQ(entry->id.op, ids[i].op);
-    EXPECT_NE(store.lease(ids[i], milliseconds(0)), nullptr);
+    EXPECT_NE(store.lease(ids[i], 0), nullptr);
   }
   for (const auto& item : fs::directory_iterator(scratch.path())) {
     EXPECT_EQ(item.path().filename(), "store") << "something was written outside";
@@ -420,9 +420,9 @@ TEST_F(StoreFaults, APutDoesNotWaitForALockThatIsNotGivenBack) {
 }
 
 TEST_F(StoreFaults, ALeaseOfASilentHolderIsNotWaitedFor) {
-  const auto held = store.lease(id, milliseconds(0));
+  const auto held = store.lease(id, 0);
   ASSERT_TRUE(held);
-  const auto patience = std::chrono::hours(24);  // the test would not end
+  const double patience = 86'400;  // the test would not end
   EXPECT_EQ(store.lease(id, patience), nullptr);
   EXPECT_EQ(store.lease(id, patience), nullptr);
   EXPECT_EQ(warnings.count(), 1u) << warnings.text();
@@ -434,7 +434,7 @@ pid_t start_holder(DirectoryStore& store, const EntryId& id, const std::function
   int told[2];
   if (::pipe(told) != 0) return -1;
   const pid_t holder = start_child([&] {
-    const auto held = store.lease(id, milliseconds(0));
+    const auto held = store.lease(id, 0);
     if (!held || ::write(told[1], "y", 1) != 1) return false;
     live();
     return true;
@@ -452,7 +452,7 @@ TEST_F(StoreFaults, AHolderThatComputesIsWaitedFor) {
     }
   });
   ASSERT_GT(holder, 0);
-  EXPECT_NE(store.lease(id, std::chrono::hours(24)), nullptr);
+  EXPECT_NE(store.lease(id, 86'400), nullptr);
   EXPECT_TRUE(child_succeeded(holder));
   EXPECT_EQ(warnings.count(), 0u) << warnings.text();
 }
@@ -463,7 +463,7 @@ TEST_F(StoreFaults, AStoppedHolderIsNotWaitedFor) {
   });
   ASSERT_GT(holder, 0);
   ::kill(holder, SIGSTOP);
-  EXPECT_EQ(store.lease(id, std::chrono::hours(24)), nullptr);
+  EXPECT_EQ(store.lease(id, 86'400), nullptr);
   ::kill(holder, SIGKILL);
   ::waitpid(holder, nullptr, 0);
 }
@@ -508,7 +508,7 @@ TEST_F(StoreFaults, AHolderThatGivesSignsIsWaitedFor) {
 }
 
 TEST_F(StoreFaults, RefreshingALeaseIsSeenFromOutside) {
-  const auto held = store.lease(id, milliseconds(0));
+  const auto held = store.lease(id, 0);
   const std::string file = root() + "/leases/" + files_below(root() + "/leases").at(0);
   const std::string before = read_text(file);
   held->refresh();

@@ -38,7 +38,7 @@ class Strangers : public ::testing::Test {
     (void)store.get(which);
     (void)store.get({which.device, which.op, which.key, ""});
     const bool kept = store.put(make_entry(which), true);
-    (void)store.lease(which, milliseconds(0));
+    (void)store.lease(which, 0);
     store.for_each("", [](const Entry&) { return true; });
     const Value config = Value::object({{"block", 1}});
     detail::Journal journal(root(), which, environment(), warnings.sink());
@@ -121,7 +121,7 @@ TEST_F(Strangers, ALinkIsSaidOnceAndByItsName) {
 
 TEST_F(Strangers, NoFileIsMadeReadOrChangedThroughALink) {
   ASSERT_TRUE(open().put(make_entry(id)));
-  ASSERT_TRUE(open().lease(id, milliseconds(0)));
+  ASSERT_TRUE(open().lease(id, 0));
   const std::string text = read_text(open().file_of(id));
   write_text(scratch / "victim", text);
   std::vector<std::string> files = {root() + "/locks/journal", open().file_of(id)};
@@ -175,7 +175,7 @@ TEST_F(Strangers, NothingIsMadeForEveryoneToWrite) {
   const mode_t before = ::umask(0);
   use(id);
   open().put(make_entry(id));
-  const auto lease = open().lease(id, milliseconds(0));
+  const auto lease = open().lease(id, 0);
   plant_suspect(root());
   ::chmod((root() + "/journal/0123456789abcdef.intent").c_str(), 0600);
   detail::Journal journal(root(), id, environment(), warnings.sink());

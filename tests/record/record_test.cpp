@@ -141,7 +141,7 @@ TEST_F(Record, EveryCallOfEveryThreadIsCounted) {
 }
 
 TEST_F(Record, IsWrittenBeforeTheProgramEnds) {
-  auto recording = open({.first_write = std::chrono::milliseconds(1)});
+  auto recording = open({.first_write_seconds = 0.001});
   const ejk::Executor executor = recording_into(recording);
   executor(fakes::Show{}, x, y);
   for (int i = 0; i < 2000 && calls_of("show@v3").empty(); ++i)

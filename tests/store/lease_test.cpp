@@ -22,7 +22,7 @@ class Leases : public ejk::Store {
   bool put(const ejk::Entry&, bool) override { return true; }
   bool erase(const ejk::EntryId&) override { return false; }
   void for_each(std::string_view, const std::function<bool(const ejk::Entry&)>&) override {}
-  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, std::chrono::milliseconds) override {
+  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, double) override {
     struct Lease : ejk::TuningLease {
       explicit Lease(Leases& store) : leases(store) { ++leases.held; }
       ~Lease() override { --leases.held; }

@@ -526,7 +526,7 @@ TEST_F(StoreTest, AReadOnlyStoreChangesNothing) {
   EXPECT_FALSE(reader.get(call_id(2)));
   EXPECT_FALSE(reader.put(make_entry(call_id(3))));
   EXPECT_FALSE(reader.erase(id));
-  EXPECT_EQ(reader.lease(id, milliseconds(0)), nullptr);
+  EXPECT_EQ(reader.lease(id, 0), nullptr);
   EXPECT_EQ(files_below(store.where()), before);
 }
 
@@ -565,19 +565,19 @@ TEST_F(StoreTest, ThreadsShareOneStore) {
 // ---- leases
 
 TEST_F(StoreTest, OneHolderPerKeyAtATime) {
-  auto first = store.lease(id, milliseconds(0));
+  auto first = store.lease(id, 0);
   ASSERT_NE(first, nullptr);
-  EXPECT_EQ(store.lease(id, milliseconds(30)), nullptr) << "patience runs out";
-  EXPECT_NE(store.lease(call_id(2), milliseconds(0)), nullptr) << "other keys are free";
+  EXPECT_EQ(store.lease(id, 0.03), nullptr) << "patience runs out";
+  EXPECT_NE(store.lease(call_id(2), 0), nullptr) << "other keys are free";
   first.reset();
-  EXPECT_NE(store.lease(id, milliseconds(0)), nullptr);
+  EXPECT_NE(store.lease(id, 0), nullptr);
   EXPECT_TRUE(files_below(store.where()).empty()) << "released leases leave no files";
   EXPECT_EQ(warnings.count(), 0u) << warnings.text();
 }
 
 TEST_F(StoreTest, AWaiterGetsTheLeaseWhenItIsReleased) {
-  auto first = store.lease(id, milliseconds(0));
-  std::jthread waiter([&] { EXPECT_NE(store.lease(id, milliseconds(10'000)), nullptr); });
+  auto first = store.lease(id, 0);
+  std::jthread waiter([&] { EXPECT_NE(store.lease(id, 10), nullptr); });
   std::this_thread::sleep_for(milliseconds(50));
   first.reset();
 }
@@ -588,7 +588,7 @@ TEST_F(StoreTest, ThreadsNeverHoldOneLeaseTogether) {
   for (int t = 0; t < 4; ++t) {
     workers.emplace_back([&] {
       for (int i = 0; i < 25; ++i) {
-        const auto lease = store.lease(id, milliseconds(20'000));
+        const auto lease = store.lease(id, 20);
         ASSERT_NE(lease, nullptr);
         EXPECT_EQ(holders.fetch_add(1), 0);
         ++taken;
@@ -630,13 +630,13 @@ TEST_F(LayersTest, WritesGoToTheFirstWritableLayer) {
   PersistentCache cache({layer("shipped", true), layer("user", false), layer("other", false)});
   EXPECT_TRUE(cache.put(make_entry(call_id(1))));
   EXPECT_EQ(cache.get(call_id(1))->where, scratch / "user");
-  EXPECT_NE(cache.lease(call_id(1), milliseconds(0)), nullptr);
+  EXPECT_NE(cache.lease(call_id(1), 0), nullptr);
   EXPECT_TRUE(cache.erase(call_id(1)));
   EXPECT_FALSE(cache.get(call_id(1)));
 
   PersistentCache nothing_writable({layer("shipped", true)});
   EXPECT_FALSE(nothing_writable.put(make_entry(call_id(1))));
-  EXPECT_EQ(nothing_writable.lease(call_id(1), milliseconds(0)), nullptr);
+  EXPECT_EQ(nothing_writable.lease(call_id(1), 0), nullptr);
   EXPECT_FALSE(PersistentCache(std::vector<std::shared_ptr<Store>>{}).get(call_id(1)));
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 
 namespace ejk::detail {
@@ -39,21 +38,23 @@ inline bool count_call(CallCount& count) noexcept {
   return (n & (n - 1)) == 0 || n % 64 == 0;
 }
 
+// Of a clock that nobody sets.
+uint64_t steady_nanoseconds();
+
 // Adds the time until it is destroyed.
 class CallTimer {
  public:
   explicit CallTimer(uint32_t record) : record_(record) {}
   ~CallTimer() {
-    const auto spent = std::chrono::steady_clock::now() - start_;
+    const uint64_t spent = steady_nanoseconds() - start_;
     // Asked for again: what ran may have made the thread's counters move.
-    call_count(record_).add_time(
-        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()));
+    call_count(record_).add_time(spent);
   }
   CallTimer(const CallTimer&) = delete;
 
  private:
   uint32_t record_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  uint64_t start_ = steady_nanoseconds();
 };
 
 struct CallTotals {
