@@ -99,7 +99,7 @@ set_up() {
 }
 
 # Another checkout of the same sources finds in ccache what this one compiled.
-export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=true
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=true CCACHE_SLOPPINESS=pch_defines,time_macros
 
 # The Python package, built in build/python and installed into .venv: quick if nothing changed.
 install_python() {
