@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Short names for things done by hand; building and testing is ./run and ./test.
-.PHONY: help format fuzz lint style
+.PHONY: clang help format fuzz lint style
 sources = $(shell find include src cli python tests bench examples -name '*.h' -o -name '*.cpp')
 fuzzers = $(filter-out target replay,$(basename $(notdir $(wildcard tests/fuzz/*.cpp))))
 TIME = 60
@@ -10,7 +10,8 @@ help:
 	@echo 'make fuzz        look for inputs that break a reader, TIME=60 seconds each:' $(fuzzers)
 	@echo 'make format      clang-format all sources in place'
 	@echo 'make style       check the style, as ./test does: clang-format, ruff, mypy, shellcheck'
-	@echo 'make lint        clang-tidy on src/ (needs a configured dev preset)'
+	@echo 'make lint        clang-tidy on src/, or with BASE=main on what differs there from main'
+	@echo 'make clang       build with clang++ and run the fast tests'
 
 # A benchmark is bench/NAME.py, which may use programs of the release preset, or bench/NAME.cpp.
 # ARGS goes to either: make bench-winner ARGS=--quick.
@@ -47,6 +48,14 @@ style:
 	@.venv/bin/mypy --no-error-summary
 	@.venv/bin/shellcheck run test .ci/run cmake/setup.sh tests/under_load.sh
 
+lint_all = $(filter src/%.cpp,$(sources))
+lint_changed = $(filter $(lint_all),$(shell git diff --name-only $(BASE)...))
 lint:
+	@command -v clang-tidy >/dev/null || { echo 'make lint needs clang-tidy; on Debian: apt-get install clang-tidy' >&2; exit 1; }
 	cmake --preset dev >/dev/null
-	clang-tidy -p build/dev --quiet $(filter src/%.cpp,$(sources))
+	printf '%s\n' $(if $(BASE),$(lint_changed),$(lint_all)) | xargs -r -n 1 -P $$(nproc) clang-tidy -p build/dev --quiet
+
+clang:
+	@command -v clang++ >/dev/null || { echo 'make clang needs clang++; on Debian: apt-get install clang' >&2; exit 1; }
+	@. cmake/setup.sh && install_packages && build clang fast_tests
+	ctest --preset clang -L fast
