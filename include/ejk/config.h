@@ -164,7 +164,7 @@ Value key_of(const Path& path, const std::string& name);
 bool is_whole(const Value& v);
 
 template <class T>
-T read_integer(const Path& path, const Value& v, std::string_view type = type_name<T>()) {
+T read_integer(const Path& path, const Value& v, std::string_view type) {
   using Limits = std::numeric_limits<T>;
   return static_cast<T>(read_whole(path, v, type, static_cast<int64_t>(Limits::min()),
                                    static_cast<uint64_t>(Limits::max())));
@@ -190,7 +190,7 @@ void read_value(const Value& v, T& out, const Path& path, Missing missing) {
   if constexpr (std::same_as<T, Value>) out = v;
   else if constexpr (std::same_as<T, bool>)
     expect(v.is_bool(), path, v, "a bool"), out = v.as_bool();
-  else if constexpr (std::integral<T>) out = read_integer<T>(path, v);
+  else if constexpr (std::integral<T>) out = read_integer<T>(path, v, type_name<T>());
   else if constexpr (std::floating_point<T>)
     out = static_cast<T>(read_real(path, v, type_name<T>(), std::numeric_limits<T>::max()));
   else if constexpr (std::is_enum_v<T>) out = read_enum<T>(path, v);
@@ -222,7 +222,7 @@ void read_value(const Value& v, T& out, const Path& path, Missing missing) {
     for (const auto& [name, item] : v.as_object().members) {
       typename T::key_type key{};
       if constexpr (std::integral<typename T::key_type>)
-        key = read_integer<typename T::key_type>(path, key_of(path, name));
+        key = read_integer<typename T::key_type>(path, key_of(path, name), "its key");
       else key = name;
       read_value(item, out[key], Path{&path, name}, missing);
     }

@@ -316,7 +316,7 @@ class alignas(64) Executor {
 
  private:
   template <class K, class... Args>
-  auto tune_with(std::shared_ptr<const CandidateSet> candidates, const K& kernel,
+  auto tune_with(std::shared_ptr<const CandidateSet> candidates, const K& kernel,  // NOLINT: moved
                  Args&&... args) const {
     using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
     return with_params<P>(

@@ -188,7 +188,7 @@ Space<FlashAttention::Config> FlashAttention::candidate_cfgs(const Invocation& i
   const bool four = inv.args[0].shape.size() == 4 && inv.args[1].shape.size() == 4;
   const int64_t queries = four ? inv.args[0].shape[1] : 0, keys = four ? inv.args[1].shape[1] : 0;
   // Blocks beyond the sequence are all the same.
-  const auto sizes = [](std::vector<int> all, int64_t length) {
+  const auto sizes = [](std::initializer_list<int> all, int64_t length) {
     std::vector<std::optional<int>> some;
     for (const int size : all) {
       some.emplace_back(size);
