@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/format.h"
 #include "base/text.h"
-
-#include <fmt/format.h>
 
 namespace ejk::base {
 namespace {

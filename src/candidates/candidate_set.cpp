@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sets of candidates: what they share, lists, and samples.
+#include "base/format.h"
 #include "candidates/candidate_set.h"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sets of candidates read from JSON, which may be anything.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <initializer_list>
 
 #include <ejk/error.h>
 
+#include "base/format.h"
 #include "candidates/candidate_set.h"
 
 namespace ejk {

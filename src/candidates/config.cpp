@@ -5,9 +5,9 @@
 #include <limits>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include <ejk/config.h>
+
+#include "base/format.h"
 
 namespace ejk::detail {
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Notices a scalar or a size that makes a new key with every value.
+#include "base/format.h"
 #include "choose/key_watch.h"
 
 #include <utility>
-
-#include <fmt/format.h>
 
 namespace ejk {
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which waits are allowed, and the words for long ones.
+#include "base/format.h"
 #include "choose/long_wait.h"
 
 #include <algorithm>
 #include <atomic>
-
-#include <fmt/format.h>
 
 namespace ejk::detail {
 

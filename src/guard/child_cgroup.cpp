@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes and removes directories below /sys/fs/cgroup, or wherever cgroup v2 is mounted.
+#include "base/format.h"
 #include "guard/child_cgroup.h"
 
 #include <fcntl.h>
@@ -13,8 +14,6 @@
 #include <sstream>
 #include <string_view>
 #include <thread>
-
-#include <fmt/format.h>
 
 #include "base/file.h"
 

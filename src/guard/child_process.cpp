@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host's side of a guarded child: starts it, waits with a deadline, finds out how it ended.
+#include "base/format.h"
 #include "guard/child_process.h"
 #include "base/process.h"
 
@@ -20,8 +21,6 @@
 #include <string_view>
 #include <thread>
 #include <utility>
-
-#include <fmt/format.h>
 
 #include "guard/descendants.h"
 #include "guard/shared_page.h"

@@ -18,11 +18,10 @@
 #include <string_view>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include <ejk/error.h>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/process.h"
 #include "base/time.h"
 #include "base/warn.h"

@@ -2,13 +2,12 @@
 // What all strategies share: which points are still open, and checks of what they are given.
 #include <ejk/search.h>
 
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include <ejk/error.h>
 #include <ejk/names.h>
 
+#include "base/format.h"
 #include "search/strategies.h"
 
 namespace ejk {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // XXH3 of all bytes before the member: it costs nothing beside reading the document.
+#include "base/format.h"
 #include "store/checksum.h"
 
 #include <algorithm>
 
-#include <fmt/format.h>
 #include <xxhash.h>
 
 namespace ejk::detail {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Intents as locked files, suspects as one record per op and device; see docs/store_format.md.
+#include "base/format.h"
 #include "store/crash_journal.h"
 
 #include <unistd.h>
@@ -8,8 +9,6 @@
 #include <cerrno>
 #include <chrono>
 #include <utility>
-
-#include <fmt/format.h>
 
 #include <ejk/error.h>
 

@@ -9,11 +9,9 @@
 #include <limits>
 #include <new>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <ejk/error.h>
 
+#include "base/format.h"
 #include "base/pages.h"
 
 namespace ejk {

@@ -2,8 +2,7 @@
 // The winner is run once more before it is kept: its results may change from run to run.
 #include <algorithm>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "tune/tuning.h"
 
 namespace ejk::detail {

@@ -4,8 +4,7 @@
 #include <map>
 #include <utility>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "candidates/thread_fields.h"
 #include "store/crash_journal.h"
 #include "tune/tuning.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares outputs element by element, by the rules of their type.
+#include "base/format.h"
 #include "tune/output_check.h"
 
 #include <algorithm>
@@ -8,8 +9,6 @@
 #include <limits>
 #include <random>
 #include <utility>
-
-#include <fmt/format.h>
 
 namespace ejk::detail {
 namespace {

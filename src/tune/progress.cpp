@@ -9,11 +9,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <fmt/format.h>
-
 #include <ejk/tuner.h>
 
 #include "base/env.h"
+#include "base/format.h"
 #include "base/text.h"
 
 namespace ejk {

@@ -4,10 +4,9 @@
 #include <map>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include <ejk/device.h>
 
+#include "base/format.h"
 #include "base/time.h"
 #include "tune/statistics.h"
 #include "tune/tuning.h"

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Races of plain functions: the tuner for callers who have no kernel.
-#include <fmt/format.h>
 
 #include <ejk/config.h>
 #include <ejk/error.h>
 #include <ejk/tuner.h>
+
+#include "base/format.h"
 
 namespace ejk {
 namespace {

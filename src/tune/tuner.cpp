@@ -4,11 +4,10 @@
 
 #include <cxxabi.h>
 
-#include <fmt/format.h>
-
 #include <ejk/search.h>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/thrown.h"
 #include "tune/tuning.h"
 

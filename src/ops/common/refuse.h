@@ -2,13 +2,13 @@
 // How the built-in operations refuse what they cannot work with.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <string>
 #include <string_view>
 
 #include <ejk/error.h>
 #include <ejk/tensor.h>
+
+#include "base/format.h"
 
 namespace ejk::ops {
 

@@ -2,14 +2,13 @@
 // Checks the arguments of an attention and makes the problem of them.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <array>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <string_view>
 
+#include "base/format.h"
 #include "ops/common/overlap.h"
 #include "ops/common/refuse.h"
 #include "ops/flash_attention/problem.h"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which blockings can run, and a good guess for a product.
+#include "base/format.h"
 #include "ops/matmul/blocking.h"
-
-#include <fmt/format.h>
 
 #include "ops/common/refuse.h"
 

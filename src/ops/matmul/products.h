@@ -7,8 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "ops/common/overlap.h"
 #include "ops/common/refuse.h"
 #include "ops/matmul/blocking.h"

@@ -10,11 +10,10 @@
 #include <sstream>
 #include <thread>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <ejk/device.h>
 #include <ejk/names.h>
+
+#include "base/format.h"
 
 namespace ejk {
 namespace {
