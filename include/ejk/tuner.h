@@ -56,6 +56,11 @@ class Trial {
   // True if forward plus backward was asked for and only forward is run, although the kernel has a
   // gradient: it takes no cotangent that can be made here.
   virtual bool leaves_backward_out() const { return false; }
+  // The device with memory of its own that runs happen on. They cannot happen in a child process,
+  // whose driver would hang, and only the wall tells their time. nullptr: the CPU.
+  virtual const Device* device() const { return nullptr; }
+  // Until all that `run` has only begun, as launches are, is done.
+  virtual void wait() {}
   // The arrays' memory, to be evicted from the caches before a cold sample.
   virtual std::vector<std::span<std::byte>> memory() { return {}; }
 

@@ -86,11 +86,12 @@ auto Chain::check_stored(const Call& call, const Entry& entry, std::string& rema
       kernel_vouches(call.kernel, call.inv, config->config()))
     return config;
   const std::string unknown = "is none of the kernel's candidates, and ";
-  if (!call.policy.guard) {
-    remark = unknown +
-             "cannot be tried in a child process, for the policy has no guard; its entry was "
-             "imported or edited, or belongs to another user. Let candidate_cfgs offer it, or tune "
-             "this call";
+  const bool on_cpu = call.inv.device->platform == Platform::cpu;
+  if (!call.policy.guard || !on_cpu) {
+    remark = unknown + "cannot be tried in a child process, for " +
+             (on_cpu ? "the policy has no guard" : "that cannot use the device") +
+             "; its entry was imported or edited, or belongs to another user. Let candidate_cfgs "
+             "offer it, or tune this call";
     return std::nullopt;
   }
   if (call.dry) {

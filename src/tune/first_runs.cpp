@@ -365,6 +365,7 @@ std::vector<OutputBytes> outputs_of_run(Tuning& t, const AnyConfig& config) {
   {
     const Intent intent(t.task.journal, config);
     t.task.trial->run(config);
+    t.task.trial->wait();
   }
   return t.task.trial->outputs();
 }

@@ -8,7 +8,10 @@ namespace ejk::detail {
 namespace {
 
 // A function that is only measured does as it likes: there is no other one to run instead.
-bool watched(const Tuning& t) { return t.task.guard || t.task.candidates->size() > 1; }
+// Nor is a config asked for what the driver of a device does: it starts threads and a compiler.
+bool watched(const Tuning& t) {
+  return t.task.trial->device() == nullptr && (t.task.guard || t.task.candidates->size() > 1);
+}
 
 std::string sentence(const std::string& what) {
   return what.empty() ? "" : "left changed: " + what;

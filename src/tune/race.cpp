@@ -202,7 +202,7 @@ bool must_race_on(Tuning& t, const HostWatch& since) {
 }  // namespace
 
 bool warm_up_all(Tuning& t) {
-  t.samples.sampling.clock = Clock::thread_cpu;
+  t.samples.sampling.clock = first_clock(*t.task.trial);
   for (const EntrantId i : t.entrants.ids()) {
     Entrant& e = t.entrants[i];
     if (!e.racing()) continue;

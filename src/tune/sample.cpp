@@ -102,13 +102,19 @@ Elapsed Sampler::timed(const AnyConfig& config, const Sampling& sampling) {
     trial_.reset();
     if (cold) evict(trial_.memory());
     if (runs > 1) trial_.run(config);
-    total += stopwatch_.time(
-        [&] {
-          for (int64_t i = 0; i < runs; ++i) trial_.run(config);
-        },
-        sampling.clock);
+    total += time_runs(config, runs, sampling.clock);
   }
   return total;
+}
+
+Elapsed Sampler::time_runs(const AnyConfig& config, int64_t runs, Clock clock) {
+  trial_.wait();
+  return stopwatch_.time(
+      [&] {
+        for (int64_t i = 0; i < runs; ++i) trial_.run(config);
+        trial_.wait();
+      },
+      clock);
 }
 
 Sample Sampler::take(const AnyConfig& config, const Sampling& sampling) {
@@ -121,7 +127,9 @@ Sample Sampler::take(const AnyConfig& config, const Sampling& sampling) {
     const Elapsed elapsed = timed(config, sampling);
     sample.seconds = elapsed.seconds(sampling.clock);
     sample.waited = sample.waited || needs_wall(elapsed);
-    sample.starved = sampling.clock == Clock::wall && may_have_starved(elapsed);
+    // Beside a device this process has nothing to compute.
+    sample.starved =
+        sampling.clock == Clock::wall && trial_.device() == nullptr && may_have_starved(elapsed);
   }
   sample.seconds = std::max(sample.seconds, min_seconds) / static_cast<double>(sampling.repeats);
   return sample;
@@ -132,11 +140,7 @@ Footprint Sampler::observe(const AnyConfig& config, int64_t executions) {
   const double begin = stopwatch_.now();
   trial_.reset();
   seen.resets = stopwatch_.now() - begin;
-  seen.elapsed = stopwatch_.time(
-      [&] {
-        for (int64_t i = 0; i < executions; ++i) trial_.run(config);
-      },
-      Clock::thread_cpu);
+  seen.elapsed = time_runs(config, executions, first_clock(trial_));
   seen.executions = executions;
   return seen;
 }

@@ -19,6 +19,11 @@ struct Footprint {
   double seconds_per_execution(Clock clock) const;
 };
 
+// What to begin with, before it is known whether the thread's own time tells the whole cost.
+inline Clock first_clock(const Trial& trial) {
+  return trial.device() == nullptr ? Clock::thread_cpu : Clock::wall;
+}
+
 // True if the time of the calling thread does not tell the whole cost: it waited for something, or
 // other threads worked meanwhile.
 bool needs_wall(const Elapsed& elapsed);
@@ -59,6 +64,7 @@ class Sampler {
 
  private:
   Elapsed timed(const AnyConfig& config, const Sampling& sampling);
+  Elapsed time_runs(const AnyConfig& config, int64_t runs, Clock clock);
 
   Stopwatch& stopwatch_;
   Trial& trial_;

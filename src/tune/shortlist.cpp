@@ -277,7 +277,7 @@ class Screening {
     const HostWatch watch(t_);
     const auto failure = failure_of([&] {
       const Intent intent(t_.task.journal, e.config);
-      t_.task.trial->reset(), t_.task.trial->run(e.config);
+      t_.task.trial->reset(), t_.task.trial->run(e.config), t_.task.trial->wait();
     });
     e.reject_if(failure, watch.put_back_after(e.config));
     if (e.racing()) return true;
@@ -292,7 +292,7 @@ class Screening {
   // Both are measured alike: by the thread's own time unless one of them waits or uses other
   // threads, and as often as the faster one needs unless the other would take too long.
   Sampling sampling_for(EntrantId who) {
-    Sampling sampling{.clock = Clock::thread_cpu, .cache = t_.samples.sampling.cache};
+    Sampling sampling{.clock = first_clock(*t_.task.trial), .cache = t_.samples.sampling.cache};
     for (const EntrantId i : {*control_, who}) {
       Entrant& e = t_.entrants[i];
       Footprint& warm = t_.samples[i].warm;
