@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/format.h"
+// Characters of strings, and texts of others as they may be shown.
 #include "base/text.h"
+
+#include "base/format.h"
 
 namespace ejk::base {
 namespace {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sets of candidates: what they share, lists, and samples.
-#include "base/format.h"
 #include "candidates/candidate_set.h"
 
 #include <algorithm>
@@ -8,6 +7,8 @@
 #include <random>
 
 #include <ejk/error.h>
+
+#include "base/format.h"
 
 namespace ejk {
 namespace detail {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Notices a scalar or a size that makes a new key with every value.
-#include "base/format.h"
 #include "choose/key_watch.h"
 
 #include <utility>
+
+#include "base/format.h"
 
 namespace ejk {
 

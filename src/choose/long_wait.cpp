@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which waits are allowed, and the words for long ones.
-#include "base/format.h"
 #include "choose/long_wait.h"
 
 #include <algorithm>
 #include <atomic>
+
+#include "base/format.h"
 
 namespace ejk::detail {
 

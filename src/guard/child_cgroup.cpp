@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes and removes directories below /sys/fs/cgroup, or wherever cgroup v2 is mounted.
-#include "base/format.h"
 #include "guard/child_cgroup.h"
 
 #include <fcntl.h>
@@ -16,6 +15,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/format.h"
 
 namespace ejk::detail {
 namespace {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host's side of a guarded child: starts it, waits with a deadline, finds out how it ended.
-#include "base/format.h"
 #include "guard/child_process.h"
-#include "base/process.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -22,6 +20,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/format.h"
+#include "base/process.h"
 #include "guard/descendants.h"
 #include "guard/shared_page.h"
 #include "guard/stillness.h"

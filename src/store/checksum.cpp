@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // XXH3 of all bytes before the member: it costs nothing beside reading the document.
-#include "base/format.h"
 #include "store/checksum.h"
 
 #include <algorithm>
 
 #include <xxhash.h>
+
+#include "base/format.h"
 
 namespace ejk::detail {
 namespace {

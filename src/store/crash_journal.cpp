@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Intents as locked files, suspects as one record per op and device; see docs/store_format.md.
-#include "base/format.h"
 #include "store/crash_journal.h"
 
 #include <unistd.h>
@@ -12,6 +11,7 @@
 
 #include <ejk/error.h>
 
+#include "base/format.h"
 #include "base/sha256.h"
 #include "base/time.h"
 #include "base/warn.h"

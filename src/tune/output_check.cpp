@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares outputs element by element, by the rules of their type.
-#include "base/format.h"
 #include "tune/output_check.h"
 
 #include <algorithm>
@@ -9,6 +8,8 @@
 #include <limits>
 #include <random>
 #include <utility>
+
+#include "base/format.h"
 
 namespace ejk::detail {
 namespace {

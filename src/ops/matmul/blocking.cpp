@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which blockings can run, and a good guess for a product.
-#include "base/format.h"
 #include "ops/matmul/blocking.h"
 
+#include "base/format.h"
 #include "ops/common/refuse.h"
 
 namespace ejk::ops {
