@@ -15,18 +15,33 @@ enum class Platform : uint8_t { cpu, opencl, cuda };
 
 std::string_view platform_name(Platform platform);  // "cpu", "opencl", "cuda": the hook suffixes
 
+namespace detail {
+class Backend;
+}
+
+// What kernels and their spaces ask of a device; 0 where it is not known.
+struct DeviceLimits {
+  int64_t group_items = 0;    // most work-items (threads) in a group
+  int64_t local_bytes = 0;    // local (shared) memory of a group
+  int64_t vector_width = 0;   // floats in a native vector
+  int64_t compute_units = 0;  // groups that run at once
+};
+
 // One device. Immutable once made; the devices that this library lists live as long as the process.
 struct Device {
   Platform platform = Platform::cpu;
   int index = 0;
   // What the device is: kind, vendor, model, ISA, cache sizes. Two devices with equal identity
   // may use each other's stored choices; any difference means another device.
-  Value identity;
+  Value identity = {};
   // What surrounds it: cores and CPU quota visible to this process, compiler, library version.
   // Kept with every entry; a difference is tolerated (loose) or a miss (strict).
-  Value environment;
+  Value environment = {};
   // Readable text that is equal exactly if `identity` is: "cpu|MODEL|16 hex digits".
-  std::string fingerprint;
+  std::string fingerprint = {};
+  DeviceLimits limits = {};
+  // How its memory and programs are reached; null: they are the host's own.
+  detail::Backend* backend = nullptr;
 };
 
 // The CPU this process runs on, looked at once, at the first call.

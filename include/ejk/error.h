@@ -12,6 +12,7 @@ enum class ErrorKind {
   no_configuration,  // every tier was asked and none had a configuration
   parse,             // text that should be JSON, a config or an entry is not
   io,                // a file could not be read or written
+  device,            // a device, its driver or its compiler failed (DeviceError in gpu.h)
 };
 
 // Messages begin with "[op]" where an op is involved and say what was given, what was expected

@@ -84,7 +84,7 @@ constexpr auto names_of(Clock) { return detail::words("thread_cpu", "wall"); }
 constexpr auto names_of(Platform) { return detail::words("cpu", "opencl", "cuda"); }
 constexpr auto names_of(Context) { return detail::words("", "shard_map", "batch"); }
 constexpr auto names_of(ErrorKind) {
-  return detail::words("invalid_argument", "no_configuration", "parse", "io");
+  return detail::words("invalid_argument", "no_configuration", "parse", "io", "device");
 }
 
 template <class E>
