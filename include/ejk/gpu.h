@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that run on devices with memory of their own: OpenCL and CUDA.
+// Kernels that run on devices with memory of their own, OpenCL and CUDA: sources, launches, queues.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include <ejk/detail/launch.h>
 #include <ejk/device.h>
 #include <ejk/error.h>
 
@@ -32,6 +36,38 @@ class DeviceError : public Error {
   std::string log_;
 };
 
+// A program in OpenCL C; the library puts a header in front that makes it readable for CUDA too.
+// A literal, or a file that the CMake function ejk_add_kernels has embedded: both live as long as
+// the process, so that launches are told apart by addresses.
+class Source {
+ public:
+  template <size_t N>
+  consteval Source(const char (&text)[N]) : Source("", text) {}
+  // `name` is for the compiler's messages. Of several texts the last is the source's own, those
+  // before it are shared with others.
+  template <size_t M, size_t... N>
+  requires(sizeof...(N) >= 1 &&
+           sizeof...(N) <= detail::most_texts) consteval Source(const char (&name)[M],
+                                                                const char (&... texts)[N])
+      : text_{detail::literal(name), {detail::literal(texts)...}, sizeof...(N)} {}
+
+  constexpr const detail::SourceText& text() const noexcept { return text_; }
+
+ private:
+  detail::SourceText text_;
+};
+
+// The name of a kernel in a source, a literal too.
+class KernelName {
+ public:
+  template <size_t N>
+  consteval KernelName(const char (&name)[N]) : text_(detail::literal(name)) {}
+  constexpr std::string_view text() const noexcept { return text_; }
+
+ private:
+  std::string_view text_;
+};
+
 // How many there are in each dimension. An array would leave zeros where nothing is given.
 struct Extent {
   int64_t x = 1, y = 1, z = 1;
@@ -40,6 +76,43 @@ struct Extent {
 // How a launch is spread: groups, and items (CUDA: threads) in each of them.
 struct Grid {
   Extent groups = {}, items = {};
+};
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Begins to run a kernel of `source` on the device of its views, after what this thread has begun
+// there before, and does not wait. The fields of `config` are macros in the source: upper case,
+// bools and enums as numbers, "tile.bm" as TILE_BM. Views and numbers become the kernel's
+// parameters in this order; a number must have the size of its parameter. A grid without groups
+// does nothing. The program is built at the first launch with this config, or read from disk.
+//
+// Throws DeviceError, and Error(invalid_argument) if the views are of several devices.
+template <class C, class... A>
+void launch(const Source& source, KernelName kernel, const C& config, const Grid& grid,
+            const A&... arguments) {
+  constexpr bool has_view = (detail::DeviceViewLike<A> || ...);
+  static_assert(has_view, "ejk: a launch needs a device view among its arguments");
+  if constexpr (detail::check_macro_config<C>() && has_view) {
+    auto key = detail::launch_key(source.text(), kernel.text(), config);
+    const std::array list{detail::launch_argument(arguments)...};
+    detail::launch({source.text(), kernel.text(), &config, detail::macros_of<C>}, key, grid, list);
+  }
+}
+
+// What this thread has begun on a device.
+class Queue {
+ public:
+  // Throws Error(invalid_argument) for the CPU, which has none.
+  explicit Queue(const Device& device);
+  // Until all of it is done.
+  void wait() const;
+  // For calls of other libraries: a cl_command_queue or a CUstream of this thread. Throws
+  // Error(invalid_argument) if the device is of another platform.
+  void* cl() const;
+  void* cuda() const;
+
+ private:
+  const Device* device_;
 };
 
 }  // namespace ejk

@@ -22,7 +22,7 @@ namespace ejk::base {
 namespace {
 
 // Given to open and mkdir, which take the umask off: a cache shared by a group stays shared.
-constexpr mode_t file_mode = 0664, directory_mode = 0775;
+constexpr mode_t file_mode = 0664, directory_mode = 0775, private_mode = 0700;
 constexpr std::string_view temporary_suffix = ".tmp";
 
 bool lock_now(const Fd& fd) {
@@ -85,7 +85,7 @@ Directory Directory::at(const std::string& path, Absent absent, Trust trust) {
     return retry_interrupted([&] { return ::open(path.c_str(), directory_flags); });
   };
   int fd = open();
-  if (fd < 0 && errno == ENOENT && absent == Absent::made) {
+  if (fd < 0 && errno == ENOENT && absent != Absent::fails) {
     if ((out.error_ = make_directories(path))) return out;
     fd = open();
   }
@@ -119,8 +119,9 @@ Directory Directory::below(const std::string& names, Absent absent) const {
 // The descriptor of a directory here; -1 with errno if it cannot be opened or made.
 int Directory::step(const std::string& name, Absent absent) const {
   Fd fd = open_at(name, directory_flags);
-  if (!fd.valid() && errno == ENOENT && absent == Absent::made) {
-    if (::mkdirat(fd_.get(), name.c_str(), directory_mode) != 0 && errno != EEXIST) return -1;
+  if (!fd.valid() && errno == ENOENT && absent != Absent::fails) {
+    const mode_t mode = absent == Absent::made ? directory_mode : private_mode;
+    if (::mkdirat(fd_.get(), name.c_str(), mode) != 0 && errno != EEXIST) return -1;
     fd = open_at(name, directory_flags);
   }
   struct stat info {};
@@ -164,6 +165,12 @@ std::vector<std::string> Directory::some_names(std::string_view suffix, size_t m
   std::ranges::shuffle(all, std::minstd_rand(std::random_device()()));
   all.resize(std::min(all.size(), most));
   return all;
+}
+
+bool Directory::is_private() const {
+  struct stat info {};
+  return !error_ && ::fstat(fd_.get(), &info) == 0 && info.st_uid == ::geteuid() &&
+         (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
 bool Directory::has_own_file(const std::string& name) const {

@@ -19,7 +19,7 @@ namespace ejk::base {
 enum class Trust { all, strict };
 Trust trust_from_environment();  // $EJKERNEL_STORE_TRUST: "strict", else all
 
-enum class Absent { fails, made };
+enum class Absent { fails, made, made_private };  // private: for this user alone
 enum class Written { flushed, unflushed };
 
 // An open directory. The path it began with may lead over links; below it no link is followed, and
@@ -41,6 +41,7 @@ class Directory {
   // directory is not opened (EPERM).
   const std::string& exposed() const noexcept { return exposed_; }
   bool refused() const noexcept { return error_.refused; }
+  bool is_private() const;  // it is this user's, and nobody else may write here
 
   std::vector<std::string> names() const;  // sorted; none if it cannot be read
   // Those that end so, at most so many: others may have put any number there. At random, so that

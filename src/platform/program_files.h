@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Binaries of device programs on disk, each with what is known of it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "platform/backend.h"
+
+namespace ejk::detail {
+
+struct StoredProgram {
+  std::string binary;
+  std::vector<KernelFacts> facts;
+  std::vector<std::string> kernels;  // those that had been launched when the binary was taken
+};
+
+// In "programs/USER" beside the entries of the default store. Binaries are code: only a directory
+// that nobody but this user may write to is used, and a link is not followed. `key` is 64 hex
+// digits. A miss or a failed write is no error; what hinders is said once.
+std::optional<StoredProgram> read_program(const std::string& key);
+void write_program(const std::string& key, const StoredProgram& program);
+
+}  // namespace ejk::detail

@@ -1,0 +1,19 @@
+// expect: has numbers, bools, enums and structs of these
+#include <string>
+
+#include <ejk/gpu.h>
+
+struct View {
+  const ejk::Device* device;
+  void* memory;
+  size_t offset;
+};
+struct Broken {
+  std::string way;
+};
+constexpr ejk::Source source{"__kernel void k(__global int* x) {}"};
+
+void call(const View& view) {
+  static_cast<void>(view);
+  ejk::launch(source, "k", Broken{}, {}, view);
+}
