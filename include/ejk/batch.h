@@ -383,11 +383,12 @@ Batched<K> vmap_with_config(const Executor& executor, K kernel, std::vector<Axis
 template <class K, std::convertible_to<Axis>... Axes>
 Batched<K> pmap_with_config(const Executor& executor, K kernel, Axes... axes) {
   return {executor, std::move(kernel), std::vector<Axis>{Axis(axes)...},
-          static_cast<int>(devices().size())};
+          static_cast<int>(devices(Platform::cpu).size())};
 }
 template <class K>
 Batched<K> pmap_with_config(const Executor& executor, K kernel, std::vector<Axis> axes) {
-  return {executor, std::move(kernel), std::move(axes), static_cast<int>(devices().size())};
+  return {executor, std::move(kernel), std::move(axes),
+          static_cast<int>(devices(Platform::cpu).size())};
 }
 
 }  // namespace ejk

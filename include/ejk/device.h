@@ -2,7 +2,9 @@
 // What a call runs on: identity (must match for a stored choice to be used) and environment.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,10 +53,22 @@ const Device& cpu_device();
 // machine; a prepared folder in tests). Files that are missing leave their members out.
 Device probe_cpu(const std::string& root);
 
-// Every device found on this machine, the CPU first.
+// Every device found on this machine, the CPU first. Looks at the drivers that are there, once.
 std::vector<const Device*> devices();
 
-// "cpu" or "gpu".
+// The devices of one platform; they live as long as the process.
+struct DeviceList : std::span<const Device> {
+  Platform platform = Platform::cpu;
+  // Throws Error with what there is, and why there are no more.
+  const Device& at(size_t index) const;
+};
+DeviceList devices(Platform platform);
+// By name: "cpu", "opencl", "cuda". Throws Error(invalid_argument) for another.
+DeviceList devices(std::string_view platform);
+// Why the list of a platform is empty, for people; "" if it is not.
+std::string why_no_devices(Platform platform);
+
+// "cpu" or "gpu": what the device is, whatever platform it is reached by.
 std::string_view device_kind(const Device& device = cpu_device());
 // The suffix of the hooks that run there: "cpu", "opencl", "cuda".
 std::string_view get_device_platform(const Device& device = cpu_device());

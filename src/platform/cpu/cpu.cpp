@@ -11,7 +11,8 @@
 #include <thread>
 
 #include <ejk/device.h>
-#include <ejk/names.h>
+
+#include "platform/fingerprint.h"
 
 #include "base/format.h"
 
@@ -290,25 +291,14 @@ Value environment_of(const std::string& root) {
   return environment;
 }
 
-std::string fingerprint_of(const Value& identity) {
-  const Value* model = identity.find("model");
-  std::string name = model == nullptr     ? "unknown"
-                     : model->is_string() ? model->as_string()
-                                          : to_json(*model);
-  std::ranges::replace(name, '|', '/');  // the separator
-  return fmt::format("cpu|{}|{}", name, short_hash(identity));
-}
-
 }  // namespace
-
-std::string_view platform_name(Platform platform) { return name_of(platform); }
 
 Device probe_cpu(const std::string& root) {
   const std::string base = root == "/" ? "" : root;
   Device device;
   device.identity = identity_of(base);
   device.environment = environment_of(base);
-  device.fingerprint = fingerprint_of(device.identity);
+  device.fingerprint = detail::fingerprint_of(Platform::cpu, device.identity);
   return device;
 }
 
@@ -316,18 +306,6 @@ const Device& cpu_device() {
   static const Device device = probe_cpu("/");
   return device;
 }
-
-std::vector<const Device*> devices() { return {&cpu_device()}; }
-
-std::string_view device_kind(const Device& device) {
-  return device.platform == Platform::cpu ? "cpu" : "gpu";
-}
-
-std::string_view get_device_platform(const Device& device) {
-  return platform_name(device.platform);
-}
-
-const std::string& device_fingerprint(const Device& device) { return device.fingerprint; }
 
 int visible_cores() {
   const Value* cores = cpu_device().environment.find("cores");

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include <ejk/ejk.h>
+#include <ejk/gpu.h>
+#include <ejk_kernels/twice_cl.h>
 
 struct Saxpy {  // y += alpha x
   static constexpr std::string_view op_id = "consumer_saxpy", version = "1";
@@ -49,6 +51,11 @@ struct Square {
   }
 };
 EJK_REGISTER(Square);
+
+// A file that ejk_add_kernels has embedded, as it is.
+constexpr ejk::Source twice{"twice.cl", ejk_kernels::twice_cl};
+static_assert(std::string_view(ejk_kernels::twice_cl).starts_with("// SPDX"));
+static_assert(std::string_view(ejk_kernels::twice_cl).ends_with("\\ and ; [ ] $ { }\n"));
 
 bool squares(const ejk::Executor& executor) {
   const std::vector<float> x(6, 3.f);

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// The devices of all platforms, each platform looked at once.
+#include <ejk/device.h>
+
+#include <algorithm>
+#include <string>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ejk/names.h>
+
+#include "platform/backend.h"
+#include "platform/fingerprint.h"
+
+namespace ejk {
+namespace {
+
+// Never destroyed: devices, their memory and programs may be in use until the very end.
+const detail::OpenedPlatform& opened(Platform platform) {
+  if (platform == Platform::opencl) {
+    static const auto& opencl = *new detail::OpenedPlatform(detail::open_opencl());
+    return opencl;
+  }
+  static const auto& cuda = *new detail::OpenedPlatform(detail::open_cuda());
+  return cuda;
+}
+
+}  // namespace
+
+std::string_view platform_name(Platform platform) { return name_of(platform); }
+
+const Device& DeviceList::at(size_t index) const {
+  if (index < size()) return (*this)[index];
+  const std::string_view name = platform_name(platform);
+  if (empty())
+    throw DeviceError(DeviceError::Kind::absent,
+                      fmt::format("[devices] got {} {}; there is none: {}", name, index,
+                                  why_no_devices(platform)));
+  throw DeviceError(DeviceError::Kind::absent,
+                    fmt::format("[devices] got {} {}; expected less than {}; `ejk devices` lists "
+                                "them",
+                                name, index, size()));
+}
+
+DeviceList devices(Platform platform) {
+  if (platform == Platform::cpu) return {{&cpu_device(), 1}, platform};
+  return {opened(platform).devices, platform};
+}
+
+DeviceList devices(std::string_view platform) {
+  if (const auto known = named<Platform>(platform)) return devices(*known);
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("[devices] got the platform '{}'; expected one of {}", platform,
+                          fmt::join(names_of(Platform{}), ", ")));
+}
+
+std::string why_no_devices(Platform platform) {
+  return platform == Platform::cpu ? "" : opened(platform).why_none;
+}
+
+std::vector<const Device*> devices() {
+  std::vector<const Device*> all;
+  for (const Platform platform : {Platform::cpu, Platform::opencl, Platform::cuda})
+    for (const Device& device : devices(platform)) all.push_back(&device);
+  return all;
+}
+
+std::string_view device_kind(const Device& device) {
+  if (device.platform == Platform::cpu) return "cpu";
+  const Value* kind = device.identity.find("kind");
+  return kind != nullptr && kind->is_string() && kind->as_string() == "cpu" ? "cpu" : "gpu";
+}
+
+std::string_view get_device_platform(const Device& device) {
+  return platform_name(device.platform);
+}
+
+const std::string& device_fingerprint(const Device& device) { return device.fingerprint; }
+
+std::string detail::fingerprint_of(Platform platform, const Value& identity) {
+  const Value* model = identity.find("model");
+  std::string name = model == nullptr     ? "unknown"
+                     : model->is_string() ? model->as_string()
+                                          : to_json(*model);
+  std::ranges::replace(name, '|', '/');  // the separator
+  return fmt::format("{}|{}|{}", platform_name(platform), name, short_hash(identity));
+}
+
+}  // namespace ejk

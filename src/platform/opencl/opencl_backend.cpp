@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory, queues, programs and launches of an OpenCL device.
+#include "platform/opencl/opencl_backend.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include <ejk_kernels/opencl_dialect_cl.h>
+#include <fmt/format.h>
+
+#include "platform/build_log.h"
+
+namespace ejk::detail::opencl {
+namespace {
+
+using Kind = DeviceError::Kind;
+
+cl_mem mem(DeviceMemory memory) { return static_cast<cl_mem>(memory); }
+
+// Drivers' threads are not in a forked child: whatever is asked of them there waits for ever.
+std::atomic<bool> is_forked{false};
+
+void refuse_forked() {
+  if (is_forked.load(std::memory_order_relaxed))
+    throw DeviceError(Kind::lost,
+                      "[opencl] got a call in a forked process; expected one in the process that "
+                      "opened the device; start a new program instead");
+}
+
+// ---- programs
+
+std::string build_log(cl_program program, cl_device_id device) {
+  size_t bytes = 0;
+  if (cl().GetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, 0, nullptr, &bytes) !=
+      CL_SUCCESS)
+    return "";
+  std::string log(bytes, '\0');
+  if (cl().GetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, bytes, log.data(), nullptr) !=
+      CL_SUCCESS)
+    return "";
+  log.resize(std::min(log.find('\0'), log.size()));
+  return log;
+}
+
+class OpenClKernel final : public DeviceKernel {
+ public:
+  OpenClKernel(std::string kernel_name, Kernel made)
+      : name(std::move(kernel_name)), handle(std::move(made)) {
+    check(cl().GetKernelInfo(handle.get(), CL_KERNEL_NUM_ARGS, sizeof parameters, &parameters,
+                             nullptr),
+          name);
+  }
+  std::string name;
+  Kernel handle;  // holds its program
+  cl_uint parameters = 0;
+};
+
+class OpenClProgram final : public DeviceProgram {
+ public:
+  explicit OpenClProgram(Program program) : program_(std::move(program)) {}
+
+  std::unique_ptr<DeviceKernel> kernel(const std::string& name) override {
+    cl_int code = CL_SUCCESS;
+    Kernel made(cl().CreateKernel(program_.get(), name.c_str(), &code));
+    if (code == CL_INVALID_KERNEL_NAME)
+      throw DeviceError(Kind::invalid_launch,
+                        fmt::format("[{}] the source has no __kernel of that name", name));
+    check(code, name);
+    return std::make_unique<OpenClKernel>(name, std::move(made));
+  }
+
+  std::string binary() const override {
+    size_t bytes = 0;
+    check(
+        cl().GetProgramInfo(program_.get(), CL_PROGRAM_BINARY_SIZES, sizeof bytes, &bytes, nullptr),
+        "binary");
+    std::string binary(bytes, '\0');
+    auto* to = reinterpret_cast<unsigned char*>(binary.data());
+    check(cl().GetProgramInfo(program_.get(), CL_PROGRAM_BINARIES, sizeof to, &to, nullptr),
+          "binary");
+    return binary;
+  }
+
+ private:
+  Program program_;
+};
+
+double event_seconds(const Event& event, cl_profiling_info which) {
+  cl_ulong nanoseconds = 0;
+  if (!event || cl().GetEventProfilingInfo(event.get(), which, sizeof nanoseconds, &nanoseconds,
+                                           nullptr) != CL_SUCCESS)
+    return std::numeric_limits<double>::quiet_NaN();
+  return 1e-9 * static_cast<double>(nanoseconds);
+}
+
+}  // namespace
+
+OpenClBackend::OpenClBackend(cl_device_id device, std::string target, bool binary_grows)
+    : device_(device), target_(std::move(target)), binary_grows_(binary_grows) {
+  [[maybe_unused]] static const int once =
+      ::pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
+  cl_int code = CL_SUCCESS;
+  context_.reset(cl().CreateContext(nullptr, 1, &device_, nullptr, nullptr, &code));
+  check(code, "context");
+}
+
+// ---- queues -------------------------------------------------------------------------------------
+
+CommandQueue OpenClBackend::make_queue(cl_command_queue_properties properties) const {
+  cl_int code = CL_SUCCESS;
+  CommandQueue made(cl().CreateCommandQueue(context_.get(), device_, properties, &code));
+  check(code, "queue");
+  return made;
+}
+
+OpenClBackend::Thread& OpenClBackend::thread() {
+  static thread_local std::vector<std::unique_ptr<Thread>> all;
+  refuse_forked();
+  for (const auto& one : all)
+    if (one->backend == id()) return *one;
+  auto made = std::make_unique<Thread>();
+  made->backend = id();
+  made->usual = make_queue(0);
+  made->current = made->usual.get();
+  return *all.emplace_back(std::move(made));
+}
+
+// The event that a call gives for what it begins, if that is timed.
+class Begun {
+ public:
+  explicit Begun(OpenClBackend::Thread& thread) : thread_(thread) {}
+  ~Begun() {
+    if (event_ == nullptr) return;
+    Event event(event_);
+    (thread_.first ? thread_.last : thread_.first) = std::move(event);
+  }
+  Begun(const Begun&) = delete;
+  cl_event* event() { return thread_.timed ? &event_ : nullptr; }
+
+ private:
+  OpenClBackend::Thread& thread_;
+  cl_event event_ = nullptr;
+};
+
+void OpenClBackend::wait() { check(cl().Finish(thread().current), "wait"); }
+
+void* OpenClBackend::queue() { return thread().current; }
+
+double OpenClBackend::seconds_of(const std::function<void()>& enqueue) {
+  wait();
+  Thread& mine = thread();
+  if (!mine.timing) mine.timing = make_queue(CL_QUEUE_PROFILING_ENABLE);
+  struct Timing {
+    Thread& of;
+    explicit Timing(Thread& t) : of(t) { of.current = of.timing.get(), of.timed = true; }
+    ~Timing() { of.current = of.usual.get(), of.timed = false, of.first = {}, of.last = {}; }
+    Timing(const Timing&) = delete;
+  } timing(mine);
+  enqueue();
+  wait();
+  if (!mine.first) return 0;
+  return event_seconds(mine.last ? mine.last : mine.first, CL_PROFILING_COMMAND_END) -
+         event_seconds(mine.first, CL_PROFILING_COMMAND_START);
+}
+
+// ---- memory -------------------------------------------------------------------------------------
+
+DeviceMemory OpenClBackend::allocate(size_t bytes) {
+  refuse_forked();
+  cl_int code = CL_SUCCESS;
+  Buffer made(cl().CreateBuffer(context_.get(), CL_MEM_READ_WRITE, std::max<size_t>(bytes, 1),
+                                nullptr, &code));
+  check(code, fmt::format("allocate {} bytes", bytes));
+  return made.release();
+}
+
+void OpenClBackend::release(DeviceMemory memory) noexcept {
+  if (memory != nullptr && !is_forked) cl().ReleaseMemObject(mem(memory));
+}
+
+void OpenClBackend::write(DeviceMemory to, size_t offset, const void* from, size_t bytes) {
+  if (bytes == 0) return;
+  Thread& mine = thread();
+  Begun begun(mine);
+  check(cl().EnqueueWriteBuffer(mine.current, mem(to), CL_TRUE, offset, bytes, from, 0, nullptr,
+                                begun.event()),
+        "write");
+}
+
+void OpenClBackend::read(void* to, DeviceMemory from, size_t offset, size_t bytes) {
+  if (bytes == 0) return;
+  Thread& mine = thread();
+  Begun begun(mine);
+  check(cl().EnqueueReadBuffer(mine.current, mem(from), CL_TRUE, offset, bytes, to, 0, nullptr,
+                               begun.event()),
+        "read");
+}
+
+void OpenClBackend::copy(DeviceMemory to, size_t to_offset, DeviceMemory from, size_t from_offset,
+                         size_t bytes) {
+  if (bytes == 0) return;
+  Thread& mine = thread();
+  Begun begun(mine);
+  check(cl().EnqueueCopyBuffer(mine.current, mem(from), mem(to), from_offset, to_offset, bytes, 0,
+                               nullptr, begun.event()),
+        "copy");
+}
+
+void OpenClBackend::fill(DeviceMemory memory, size_t offset, size_t bytes, uint8_t value) {
+  if (bytes == 0) return;
+  Thread& mine = thread();
+  Begun begun(mine);
+  check(cl().EnqueueFillBuffer(mine.current, mem(memory), &value, sizeof value, offset, bytes, 0,
+                               nullptr, begun.event()),
+        "fill");
+}
+
+// ---- programs -----------------------------------------------------------------------------------
+
+std::string_view OpenClBackend::dialect() const { return ejk_kernels::opencl_dialect_cl; }
+
+std::shared_ptr<DeviceProgram> OpenClBackend::build(const std::string& name,
+                                                    const std::string& source) {
+  refuse_forked();
+  const char* text = source.c_str();
+  const size_t bytes = source.size();
+  cl_int code = CL_SUCCESS;
+  Program program(cl().CreateProgramWithSource(context_.get(), 1, &text, &bytes, &code));
+  check(code, name);
+  code = cl().BuildProgram(program.get(), 1, &device_, "", nullptr, nullptr);
+  if (code == CL_BUILD_PROGRAM_FAILURE) {
+    std::string log = build_log(program.get(), device_);
+    throw DeviceError(
+        Kind::build, fmt::format("[{}] the OpenCL compiler says: {}", name, first_error(log)), log);
+  }
+  check(code, name);
+  return std::make_shared<OpenClProgram>(std::move(program));
+}
+
+std::shared_ptr<DeviceProgram> OpenClBackend::load(const std::string& binary,
+                                                   std::vector<KernelFacts> /*facts*/) {
+  refuse_forked();
+  const auto* bytes = reinterpret_cast<const unsigned char*>(binary.data());
+  const size_t size = binary.size();
+  cl_int accepted = CL_SUCCESS, code = CL_SUCCESS;
+  Program program(
+      cl().CreateProgramWithBinary(context_.get(), 1, &device_, &size, &bytes, &accepted, &code));
+  if (code != CL_SUCCESS || accepted != CL_SUCCESS ||
+      cl().BuildProgram(program.get(), 1, &device_, "", nullptr, nullptr) != CL_SUCCESS)
+    return nullptr;
+  return std::make_shared<OpenClProgram>(std::move(program));
+}
+
+// ---- launches -----------------------------------------------------------------------------------
+
+// Memory from a byte on is a part of it, which OpenCL wants to be an object; what is launched keeps
+// it alive.
+void OpenClBackend::set_memory(cl_kernel kernel, cl_uint index, const LaunchArgument& argument,
+                               std::vector<Buffer>& parts) const {
+  cl_mem memory = mem(argument.memory);
+  if (argument.offset > 0) {
+    size_t bytes = 0;
+    check(cl().GetMemObjectInfo(memory, CL_MEM_SIZE, sizeof bytes, &bytes, nullptr), "part");
+    const cl_buffer_region region{argument.offset, bytes - argument.offset};
+    cl_int code = CL_SUCCESS;
+    Buffer part(cl().CreateSubBuffer(memory, CL_MEM_READ_WRITE, CL_BUFFER_CREATE_TYPE_REGION,
+                                     &region, &code));
+    check(code, "part");
+    memory = parts.emplace_back(std::move(part)).get();
+  }
+  check(cl().SetKernelArg(kernel, index, sizeof memory, &memory), "argument");
+}
+
+void OpenClBackend::launch(DeviceKernel& kernel, const Grid& grid,
+                           std::span<const LaunchArgument> arguments) {
+  auto& typed = static_cast<OpenClKernel&>(kernel);
+  Thread& mine = thread();
+  if (arguments.size() != typed.parameters)
+    throw DeviceError(Kind::invalid_launch,
+                      fmt::format("[{}] got {} arguments; expected {}", typed.name,
+                                  arguments.size(), typed.parameters));
+  std::vector<Buffer> parts;
+  for (cl_uint i = 0; i < arguments.size(); ++i) {
+    const LaunchArgument& one = arguments[i];
+    if (one.number == nullptr) set_memory(typed.handle.get(), i, one, parts);
+    else {
+      const cl_int code = cl().SetKernelArg(typed.handle.get(), i, one.bytes, one.number);
+      if (code != CL_SUCCESS)
+        check(code, fmt::format("{}: argument {} of {} bytes", typed.name, i, one.bytes));
+    }
+  }
+  const auto size = [](int64_t n) { return static_cast<size_t>(n); };
+  const size_t items[] = {size(grid.items.x), size(grid.items.y), size(grid.items.z)};
+  const size_t all[] = {items[0] * size(grid.groups.x), items[1] * size(grid.groups.y),
+                        items[2] * size(grid.groups.z)};
+  Begun begun(mine);
+  const cl_int code = cl().EnqueueNDRangeKernel(mine.current, typed.handle.get(), 3, nullptr, all,
+                                                items, 0, nullptr, begun.event());
+  if (code != CL_SUCCESS)
+    check(code, fmt::format("{}: groups of {} x {} x {} items", typed.name, items[0], items[1],
+                            items[2]));
+}
+
+}  // namespace ejk::detail::opencl

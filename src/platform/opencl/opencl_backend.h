@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// One OpenCL device: its context, and a queue per thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "platform/backend.h"
+#include "platform/opencl/library.h"
+
+namespace ejk::detail::opencl {
+
+class OpenClBackend final : public Backend {
+ public:
+  // `target`, `binary_grows`: see Backend. Throws DeviceError if the driver gives no context.
+  OpenClBackend(cl_device_id device, std::string target, bool binary_grows);
+
+  DeviceMemory allocate(size_t bytes) override;
+  void release(DeviceMemory memory) noexcept override;
+  void write(DeviceMemory to, size_t offset, const void* from, size_t bytes) override;
+  void read(void* to, DeviceMemory from, size_t offset, size_t bytes) override;
+  void copy(DeviceMemory to, size_t to_offset, DeviceMemory from, size_t from_offset,
+            size_t bytes) override;
+  void fill(DeviceMemory memory, size_t offset, size_t bytes, uint8_t value) override;
+
+  std::string_view dialect() const override;
+  std::string target() const override { return target_; }
+  std::shared_ptr<DeviceProgram> build(const std::string& name, const std::string& source) override;
+  bool binary_grows() const override { return binary_grows_; }
+  std::shared_ptr<DeviceProgram> load(const std::string& binary,
+                                      std::vector<KernelFacts> facts) override;
+  void launch(DeviceKernel& kernel, const Grid& grid,
+              std::span<const LaunchArgument> arguments) override;
+  void wait() override;
+  double seconds_of(const std::function<void()>& enqueue) override;
+  void* queue() override;
+
+ private:
+  // What a thread has on this device.
+  struct Thread {
+    uint64_t backend = 0;
+    CommandQueue usual, timing;
+    cl_command_queue current = nullptr;
+    // Of what is begun while it is timed.
+    bool timed = false;
+    Event first, last;
+  };
+  friend class Begun;
+
+  Thread& thread();
+  CommandQueue make_queue(cl_command_queue_properties properties) const;
+  void set_memory(cl_kernel kernel, cl_uint index, const LaunchArgument& argument,
+                  std::vector<Buffer>& parts) const;
+
+  cl_device_id device_;
+  std::string target_;
+  bool binary_grows_;
+  Context context_;
+};
+
+}  // namespace ejk::detail::opencl
