@@ -23,7 +23,14 @@ int devices_verb(const DevicesOptions&, Output& out) {
         facts.emplace_back("  " + name, value.is_string() ? value.as_string() : stable_json(value));
     out.facts(facts);
   }
-  out.document(Value::object({{"devices", std::move(list)}}));
+  Value absent = Value::object();
+  for (const Platform platform : {Platform::opencl, Platform::cuda}) {
+    if (!devices(platform).empty()) continue;
+    const std::string why = why_no_devices(platform);
+    absent[platform_name(platform)] = why;
+    out.line("no " + std::string(platform_name(platform)) + " device: " + why);
+  }
+  out.document(Value::object({{"devices", std::move(list)}, {"absent", std::move(absent)}}));
   return exit_ok;
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // ejk doctor: what is wrong with this machine for measuring, and with the store.
-#include <dlfcn.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -173,25 +172,13 @@ void look_at_noise(const std::string& root, double seconds, Findings& out) {
 }
 
 void look_at_platforms(Findings& out) {
-  std::set<Platform> found;
-  for (const Device* device : devices()) {
-    found.insert(device->platform);
+  for (const Device* device : devices())
     out.push_back(
         {"platform " + std::string(platform_name(device->platform)), "ok", device->fingerprint});
-  }
-  const std::pair<Platform, const char*> others[] = {{Platform::opencl, "libOpenCL.so.1"},
-                                                     {Platform::cuda, "libcuda.so.1"}};
-  for (const auto& [platform, library] : others) {
-    if (found.contains(platform)) continue;
-    void* const handle = ::dlopen(library, RTLD_LAZY | RTLD_LOCAL);
-    out.push_back({"platform " + std::string(platform_name(platform)), "note",
-                   handle == nullptr
-                       ? fmt::format("not found: {} is not installed", library)
-                       : fmt::format("{} is there, but gives no device that this version of the "
-                                     "library can use",
-                                     library)});
-    if (handle != nullptr) ::dlclose(handle);
-  }
+  for (const Platform platform : {Platform::opencl, Platform::cuda})
+    if (devices(platform).empty())
+      out.push_back({"platform " + std::string(platform_name(platform)), "note",
+                     "no device: " + why_no_devices(platform)});
 }
 
 std::string existing_part(std::string path) {
