@@ -230,6 +230,10 @@ TEST_F(OpenCl, LaunchesTakeMemoryFromAByteOn) {
   launch(saxpy, "twice", Shape{}, {}, y);
   EXPECT_EQ(y.host()[511], 1.f);
   EXPECT_EQ(y.host()[512], 2.f);
+  y.offset = 4;  // no driver takes any float
+  const auto [kind, what] = error_of([&] { launch(saxpy, "twice", Shape{}, {}, y); });
+  EXPECT_EQ(kind, DeviceError::Kind::invalid_launch);
+  EXPECT_THAT(what, StartsWith("[twice] got an array that begins at byte 4 of its memory"));
 }
 
 TEST_F(OpenCl, WhatDoesNotBuildSaysTheFirstErrorAndTheWholeLog) {

@@ -93,8 +93,7 @@ std::string error_name(cl_int code) {
   return found.name != nullptr ? found.name : std::to_string(code);
 }
 
-void check(cl_int code, const std::string& step) {
-  if (code == CL_SUCCESS) return;
+void fail(cl_int code, std::string_view step) {
   throw DeviceError(find(code).kind,
                     fmt::format("[{}] the OpenCL driver says {}", step, error_name(code)));
 }

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include <ejk/gpu.h>
@@ -36,8 +37,11 @@ std::string load_library(const char* file, Library& into);
 Library& cl();
 
 std::string error_name(cl_int code);  // "CL_OUT_OF_RESOURCES", or the number
-// Throws DeviceError of the right kind unless it is CL_SUCCESS: "[step] the driver says ...".
-void check(cl_int code, const std::string& step);
+// Throws DeviceError of the right kind: "[step] the OpenCL driver says ...".
+[[noreturn]] void fail(cl_int code, std::string_view step);
+inline void check(cl_int code, std::string_view step) {
+  if (code != CL_SUCCESS) fail(code, step);
+}
 
 // ---- handles
 

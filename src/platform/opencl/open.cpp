@@ -128,7 +128,22 @@ std::vector<cl_device_id> devices_of(cl_platform_id platform) {
   return ids;
 }
 
+// "" if it can run what the library gives it.
+std::string why_unusable(cl_device_id id) {
+  const std::string name = device_text(id, CL_DEVICE_NAME);
+  const std::string version = version_class(device_text(id, CL_DEVICE_VERSION));
+  if (version == "OpenCL 1.0" || version == "OpenCL 1.1")
+    return fmt::format("{} has {}, and 1.2 is needed", name, version);
+  if (device_number<cl_bool>(id, CL_DEVICE_COMPILER_AVAILABLE) == CL_FALSE)
+    return fmt::format("{} has no compiler", name);
+  return "";
+}
+
 void add_device(cl_platform_id platform, cl_device_id id, OpenedPlatform& out) {
+  if (std::string why = why_unusable(id); !why.empty()) {
+    out.why_none = std::move(why);
+    return;
+  }
   Device device{.platform = Platform::opencl, .index = static_cast<int>(out.devices.size())};
   device.limits = limits_of(id);
   device.identity = identity_of(platform, id, device.limits);

@@ -105,6 +105,10 @@ OpenClBackend::OpenClBackend(cl_device_id device, std::string target, bool binar
     : device_(device), target_(std::move(target)), binary_grows_(binary_grows) {
   [[maybe_unused]] static const int once =
       ::pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
+  cl_uint bits = 0;
+  check(cl().GetDeviceInfo(device_, CL_DEVICE_MEM_BASE_ADDR_ALIGN, sizeof bits, &bits, nullptr),
+        "alignment");
+  alignment_ = std::max<size_t>(bits / 8, 1);
   cl_int code = CL_SUCCESS;
   context_.reset(cl().CreateContext(nullptr, 1, &device_, nullptr, nullptr, &code));
   check(code, "context");
@@ -176,7 +180,7 @@ DeviceMemory OpenClBackend::allocate(size_t bytes) {
   cl_int code = CL_SUCCESS;
   Buffer made(cl().CreateBuffer(context_.get(), CL_MEM_READ_WRITE, std::max<size_t>(bytes, 1),
                                 nullptr, &code));
-  check(code, fmt::format("allocate {} bytes", bytes));
+  if (code != CL_SUCCESS) fail(code, fmt::format("allocate {} bytes", bytes));
   return made.release();
 }
 
@@ -261,20 +265,21 @@ std::shared_ptr<DeviceProgram> OpenClBackend::load(const std::string& binary,
 
 // Memory from a byte on is a part of it, which OpenCL wants to be an object; what is launched keeps
 // it alive.
-void OpenClBackend::set_memory(cl_kernel kernel, cl_uint index, const LaunchArgument& argument,
-                               std::vector<Buffer>& parts) const {
-  cl_mem memory = mem(argument.memory);
-  if (argument.offset > 0) {
-    size_t bytes = 0;
-    check(cl().GetMemObjectInfo(memory, CL_MEM_SIZE, sizeof bytes, &bytes, nullptr), "part");
-    const cl_buffer_region region{argument.offset, bytes - argument.offset};
-    cl_int code = CL_SUCCESS;
-    Buffer part(cl().CreateSubBuffer(memory, CL_MEM_READ_WRITE, CL_BUFFER_CREATE_TYPE_REGION,
-                                     &region, &code));
-    check(code, "part");
-    memory = parts.emplace_back(std::move(part)).get();
-  }
-  check(cl().SetKernelArg(kernel, index, sizeof memory, &memory), "argument");
+Buffer OpenClBackend::part_of(const LaunchArgument& argument, std::string_view kernel) const {
+  if (argument.offset % alignment_ != 0)
+    throw DeviceError(Kind::invalid_launch,
+                      fmt::format("[{}] got an array that begins at byte {} of its memory; the "
+                                  "device needs a multiple of {}; copy it with Tensor::clone",
+                                  kernel, argument.offset, alignment_));
+  size_t bytes = 0;
+  check(cl().GetMemObjectInfo(mem(argument.memory), CL_MEM_SIZE, sizeof bytes, &bytes, nullptr),
+        kernel);
+  const cl_buffer_region region{argument.offset, bytes - argument.offset};
+  cl_int code = CL_SUCCESS;
+  Buffer part(cl().CreateSubBuffer(mem(argument.memory), CL_MEM_READ_WRITE,
+                                   CL_BUFFER_CREATE_TYPE_REGION, &region, &code));
+  check(code, kernel);
+  return part;
 }
 
 void OpenClBackend::launch(DeviceKernel& kernel, const Grid& grid,
@@ -287,13 +292,12 @@ void OpenClBackend::launch(DeviceKernel& kernel, const Grid& grid,
                                   arguments.size(), typed.parameters));
   std::vector<Buffer> parts;
   for (cl_uint i = 0; i < arguments.size(); ++i) {
-    const LaunchArgument& one = arguments[i];
-    if (one.number == nullptr) set_memory(typed.handle.get(), i, one, parts);
-    else {
-      const cl_int code = cl().SetKernelArg(typed.handle.get(), i, one.bytes, one.number);
-      if (code != CL_SUCCESS)
-        check(code, fmt::format("{}: argument {} of {} bytes", typed.name, i, one.bytes));
-    }
+    LaunchArgument one = arguments[i];
+    if (one.offset > 0) one.memory = parts.emplace_back(part_of(one, typed.name)).get();
+    if (one.number == nullptr) one.number = &one.memory, one.bytes = sizeof one.memory;
+    const cl_int code = cl().SetKernelArg(typed.handle.get(), i, one.bytes, one.number);
+    if (code != CL_SUCCESS)
+      fail(code, fmt::format("{}: argument {} of {} bytes", typed.name, i, one.bytes));
   }
   const auto size = [](int64_t n) { return static_cast<size_t>(n); };
   const size_t items[] = {size(grid.items.x), size(grid.items.y), size(grid.items.z)};
@@ -303,8 +307,8 @@ void OpenClBackend::launch(DeviceKernel& kernel, const Grid& grid,
   const cl_int code = cl().EnqueueNDRangeKernel(mine.current, typed.handle.get(), 3, nullptr, all,
                                                 items, 0, nullptr, begun.event());
   if (code != CL_SUCCESS)
-    check(code, fmt::format("{}: groups of {} x {} x {} items", typed.name, items[0], items[1],
-                            items[2]));
+    fail(code,
+         fmt::format("{}: groups of {} x {} x {} items", typed.name, items[0], items[1], items[2]));
 }
 
 }  // namespace ejk::detail::opencl

@@ -50,12 +50,12 @@ class OpenClBackend final : public Backend {
 
   Thread& thread();
   CommandQueue make_queue(cl_command_queue_properties properties) const;
-  void set_memory(cl_kernel kernel, cl_uint index, const LaunchArgument& argument,
-                  std::vector<Buffer>& parts) const;
+  Buffer part_of(const LaunchArgument& argument, std::string_view kernel) const;
 
   cl_device_id device_;
   std::string target_;
   bool binary_grows_;
+  size_t alignment_ = 1;  // of parts of memory, in bytes
   Context context_;
 };
 
