@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches and device clocks, on devices that write down what they are asked for.
+#include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -15,6 +18,20 @@
 #include "platform/fake_backend.h"
 #include "platform/program_cache.h"
 #include "store_fixture.h"
+
+namespace {
+std::atomic<long> allocations{0};
+}
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Not inlined: the compiler would see a malloc freed by delete and complain.
+[[gnu::noinline]] void* operator new(size_t n) {
+  ++allocations;
+  if (void* p = std::malloc(n)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+#endif
 
 namespace ejk {
 namespace {
@@ -126,6 +143,24 @@ TEST_F(Launches, TellConfigsOfEqualNumbersApartByTheirType) {
   launch(source, "k", Rows{}, {}, view_);
   launch(source, "k", Columns{}, {}, view_);
   EXPECT_THAT(fake_.backend.built, SizeIs(2));
+}
+
+TEST_F(Launches, ThatAreWarmAllocateNothing) {
+  struct Silent : fakes::FakeBackend {
+    void launch(detail::DeviceKernel&, const Grid&,
+                std::span<const detail::LaunchArgument>) override {
+      ++count;
+    }
+    int count = 0;
+  } backend;
+  const Device device{.platform = Platform::opencl, .backend = &backend};
+  const Memory view{&device};
+  const auto warm = [&] { launch(source, "k", Tile{}, {.groups = {7}}, 1, 2.f, view, view); };
+  warm();
+  const long before = allocations;
+  for (int i = 0; i < 100; ++i) warm();
+  EXPECT_EQ(allocations, before);
+  EXPECT_EQ(backend.count, 101);
 }
 
 TEST_F(Launches, OfSeveralKernelsOfASourceShareTheProgram) {
