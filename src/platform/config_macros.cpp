@@ -6,7 +6,7 @@
 #include <iterator>
 #include <limits>
 
-#include <fmt/format.h>
+#include "base/format.h"
 
 namespace ejk::detail {
 namespace {

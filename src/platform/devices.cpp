@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <string>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <ejk/names.h>
 
+#include "base/format.h"
 #include "platform/backend.h"
 #include "platform/fingerprint.h"
 

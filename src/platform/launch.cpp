@@ -7,11 +7,9 @@
 #include <memory>
 #include <vector>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <ejk/detail/hash.h>
 
+#include "base/format.h"
 #include "platform/backend.h"
 #include "platform/program_cache.h"
 

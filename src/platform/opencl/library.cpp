@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads OpenCL, and reads its error codes.
 #include "platform/opencl/library.h"
+#include "base/format.h"
 
 #include <dlfcn.h>
 
 #include <utility>
-
-#include <fmt/format.h>
 
 namespace ejk::detail::opencl {
 namespace {

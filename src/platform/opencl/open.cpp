@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the OpenCL devices of this machine and says what each of them is.
 #include "platform/opencl/open.h"
+#include "base/format.h"
 
 #include <algorithm>
 #include <optional>
@@ -8,8 +9,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
 
 #include "platform/fingerprint.h"
 #include "platform/opencl/opencl_backend.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory, queues, programs and launches of an OpenCL device.
 #include "platform/opencl/opencl_backend.h"
+#include "base/format.h"
 
 #include <pthread.h>
 
@@ -12,7 +13,6 @@
 #include <utility>
 
 #include <ejk_kernels/opencl_dialect_cl.h>
-#include <fmt/format.h>
 
 #include "platform/build_log.h"
 
