@@ -100,8 +100,8 @@ class Backend {
                       std::span<const LaunchArgument> arguments) = 0;
   // Until all that this thread has begun is done.
   virtual void wait() = 0;
-  // Seconds on the device's clock from the begin of the first to the end of the last thing that
-  // `enqueue` begins, and waits for them. Drivers lie: ask device_time() in device_clock.h.
+  // Seconds on the device's clock from the call to the end of the last thing that `enqueue` begins,
+  // and waits for it. Drivers lie: ask device_time() in device_clock.h.
   virtual double seconds_of(const std::function<void()>& enqueue) = 0;
   // This thread's queue as the platform's own handle: cl_command_queue or CUstream.
   virtual void* queue() = 0;

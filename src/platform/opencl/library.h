@@ -19,11 +19,11 @@ namespace ejk::detail::opencl {
       use(ReleaseContext) use(CreateCommandQueue) use(ReleaseCommandQueue) use(CreateBuffer)       \
           use(CreateSubBuffer) use(ReleaseMemObject) use(GetMemObjectInfo) use(EnqueueReadBuffer)  \
               use(EnqueueWriteBuffer) use(EnqueueCopyBuffer) use(EnqueueFillBuffer)                \
-                  use(EnqueueNDRangeKernel) use(Finish) use(CreateProgramWithSource)               \
-                      use(CreateProgramWithBinary) use(BuildProgram) use(ReleaseProgram)           \
-                          use(GetProgramInfo) use(GetProgramBuildInfo) use(CreateKernel)           \
-                              use(ReleaseKernel) use(GetKernelInfo) use(SetKernelArg)              \
-                                  use(ReleaseEvent) use(GetEventProfilingInfo)
+                  use(EnqueueMarkerWithWaitList) use(EnqueueNDRangeKernel) use(Finish)             \
+                      use(CreateProgramWithSource) use(CreateProgramWithBinary) use(BuildProgram)  \
+                          use(ReleaseProgram) use(GetProgramInfo) use(GetProgramBuildInfo)         \
+                              use(CreateKernel) use(ReleaseKernel) use(GetKernelInfo)              \
+                                  use(SetKernelArg) use(ReleaseEvent) use(GetEventProfilingInfo)
 
 struct Library {
 #define EJK_OPENCL_MEMBER(name) decltype(&::cl##name) name = nullptr;

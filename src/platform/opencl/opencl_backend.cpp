@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -91,10 +89,11 @@ class OpenClProgram final : public DeviceProgram {
   Program program_;
 };
 
-double event_seconds(const Event& event, cl_profiling_info which) {
+// In seconds, on the device's clock; NaN if the driver does not say it.
+double end_of(const Event& event) {
   cl_ulong nanoseconds = 0;
-  if (!event || cl().GetEventProfilingInfo(event.get(), which, sizeof nanoseconds, &nanoseconds,
-                                           nullptr) != CL_SUCCESS)
+  if (cl().GetEventProfilingInfo(event.get(), CL_PROFILING_COMMAND_END, sizeof nanoseconds,
+                                 &nanoseconds, nullptr) != CL_SUCCESS)
     return std::numeric_limits<double>::quiet_NaN();
   return 1e-9 * static_cast<double>(nanoseconds);
 }
@@ -116,61 +115,34 @@ OpenClBackend::OpenClBackend(cl_device_id device, std::string target, bool binar
 
 // ---- queues -------------------------------------------------------------------------------------
 
-CommandQueue OpenClBackend::make_queue(cl_command_queue_properties properties) const {
-  cl_int code = CL_SUCCESS;
-  CommandQueue made(cl().CreateCommandQueue(context_.get(), device_, properties, &code));
-  check(code, "queue");
-  return made;
-}
-
-OpenClBackend::Thread& OpenClBackend::thread() {
-  static thread_local std::vector<std::unique_ptr<Thread>> all;
+// One for everything, timed or not: other libraries may have kept its handle.
+cl_command_queue OpenClBackend::thread_queue() {
+  static thread_local std::vector<std::pair<uint64_t, CommandQueue>> queues;  // by backend
   refuse_forked();
-  for (const auto& one : all)
-    if (one->backend == id()) return *one;
-  auto made = std::make_unique<Thread>();
-  made->backend = id();
-  made->usual = make_queue(0);
-  made->current = made->usual.get();
-  return *all.emplace_back(std::move(made));
+  for (const auto& [backend, queue] : queues)
+    if (backend == id()) return queue.get();
+  cl_int code = CL_SUCCESS;
+  CommandQueue made(
+      cl().CreateCommandQueue(context_.get(), device_, CL_QUEUE_PROFILING_ENABLE, &code));
+  check(code, "queue");
+  return queues.emplace_back(id(), std::move(made)).second.get();
 }
 
-// The event that a call gives for what it begins, if that is timed.
-class Begun {
- public:
-  explicit Begun(OpenClBackend::Thread& thread) : thread_(thread) {}
-  ~Begun() {
-    if (event_ == nullptr) return;
-    Event event(event_);
-    (thread_.first ? thread_.last : thread_.first) = std::move(event);
-  }
-  Begun(const Begun&) = delete;
-  cl_event* event() { return thread_.timed ? &event_ : nullptr; }
+void OpenClBackend::wait() { check(cl().Finish(thread_queue()), "wait"); }
 
- private:
-  OpenClBackend::Thread& thread_;
-  cl_event event_ = nullptr;
-};
-
-void OpenClBackend::wait() { check(cl().Finish(thread().current), "wait"); }
-
-void* OpenClBackend::queue() { return thread().current; }
+void* OpenClBackend::queue() { return thread_queue(); }
 
 double OpenClBackend::seconds_of(const std::function<void()>& enqueue) {
-  wait();
-  Thread& mine = thread();
-  if (!mine.timing) mine.timing = make_queue(CL_QUEUE_PROFILING_ENABLE);
-  struct Timing {
-    Thread& of;
-    explicit Timing(Thread& t) : of(t) { of.current = of.timing.get(), of.timed = true; }
-    ~Timing() { of.current = of.usual.get(), of.timed = false, of.first = {}, of.last = {}; }
-    Timing(const Timing&) = delete;
-  } timing(mine);
+  const auto marker = [&] {
+    cl_event event = nullptr;
+    check(cl().EnqueueMarkerWithWaitList(thread_queue(), 0, nullptr, &event), "marker");
+    return Event(event);
+  };
+  const Event begin = marker();
   enqueue();
+  const Event end = marker();
   wait();
-  if (!mine.first) return 0;
-  return event_seconds(mine.last ? mine.last : mine.first, CL_PROFILING_COMMAND_END) -
-         event_seconds(mine.first, CL_PROFILING_COMMAND_START);
+  return end_of(end) - end_of(begin);
 }
 
 // ---- memory -------------------------------------------------------------------------------------
@@ -190,38 +162,30 @@ void OpenClBackend::release(DeviceMemory memory) noexcept {
 
 void OpenClBackend::write(DeviceMemory to, size_t offset, const void* from, size_t bytes) {
   if (bytes == 0) return;
-  Thread& mine = thread();
-  Begun begun(mine);
-  check(cl().EnqueueWriteBuffer(mine.current, mem(to), CL_TRUE, offset, bytes, from, 0, nullptr,
-                                begun.event()),
+  check(cl().EnqueueWriteBuffer(thread_queue(), mem(to), CL_TRUE, offset, bytes, from, 0, nullptr,
+                                nullptr),
         "write");
 }
 
 void OpenClBackend::read(void* to, DeviceMemory from, size_t offset, size_t bytes) {
   if (bytes == 0) return;
-  Thread& mine = thread();
-  Begun begun(mine);
-  check(cl().EnqueueReadBuffer(mine.current, mem(from), CL_TRUE, offset, bytes, to, 0, nullptr,
-                               begun.event()),
+  check(cl().EnqueueReadBuffer(thread_queue(), mem(from), CL_TRUE, offset, bytes, to, 0, nullptr,
+                               nullptr),
         "read");
 }
 
 void OpenClBackend::copy(DeviceMemory to, size_t to_offset, DeviceMemory from, size_t from_offset,
                          size_t bytes) {
   if (bytes == 0) return;
-  Thread& mine = thread();
-  Begun begun(mine);
-  check(cl().EnqueueCopyBuffer(mine.current, mem(from), mem(to), from_offset, to_offset, bytes, 0,
-                               nullptr, begun.event()),
+  check(cl().EnqueueCopyBuffer(thread_queue(), mem(from), mem(to), from_offset, to_offset, bytes, 0,
+                               nullptr, nullptr),
         "copy");
 }
 
 void OpenClBackend::fill(DeviceMemory memory, size_t offset, size_t bytes, uint8_t value) {
   if (bytes == 0) return;
-  Thread& mine = thread();
-  Begun begun(mine);
-  check(cl().EnqueueFillBuffer(mine.current, mem(memory), &value, sizeof value, offset, bytes, 0,
-                               nullptr, begun.event()),
+  check(cl().EnqueueFillBuffer(thread_queue(), mem(memory), &value, sizeof value, offset, bytes, 0,
+                               nullptr, nullptr),
         "fill");
 }
 
@@ -285,7 +249,6 @@ Buffer OpenClBackend::part_of(const LaunchArgument& argument, std::string_view k
 void OpenClBackend::launch(DeviceKernel& kernel, const Grid& grid,
                            std::span<const LaunchArgument> arguments) {
   auto& typed = static_cast<OpenClKernel&>(kernel);
-  Thread& mine = thread();
   if (arguments.size() != typed.parameters)
     throw DeviceError(Kind::invalid_launch,
                       fmt::format("[{}] got {} arguments; expected {}", typed.name,
@@ -303,9 +266,8 @@ void OpenClBackend::launch(DeviceKernel& kernel, const Grid& grid,
   const size_t items[] = {size(grid.items.x), size(grid.items.y), size(grid.items.z)};
   const size_t all[] = {items[0] * size(grid.groups.x), items[1] * size(grid.groups.y),
                         items[2] * size(grid.groups.z)};
-  Begun begun(mine);
-  const cl_int code = cl().EnqueueNDRangeKernel(mine.current, typed.handle.get(), 3, nullptr, all,
-                                                items, 0, nullptr, begun.event());
+  const cl_int code = cl().EnqueueNDRangeKernel(thread_queue(), typed.handle.get(), 3, nullptr, all,
+                                                items, 0, nullptr, nullptr);
   if (code != CL_SUCCESS)
     fail(code,
          fmt::format("{}: groups of {} x {} x {} items", typed.name, items[0], items[1], items[2]));

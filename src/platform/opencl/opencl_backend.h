@@ -37,19 +37,7 @@ class OpenClBackend final : public Backend {
   void* queue() override;
 
  private:
-  // What a thread has on this device.
-  struct Thread {
-    uint64_t backend = 0;
-    CommandQueue usual, timing;
-    cl_command_queue current = nullptr;
-    // Of what is begun while it is timed.
-    bool timed = false;
-    Event first, last;
-  };
-  friend class Begun;
-
-  Thread& thread();
-  CommandQueue make_queue(cl_command_queue_properties properties) const;
+  cl_command_queue thread_queue();
   Buffer part_of(const LaunchArgument& argument, std::string_view kernel) const;
 
   cl_device_id device_;
