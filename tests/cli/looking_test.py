@@ -18,6 +18,18 @@ def test_devices(ejk, device):
     assert device["fingerprint"] in ejk("devices").stdout
 
 
+def test_devices_says_of_every_platform_what_or_why_not(ejk):
+    told = ejk("devices", "--json").json
+    listed = {d["platform"] for d in told["devices"]}
+    assert sorted(listed | set(told["absent"])) == ["cpu", "cuda", "opencl"] and not listed & set(told["absent"])
+    without = {"OCL_ICD_VENDORS": "/nowhere"}
+    why = ejk("devices", "--json", env=without).json["absent"]["opencl"]
+    assert f"no opencl device: {why}" in ejk("devices", env=without).stdout
+    found = ejk("doctor", "--seconds", "0", "--json", env=without, expect=None).json["findings"]
+    (platform,) = (f for f in found if f["what"] == "platform opencl")
+    assert (platform["state"], platform["detail"]) == ("note", f"no device: {why}")
+
+
 def test_ls_lists_what_is_there(ejk, store, device):
     listed = ejk("ls", "--json").json["entries"]
     assert [e["op"] for e in listed] == ["gemm@v1", "norm@v2"]
