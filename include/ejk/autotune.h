@@ -35,7 +35,8 @@ class Autotuner {
   // Tunes this call now, whatever is stored, and keeps the result. Throws Error(no_configuration)
   // if no candidate survives.
   template <class K, class... Args>
-  AutotuneData<typename K::Config> autotune(const K& kernel, Args&&... args) {
+  AutotuneData<detail::CallConfig<K, Context::plain, Args...>> autotune(const K& kernel,
+                                                                        Args&&... args) {
     auto tuned = executor_.tune(kernel, std::forward<Args>(args)...);
     result_.device = tuned.entry.id.device;
     result_.entries.push_back(tuned.entry);
@@ -60,8 +61,9 @@ struct AutotuneOptions {
 // The fastest config of one call, measured now: ejk::autotune(kernel, {.num_iters = 10}, a, b).
 // Nothing is read from or written to a store. Throws Error(no_configuration) if none survives.
 template <class K, class... Args>
-typename K::Config autotune(const K& kernel, AutotuneOptions<typename K::Config> options,
-                            Args&&... args) {
+auto autotune(const K& kernel,
+              AutotuneOptions<detail::CallConfig<K, Context::plain, Args...>> options,
+              Args&&... args) {
   const Executor executor(SelectorOptions{
       .policy = AutotunePolicy{},
       .tuner = std::make_shared<Tuner>(TunerOptions{.warmup = options.num_warmup,

@@ -290,23 +290,25 @@ class Batched {
   }
 
   // One config, or one for each shape among the elements.
+  template <class Config>
   struct Configs {
-    std::vector<typename K::Config> all;
+    std::vector<Config> all;
     std::vector<size_t> which;  // of each element; empty: the first one
-    const typename K::Config& of(int64_t element) const {
+    const Config& of(int64_t element) const {
       return all[which.empty() ? 0 : which[static_cast<size_t>(element)]];
     }
   };
 
   template <class P, class Batch, size_t... I>
-  Configs choose(const Batch& batch, int64_t count, std::index_sequence<I...>) const {
+  Configs<typename P::Config> choose(const Batch& batch, int64_t count,
+                                     std::index_sequence<I...>) const {
     constexpr bool may_differ = (std::tuple_element_t<I, Batch>::may_differ || ...);
     std::tuple<typename std::tuple_element_t<I, Batch>::Walker...> walkers{std::get<I>(batch)...};
     Value axes = Value::object();
     ((axes[std::to_string(I)] =
           std::get<I>(batch).size() ? Value(axes_.empty() ? 0 : *axes_[I].index) : Value()),
      ...);
-    Configs configs;
+    Configs<typename P::Config> configs;
     std::map<std::vector<uint64_t>, size_t> known;
     for (int64_t i = 0; i < (may_differ ? count : 1); ++i) {
       const std::tuple<typename P::template Param<I>...> params{std::get<I>(walkers).at(i)...};
@@ -319,7 +321,7 @@ class Batched {
         if (!is_new) continue;
       }
       configs.all.push_back(
-          executor_.choose<P>(kernel_, params, {}, axes).config.template as<typename K::Config>());
+          executor_.choose<P>(kernel_, params, {}, axes).config.template as<typename P::Config>());
     }
     return configs;
   }

@@ -65,11 +65,20 @@ struct AnyKey {
   }
 };
 
-template <class K, class... A>
+template <class K, Context C, class... Args>
+consteval auto find_call_config() {
+  if constexpr (std::is_final_v<K>) return std::type_identity<NoConfig>{};
+  else return std::type_identity<ConfigOf<K, hook_t<K, run_family, C, call_platform<Args...>()>>>{};
+}
+// The config that a call with these arguments runs with.
+template <class K, Context C, class... Args>
+using CallConfig = typename decltype(find_call_config<K, C, Args...>())::type;
+
+template <class K, Context C, class... A>
 inline constexpr bool config_comes_first = false;
-template <HasConfig K, class A, class... Rest>
-inline constexpr bool config_comes_first<K, A, Rest...> =
-    std::is_same_v<std::remove_cvref_t<A>, typename K::Config>;
+template <class K, Context C, class A, class... Rest>
+inline constexpr bool config_comes_first<K, C, A, Rest...> =
+    std::is_same_v<std::remove_cvref_t<A>, CallConfig<K, C, Rest...>>;
 
 // Whether a view of a T that is gone would dangle.
 template <class T>
@@ -141,19 +150,20 @@ class alignas(64) Executor {
 
   // Runs the kernel. A config given first, as in run, is used for this call only.
   template <class K, class... Args>
-  requires(!detail::config_comes_first<K, Args...>) decltype(auto) operator()(
+  requires(!detail::config_comes_first<K, Context::plain, Args...>) decltype(auto) operator()(
       const K& kernel, Args&&... args) const {
     return call<Context::plain>(kernel, std::forward<Args>(args)...);
   }
   template <class K, class... Args>
-  decltype(auto) operator()(const K& kernel, const typename K::Config& config,
+  decltype(auto) operator()(const K& kernel,
+                            const detail::CallConfig<K, Context::plain, Args...>& config,
                             Args&&... args) const {
     return call_with<Context::plain>(kernel, config, std::forward<Args>(args)...);
   }
 
   // The same in a context, for the `_shard_map` and `_batch` hooks.
   template <Context C, class K, class... Args>
-  requires(!detail::config_comes_first<K, Args...>) decltype(auto)
+  requires(!detail::config_comes_first<K, C, Args...>) decltype(auto)
       call(const K& kernel, Args&&... args) const {
     using P = detail::Plan<K, C, detail::call_platform<Args...>()>;
     return with_params<P>(
@@ -161,7 +171,7 @@ class alignas(64) Executor {
         std::forward<Args>(args)...);
   }
   template <Context C, class K, class... Args>
-  decltype(auto) call_with(const K& kernel, const typename K::Config& config,
+  decltype(auto) call_with(const K& kernel, const detail::CallConfig<K, C, Args...>& config,
                            Args&&... args) const {
     using P = detail::Plan<K, C, detail::call_platform<Args...>()>;
     if constexpr (!P::sound) return detail::NoResult{};
@@ -191,8 +201,8 @@ class alignas(64) Executor {
 
   // Chooses once, for these example arguments, and gives a function without any selection.
   template <class K, class... Args>
-  requires(!detail::config_comes_first<K, Args...>) auto compile(const K& kernel,
-                                                                 Args&&... args) const {
+  requires(!detail::config_comes_first<K, Context::plain, Args...>) auto compile(
+      const K& kernel, Args&&... args) const {
     using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
     if constexpr (!P::sound) return detail::NoResult{};
     else {
@@ -201,7 +211,8 @@ class alignas(64) Executor {
     }
   }
   template <class K, class... Args>
-  auto compile(const K& kernel, const typename K::Config& config, Args&&...) const {
+  auto compile(const K& kernel, const detail::CallConfig<K, Context::plain, Args...>& config,
+               Args&&...) const {
     using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
     if constexpr (!P::sound) return detail::NoResult{};
     else return Compiled<P>(kernel, config, Origin::override_);
@@ -228,7 +239,8 @@ class alignas(64) Executor {
   }
   // The same, over these configs instead of the kernel's candidates.
   template <class K, class... Args>
-  auto tune_among(std::vector<typename K::Config> configs, const K& kernel, Args&&... args) const {
+  auto tune_among(std::vector<detail::CallConfig<K, Context::plain, Args...>> configs,
+                  const K& kernel, Args&&... args) const {
     std::vector<AnyConfig> list;
     for (auto& c : configs) list.push_back(make_config(std::move(c)));
     return tune_with(candidate_list(std::move(list)), kernel, std::forward<Args>(args)...);
@@ -247,7 +259,7 @@ class alignas(64) Executor {
       auto forward = [&](const auto& params) {
         const Choice choice = choose<P>(kernel, params);
         auto kept = std::apply([](const auto&... p) { return std::make_tuple(p...); }, params);
-        return detail::run_forward<P>(kernel, choice.config.template as<typename K::Config>(),
+        return detail::run_forward<P>(kernel, choice.config.template as<typename P::Config>(),
                                       std::move(kept));
       };
       if constexpr (!P::has_prepare) return forward(P::bind_all(std::forward<Args>(args)...));

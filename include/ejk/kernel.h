@@ -46,7 +46,10 @@ namespace ejk {
 //
 // run, heuristic_cfg, candidate_cfgs, fwd_with_residuals and vjp may have variants by context
 // (shard_map, batch) and platform (cpu, opencl, cuda); the most specific one that exists is used:
-//   {method}_{context}_{platform} > {method}_{context} > {method}_{platform} > {method}
+//   {method}_{context}_{platform} > {method}_{context} > {method}_{platform} > {method}_gpu
+//   > {method}, where {method}_gpu is for OpenCL and CUDA
+// A variant of run may take another config than `Config`, a struct of its own. Then its heuristic,
+// candidates and gradient are those that speak of that struct; is_valid may be overloaded by it.
 //
 // A kernel's data members are part of the key, by value.
 

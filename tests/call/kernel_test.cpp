@@ -54,6 +54,12 @@ Executor fresh_executor(std::shared_ptr<Tuner> tuner = std::make_shared<FirstWin
   return Executor(std::move(options));
 }
 
+Executor heuristics_only() {
+  SelectorOptions options;
+  options.policy = AutotunePolicy{.allow_autotune = false};
+  return Executor(std::move(options));
+}
+
 // ---- which hook is used
 // ---------------------------------------------------------------------------
 
@@ -73,6 +79,7 @@ struct Told {
   DO(method)                     \
   DO(method##_cpu)               \
   DO(method##_opencl)            \
+  DO(method##_gpu)               \
   DO(method##_shard_map)         \
   DO(method##_shard_map_cpu)     \
   DO(method##_shard_map_opencl) DO(method##_batch) DO(method##_batch_cpu) DO(method##_batch_opencl)
@@ -126,6 +133,33 @@ void expect_precedence() {
   EXPECT_EQ((told<C, X>(Assembled<X, B, Z, G, Others...>{})), B<X>::told);
   EXPECT_EQ((told<C, X>(Assembled<X, Z, G, Others...>{})), Z<X>::told);
   EXPECT_EQ((told<C, X>(Assembled<X, G, Others...>{})), G<X>::told);
+}
+
+// {method}_gpu stands between {method}_opencl and {method}, and is nothing to the CPU.
+template <template <class> class OpenCl, template <class> class Gpu, template <class> class All,
+          template <class> class... Others>
+void expect_place_of_gpu() {
+  using Context::plain;
+  EXPECT_EQ((told<plain, ClArray>(Assembled<ClArray, Gpu, All, Others...>{})), Gpu<ClArray>::told);
+  EXPECT_EQ((told<plain, ClArray>(Assembled<ClArray, OpenCl, Gpu, All, Others...>{})),
+            OpenCl<ClArray>::told);
+  EXPECT_EQ((told<plain, int>(Assembled<int, Gpu, All, Others...>{})), All<int>::told);
+}
+
+TEST(Hooks, ThoseForGpusAreUsedOnOpenClWhereItHasNone) {
+  expect_place_of_gpu<part_run_opencl, part_run_gpu, part_run, part_heuristic_cfg>();
+  expect_place_of_gpu<part_heuristic_cfg_opencl, part_heuristic_cfg_gpu, part_heuristic_cfg,
+                      part_tell>();
+  expect_place_of_gpu<part_candidate_cfgs_opencl, part_candidate_cfgs_gpu, part_candidate_cfgs,
+                      part_tell>();
+  EXPECT_EQ((told<Context::shard_map, ClArray>(
+                Assembled<ClArray, part_run_shard_map, part_run_gpu, part_heuristic_cfg>{})),
+            "run_shard_map")
+      << "the context is more specific";
+  EXPECT_EQ(
+      (told<Context::plain, ClArray>(Assembled<ClArray, part_run_gpu, part_heuristic_cfg_gpu>{})),
+      "run_gpu")
+      << "there may be none for all platforms";
 }
 
 TEST(Hooks, TheMostSpecificRunIsUsed) {
@@ -242,6 +276,128 @@ TEST(Hooks, TheMostSpecificGradientIsUsed) {
             "fwd_cpu vjp_cpu 3");
   EXPECT_EQ(gradient_told<ClArray>(Assembled<ClArray, part_gradient, part_platform_gradient>{}),
             "fwd_opencl vjp_opencl 2");
+}
+
+// ---- configs of platforms ----------------------------------------------------------------------
+
+struct Tile {
+  int rows = 8;
+  std::string text() const { return "tile of " + std::to_string(rows); }
+};
+
+struct Tiled {
+  static constexpr std::string_view op_id = "tiled";
+  struct Config {
+    int block = 1;
+    std::string text() const { return "block of " + std::to_string(block); }
+  };
+  static inline bool valid = true;
+  std::string run(const Config& c, int) const { return "run with a " + c.text(); }
+  std::string run_opencl(const Tile& c, ClArray) const { return "run_opencl with a " + c.text(); }
+  Config heuristic_cfg(const Invocation&) const { return {2}; }
+  std::vector<Config> candidate_cfgs(const Invocation&) const { return {{3}, {4}}; }
+  bool is_valid(const Config&, const Invocation&) const { return valid; }
+};
+// The same with all that Tile has of its own.
+struct TiledAndTuned : Tiled {
+  static constexpr std::string_view op_id = "tiled_and_tuned";
+  using Tiled::is_valid;
+  Tile heuristic_cfg_gpu(const Invocation&) const { return {5}; }
+  std::vector<Tile> candidate_cfgs_opencl(const Invocation&) const { return {{7}, {6}}; }
+  bool is_valid(const Tile& c, const Invocation&) const { return c.rows != 6; }
+};
+
+TEST(Configs, AreWhatTheHookThatRunsTakesFirst) {
+  const Executor e = fresh_executor();
+  EXPECT_EQ(e(Tiled{}, 1), "run with a block of 3");
+  EXPECT_EQ(e(Tiled{}, {.block = 9}, 1), "run with a block of 9");
+  EXPECT_EQ(e(Tiled{}, Tile{9}, ClArray{}), "run_opencl with a tile of 9");
+  EXPECT_EQ(e(Tiled{}, {.rows = 10}, ClArray{}), "run_opencl with a tile of 10");
+  EXPECT_EQ(e.call_with<Context::plain>(Tiled{}, Tile{11}, ClArray{}),
+            "run_opencl with a tile of 11");
+  EXPECT_EQ(e.compile(Tiled{}, Tile{12}, ClArray{})(ClArray{}), "run_opencl with a tile of 12");
+}
+
+TEST(Configs, OfAnotherTypeAreNotGuessedOrOfferedToAPlatform) {
+  const Executor e = fresh_executor();
+  try {
+    e(Tiled{}, ClArray{});
+    FAIL() << "heuristic_cfg and candidate_cfgs are of Config";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::no_configuration);
+  }
+  Tiled::valid = false;
+  EXPECT_EQ(e(Tiled{}, Tile{9}, ClArray{}), "run_opencl with a tile of 9")
+      << "is_valid is of Config";
+  Tiled::valid = true;
+}
+
+TEST(Configs, HaveHooksThatSpeakOfThem) {
+  const auto tuner = std::make_shared<FirstWins>();
+  const Executor e = fresh_executor(tuner);
+  EXPECT_EQ(e(TiledAndTuned{}, 1), "run with a block of 3");
+  EXPECT_EQ(tuner->outputs.size(), 2u);
+  const auto tuned = e.tune(TiledAndTuned{}, ClArray{});
+  static_assert(std::is_same_v<decltype(tuned.config), Tile>);
+  EXPECT_EQ(tuned.config.rows, 7);
+  EXPECT_EQ(e.tune_among({{20}, {21}}, TiledAndTuned{}, ClArray{}).config.rows, 20);
+  EXPECT_THROW(e.tune_among({{6}}, TiledAndTuned{}, ClArray{}), Error) << "is_valid is asked";
+  EXPECT_EQ(e.choose_config(TiledAndTuned{}, ClArray{4}).config.rows, 7);
+  const Executor guess = heuristics_only();
+  EXPECT_EQ(guess(TiledAndTuned{}, ClArray{}), "run_opencl with a tile of 5");
+  EXPECT_EQ(guess(TiledAndTuned{}, 1), "run with a block of 2");
+}
+
+// No run for the CPU, so no Config either.
+struct OnlyOnGpus {
+  static constexpr std::string_view op_id = "only_on_gpus";
+  std::string run_gpu(const Tile& c, ClArray a) const {
+    return c.text() + " for " + std::to_string(a.size);
+  }
+  Tile heuristic(const Invocation&) const { return {}; }  // a name that would be a mistake alone
+  Tile heuristic_cfg_gpu(const Invocation& inv) const { return heuristic(inv); }
+};
+
+TEST(Configs, NeedNoConfigWhereThereIsNoRun) {
+  const Executor e = fresh_executor();
+  EXPECT_EQ(e(OnlyOnGpus{}, ClArray{4}), "tile of 8 for 4");
+  EXPECT_EQ(e(OnlyOnGpus{}, Tile{2}, ClArray{4}), "tile of 2 for 4");
+}
+
+struct InBatches {
+  static constexpr std::string_view op_id = "in_batches";
+  using Config = Told;
+  std::string run(const Config& c, int) const { return c.by; }
+  std::string run_batch(const Tile& c, int) const { return c.text(); }
+  Config heuristic_cfg(const Invocation&) const { return {"plain"}; }
+  Tile heuristic_cfg_batch(const Invocation&) const { return {3}; }
+};
+
+TEST(Configs, MayDifferInAContext) {
+  const Executor e = fresh_executor();
+  EXPECT_EQ(e(InBatches{}, 1), "plain");
+  EXPECT_THAT(vmap_with_config(e, InBatches{}, 0)(std::vector<int>{1, 2}),
+              ElementsAre("tile of 3", "tile of 3"));
+}
+
+struct TiledGradient : Tiled {
+  static constexpr std::string_view op_id = "tiled_gradient";
+  std::pair<std::string, int> fwd_with_residuals(const Config&, int) const { return {"fwd", 1}; }
+  std::pair<std::string, int> fwd_with_residuals_gpu(const Tile&, ClArray) const {
+    return {"fwd_gpu", 2};
+  }
+  std::string vjp(const Config& c, int residual, const std::string&) const {
+    return c.text() + " vjp " + std::to_string(residual);
+  }
+  std::string vjp_gpu(const Tile& c, int residual, const std::string&) const {
+    return c.text() + " vjp_gpu " + std::to_string(residual);
+  }
+  Tile heuristic_cfg_gpu(const Invocation&) const { return {5}; }
+};
+
+TEST(Configs, AreThoseOfTheGradientToo) {
+  EXPECT_EQ(gradient_told<int>(TiledGradient{}), "fwd block of 3 vjp 1");
+  EXPECT_EQ(gradient_told<ClArray>(TiledGradient{}), "fwd_gpu tile of 5 vjp_gpu 2");
 }
 
 // ---- forms of hooks ----------------------------------------------------------------------------

@@ -279,10 +279,13 @@ class BoundKernel final : public AnyKernel {
       static_cast<void>(mistake::heuristic_cfg_has_another_signature<K>{});
       return std::nullopt;
     } else {
-      if constexpr (!std::is_convertible_v<decltype(H::call(kernel_, inv)), Config>) {
-        static_cast<void>(mistake::heuristic_cfg_has_another_signature<K>{});
+      if constexpr (std::is_convertible_v<decltype(H::call(kernel_, inv)), Config>)
+        return make_config<Config>(H::call(kernel_, inv));
+      else {
+        if constexpr (!P::template may_be_of_run<H>)
+          static_cast<void>(mistake::heuristic_cfg_has_another_signature<K>{});
         return std::nullopt;
-      } else return make_config<Config>(H::call(kernel_, inv));
+      }
     }
   }
 
@@ -294,9 +297,13 @@ class BoundKernel final : public AnyKernel {
       return nullptr;
     } else {
       using Offered = std::remove_cvref_t<decltype(C::call(kernel_, inv))>;
-      if constexpr (!offers_configs<Offered, Config>)
-        static_cast<void>(mistake::candidate_cfgs_has_another_signature<K>{});
-      else return to_candidates<Config, Offered>(C::call(kernel_, inv));
+      if constexpr (offers_configs<Offered, Config>)
+        return to_candidates<Config, Offered>(C::call(kernel_, inv));
+      else {
+        if constexpr (!P::template may_be_of_run<C>)
+          static_cast<void>(mistake::candidate_cfgs_has_another_signature<K>{});
+        return nullptr;
+      }
     }
   }
 

@@ -49,8 +49,12 @@ struct vjp_keeps_views_of_its_arguments {
 template <class P>
 inline constexpr bool has_two_step_gradient = P::Forward::found&& P::Vjp::found;
 template <class P>
-inline constexpr bool has_gradient =
-    has_two_step_gradient<P> || has<typename P::Kernel, hook_custom_vjp>;
+consteval bool has_custom_vjp() {
+  if constexpr (!has<typename P::Kernel, hook_custom_vjp>) return false;
+  else return P::template IfOfThisConfig<hook_custom_vjp>::found;
+}
+template <class P>
+inline constexpr bool has_gradient = has_two_step_gradient<P> || has_custom_vjp<P>();
 
 // fwd_with_residuals returns {out, residuals}, or the residuals alone if run returns nothing.
 template <class T>

@@ -57,6 +57,7 @@ struct NoHook {
   EJK_DETAIL_HOOK(method##_cpu)                                                                   \
   EJK_DETAIL_HOOK(method##_opencl)                                                                \
   EJK_DETAIL_HOOK(method##_cuda)                                                                  \
+  EJK_DETAIL_HOOK(method##_gpu)                                                                   \
   EJK_DETAIL_HOOK(method##_shard_map)                                                             \
   EJK_DETAIL_HOOK(method##_shard_map_cpu)                                                         \
   EJK_DETAIL_HOOK(method##_shard_map_opencl)                                                      \
@@ -68,7 +69,7 @@ struct NoHook {
   struct method##_family {                                                                        \
     static constexpr std::string_view text = #method;                                             \
     using plain = std::tuple<hook_##method##_cpu, hook_##method##_opencl, hook_##method##_cuda,   \
-                             hook_##method>;                                                      \
+                             hook_##method, hook_##method##_gpu>;                                 \
     using shard_map = std::tuple<hook_##method##_shard_map_cpu, hook_##method##_shard_map_opencl, \
                                  hook_##method##_shard_map_cuda, hook_##method##_shard_map>;      \
     using batch = std::tuple<hook_##method##_batch_cpu, hook_##method##_batch_opencl,             \
@@ -97,18 +98,27 @@ using in_context = std::conditional_t<
     C == Context::shard_map, typename Family::shard_map,
     std::conditional_t<C == Context::batch, typename Family::batch, typename Family::plain>>;
 
-// {method}_{context}_{platform} > {method}_{context} > {method}_{platform} > {method}
+template <class K, class Hook, Platform P>
+consteval bool has_for_gpus() {
+  if constexpr (P == Platform::cpu) return false;
+  else return has<K, Hook>;
+}
+
+// {method}_{context}_{platform} > {method}_{context} > {method}_{platform} > {method}_gpu >
+// {method}
 template <class K, class Family, Context C, Platform P>
 consteval auto find_hook() {
-  constexpr size_t p = static_cast<size_t>(P), generic = 3;
+  constexpr size_t p = static_cast<size_t>(P), generic = 3, gpu = 4;
   using InContext = in_context<Family, C>;
   using Plain = typename Family::plain;
   if constexpr (has<K, std::tuple_element_t<p, InContext>>)
     return std::tuple_element_t<p, InContext>{};
-  else if constexpr (has<K, std::tuple_element_t<generic, InContext>>)
+  else if constexpr (C != Context::plain && has<K, std::tuple_element_t<generic, InContext>>)
     return std::tuple_element_t<generic, InContext>{};
   else if constexpr (has<K, std::tuple_element_t<p, Plain>>)
     return std::tuple_element_t<p, Plain>{};
+  else if constexpr (has_for_gpus<K, std::tuple_element_t<gpu, Plain>, P>())
+    return std::tuple_element_t<gpu, Plain>{};
   else if constexpr (has<K, std::tuple_element_t<generic, Plain>>)
     return std::tuple_element_t<generic, Plain>{};
   else return NoHook{};

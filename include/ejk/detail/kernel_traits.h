@@ -59,18 +59,32 @@ inline constexpr bool can_be_in_key = MadeOfValues<T> || Argument<T>;
 template <class... T>
 inline constexpr bool can_be_in_key<std::tuple<T...>> = (can_be_in_key<T> && ...);
 
+constexpr bool names_a_platform(std::string_view hook) {
+  return hook.ends_with("_cpu") || hook.ends_with("_opencl") || hook.ends_with("_cuda") ||
+         hook.ends_with("_gpu");
+}
+
 template <class K, Context C, Platform P>
 struct Plan {
   static constexpr bool sound = true;
   static constexpr Context context = C;
   static constexpr Platform platform = P;
   using Kernel = K;
-  using Config = typename K::Config;
   using Run = hook_t<K, run_family, C, P>;
+  using Config = ConfigOf<K, Run>;
   using Heuristic = hook_t<K, heuristic_cfg_family, C, P>;
   using Candidates = hook_t<K, candidate_cfgs_family, C, P>;
-  using Forward = hook_t<K, fwd_with_residuals_family, C, P>;
-  using Vjp = hook_t<K, vjp_family, C, P>;
+  static constexpr bool has_own_config = !std::same_as<Config, ConfigOfRun<K>>;
+  // Where run has a config of its own here, hooks for all platforms may be of the other one.
+  template <class Hook>
+  static constexpr bool may_be_of_run = has_own_config && !names_a_platform(Hook::text);
+  template <class Hook>
+  using IfOfThisConfig =
+      std::conditional_t<may_be_of_run<Hook> && !std::is_void_v<FirstParameter<K, Hook>> &&
+                             !std::same_as<FirstParameter<K, Hook>, Config>,
+                         NoHook, Hook>;
+  using Forward = IfOfThisConfig<hook_t<K, fwd_with_residuals_family, C, P>>;
+  using Vjp = IfOfThisConfig<hook_t<K, vjp_family, C, P>>;
   using Raws = ParametersOf<K, Run>;
   static constexpr size_t arity = std::tuple_size_v<Raws>;
   template <size_t I>
@@ -81,7 +95,9 @@ struct Plan {
 
   static constexpr bool has_key = has<K, hook_key>;
   static constexpr InKey in_key = has_key ? InKey::no : InKey::yes;
-  static constexpr bool has_is_valid = has<K, hook_is_valid>;
+  static constexpr bool has_is_valid =
+      has<K, hook_is_valid> &&
+      (!has_own_config || hook_is_valid::callable<K, const Config&, const Invocation&>);
   static constexpr bool has_prepare = has<K, hook_prepare>;
 
   // -- key words -----------------------------------------------------------------------------

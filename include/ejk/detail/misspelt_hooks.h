@@ -162,9 +162,9 @@ consteval bool has_hook_of() {
 }
 
 // False if a hook is missing and a function looks like it.
-template <class K, class... Params>
+template <class K, class PlanConfig, class... Params>
 consteval bool spells_hooks_right(std::type_identity<std::tuple<Params...>>) {
-  using Config = const typename K::Config&;
+  using Config = const PlanConfig&;
   using Inv = const Invocation&;
   using namespace mistake;
   bool wrong = false;

@@ -48,7 +48,7 @@ struct kernel_has_no_run_for_this_platform {
   static_assert(
       sizeof(Kernel) == 0,
       "ejk: the kernel needs `R run(const Config&, arguments...) const` (or run_{platform} for the "
-      "platform its arguments live on)");
+      "platform its arguments live on; run_gpu is for OpenCL and CUDA)");
 };
 template <class Kernel>
 struct run_is_overloaded_or_a_template {
@@ -64,7 +64,8 @@ struct run_is_not_const {
 template <class Kernel>
 struct run_does_not_take_the_config_first {
   static_assert(sizeof(Kernel) == 0,
-                "ejk: the first parameter of the kernel's run must be `const Config&`");
+                "ejk: the first parameter of the kernel's run must be `const Config&`; that of a "
+                "run_{platform} may be another struct of plain values");
 };
 template <class Kernel, int Number, class Parameter>
 struct parameter_cannot_be_keyed {
@@ -170,18 +171,58 @@ consteval auto find_parameters() {
 template <class K, class Run>
 using ParametersOf = typename decltype(find_parameters<K, Run>())::type;
 
+template <class K, class Hook>
+consteval auto find_first_parameter() {
+  if constexpr (!Hook::found) return std::type_identity<void>{};
+  else if constexpr (!Hook::template unique<K>) return std::type_identity<void>{};
+  else {
+    using S = Signature<decltype(Hook::template pointer<K>())>;
+    if constexpr (!S::is_const) return std::type_identity<void>{};
+    else
+      return std::type_identity<
+          std::remove_cvref_t<typename DropFirst<typename S::Parameters>::First>>{};
+  }
+}
+// Of a hook that is const and not overloaded; else void.
+template <class K, class Hook>
+using FirstParameter = typename decltype(find_first_parameter<K, Hook>())::type;
+
+// Stands for the config of a kernel that has none.
+struct NoConfig {};
+template <class K>
+consteval auto find_config_of_run() {
+  if constexpr (HasConfig<K>) return std::type_identity<typename K::Config>{};
+  else return std::type_identity<NoConfig>{};
+}
+template <class K>
+using ConfigOfRun = typename decltype(find_config_of_run<K>())::type;
+
+template <class P>
+concept PlainConfig = !requires(const P& p) {
+  ArgTraits<P>::array(p);
+}
+&&!DynamicTensor<P> && !HasKey<P> && Reflected<P>;
+
+template <class K, class Run>
+consteval auto find_config() {
+  using First = FirstParameter<K, Run>;
+  if constexpr (std::same_as<Run, hook_run>) return std::type_identity<ConfigOfRun<K>>{};
+  else if constexpr (PlainConfig<First>) return std::type_identity<First>{};
+  else return std::type_identity<ConfigOfRun<K>>{};
+}
+// Config for `run`, and for what does not say. The other hooks say it by their first parameter.
+template <class K, class Run>
+using ConfigOf = typename decltype(find_config<K, Run>())::type;
+
 // ---- checks: each says what is wrong, by a mistake of its own, and gives false ------------------
 
 template <class K, Context C, Platform P>
 consteval bool has_all_parts() {
-  if constexpr (!HasConfig<K>) return static_cast<void>(mistake::kernel_has_no_config<K>{}), false;
+  if constexpr (std::is_final_v<K>) return static_cast<void>(mistake::kernel_is_final<K>{}), false;
+  else if constexpr (std::same_as<ConfigOf<K, hook_t<K, run_family, C, P>>, NoConfig>)
+    return static_cast<void>(mistake::kernel_has_no_config<K>{}), false;
   else if constexpr (!HasOpId<K>)
     return static_cast<void>(mistake::kernel_has_no_op_id<K>{}), false;
-  else if constexpr (std::is_final_v<K>)
-    return static_cast<void>(mistake::kernel_is_final<K>{}), false;
-  else if constexpr (!MadeOfValues<typename K::Config> ||
-                     !std::default_initializable<typename K::Config>)
-    return static_cast<void>(mistake::config_cannot_be_written<K>{}), false;
   else if constexpr (!hook_t<K, run_family, C, P>::found)
     return static_cast<void>(mistake::kernel_has_no_run_for_this_platform<K>{}), false;
   else return true;
@@ -192,13 +233,18 @@ consteval bool has_parameters() {
   if constexpr (Run::template unique<K>) {
     using S = Signature<decltype(Run::template pointer<K>())>;
     if constexpr (!S::is_const) return static_cast<void>(mistake::run_is_not_const<K>{}), false;
-    else if constexpr (!std::same_as<
-                           std::remove_cvref_t<typename DropFirst<typename S::Parameters>::First>,
-                           typename K::Config>)
+    else if constexpr (!std::same_as<FirstParameter<K, Run>, ConfigOf<K, Run>>)
       return static_cast<void>(mistake::run_does_not_take_the_config_first<K>{}), false;
     else return true;
   } else if constexpr (!NamesArguments<K>)
     return static_cast<void>(mistake::run_is_overloaded_or_a_template<K>{}), false;
+  else return true;
+}
+
+template <class K, class Config>
+consteval bool config_can_be_written() {
+  if constexpr (!MadeOfValues<Config> || !std::default_initializable<Config>)
+    return static_cast<void>(mistake::config_cannot_be_written<K>{}), false;
   else return true;
 }
 
@@ -228,11 +274,15 @@ consteval bool is_sound() {
   if constexpr (!has_all_parts<K, C, P>()) return false;
   else {
     using Run = hook_t<K, run_family, C, P>;
+    using Config = ConfigOf<K, Run>;
     if constexpr (!has_parameters<K, Run>()) return false;
+    else if constexpr (!config_can_be_written<K, Config>()) return false;
     else {
       using Raws = ParametersOf<K, Run>;
       if constexpr (!parameters_can_be_keyed<K, Raws>()) return false;
-      else return members_can_be_keyed<K>() && spells_hooks_right<K>(std::type_identity<Raws>{});
+      else
+        return members_can_be_keyed<K>() &&
+               spells_hooks_right<K, Config>(std::type_identity<Raws>{});
     }
   }
 }
