@@ -32,6 +32,8 @@ namespace detail {
 void spread(int64_t count, int workers,
             const std::function<void(int64_t begin, int64_t end)>& body);
 
+[[noreturn]] void no_batches_there(const Home& home);
+
 [[noreturn]] void wrong_batch(std::string_view op, int argument, const std::string& problem);
 
 // One element of an array along an axis; owns the shape that the view refers to.
@@ -240,9 +242,13 @@ class Batched {
   // nothing if it returns nothing.
   template <class... Args>
   auto operator()(Args&&... args) const {
-    using P = detail::Plan<K, Context::batch, detail::call_platform<Args...>()>;
+    using P = detail::FirstPlan<K, Context::batch, Args...>;
     if constexpr (!P::sound) return detail::NoResult{};
-    else return run<P>(std::index_sequence_for<Args...>{}, args...);
+    else {
+      if (const detail::Home home = detail::home_of(K::op_id, args...); home.device != nullptr)
+        detail::no_batches_there(home);
+      return run<P>(std::index_sequence_for<Args...>{}, args...);
+    }
   }
 
  private:

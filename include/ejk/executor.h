@@ -2,8 +2,11 @@
 // Runs kernels with the configuration that fits the call.
 #pragma once
 
+#include <bit>
+#include <concepts>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -68,17 +71,86 @@ struct AnyKey {
 template <class K, Context C, class... Args>
 consteval auto find_call_config() {
   if constexpr (std::is_final_v<K>) return std::type_identity<NoConfig>{};
-  else return std::type_identity<ConfigOf<K, hook_t<K, run_family, C, call_platform<Args...>()>>>{};
+  else
+    return std::type_identity<
+        ConfigOf<K, hook_t<K, run_family, C, first_of(call_platforms_of<K, C, Args...>)>>>{};
 }
-// The config that a call with these arguments runs with.
+// The config that a call with these arguments runs with; the first platform's if several may be
+// meant.
 template <class K, Context C, class... Args>
 using CallConfig = typename decltype(find_call_config<K, C, Args...>())::type;
+
+// Whether it is the config of a platform that a call with these arguments may run on, but not the
+// first.
+template <class K, Context C, class Config, class... Args>
+consteval bool is_config_of_another() {
+  constexpr Platforms open = call_platforms_of<K, C, Args...>;
+  if constexpr (std::has_single_bit(open)) return false;
+  else {
+    const auto takes = []<Platform P>(std::integral_constant<Platform, P>) {
+      return includes(open, P) && P != first_of(open) &&
+             std::same_as<ConfigOf<K, hook_t<K, run_family, C, P>>, Config>;
+    };
+    return !std::same_as<CallConfig<K, C, Args...>, Config> &&
+           (takes(std::integral_constant<Platform, Platform::opencl>{}) ||
+            takes(std::integral_constant<Platform, Platform::cuda>{}));
+  }
+}
 
 template <class K, Context C, class... A>
 inline constexpr bool config_comes_first = false;
 template <class K, Context C, class A, class... Rest>
 inline constexpr bool config_comes_first<K, C, A, Rest...> =
-    std::is_same_v<std::remove_cvref_t<A>, CallConfig<K, C, Rest...>>;
+    std::is_same_v<std::remove_cvref_t<A>, CallConfig<K, C, Rest...>> ||
+    is_config_of_another<K, C, std::remove_cvref_t<A>, Rest...>();
+
+template <class P>
+struct ResultOf {
+  using type = NoResult;
+};
+template <class P>
+requires(P::sound) struct ResultOf<P> {
+  using type = typename P::Result;
+};
+
+// Whether the plans of all platforms that a call may run on have the same config, or result.
+template <class K, Context C, Platforms Open, Platform P>
+inline constexpr bool same_config = true;
+template <class K, Context C, Platforms Open, Platform P>
+requires(includes(Open, P)) inline constexpr bool same_config<K, C, Open, P> =
+    std::same_as<typename Plan<K, C, P>::Config, typename Plan<K, C, first_of(Open)>::Config>;
+template <class K, Context C, Platforms Open, Platform P>
+inline constexpr bool same_result = true;
+template <class K, Context C, Platforms Open, Platform P>
+requires(includes(Open, P)) inline constexpr bool same_result<K, C, Open, P> = std::same_as<
+    typename ResultOf<Plan<K, C, P>>::type, typename ResultOf<Plan<K, C, first_of(Open)>>::type>;
+template <class K, Context C, Platforms Open>
+consteval bool configs_agree() {
+  return same_config<K, C, Open, Platform::opencl> && same_config<K, C, Open, Platform::cuda>;
+}
+template <class K, Context C, Platforms Open>
+consteval bool results_agree() {
+  return same_result<K, C, Open, Platform::opencl> && same_result<K, C, Open, Platform::cuda>;
+}
+
+namespace mistake {
+template <class Kernel>
+struct runs_of_platforms_return_different_types {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: where the arrays of a call live is known at run time only, and the kernel's "
+                "run returns another type on each platform; return the same, or pass views");
+};
+}  // namespace mistake
+
+[[noreturn]] void no_run_there(const Home& home);
+[[noreturn]] void name_the_platform(const Home& home, Platform meant);
+[[noreturn]] void config_of_another_platform(const Home& home, std::string_view given,
+                                             std::string_view needed);
+template <class Result>
+[[noreturn]] Result refuse_config(const Home& home, std::string_view given,
+                                  std::string_view needed) {
+  config_of_another_platform(home, given, needed);
+}
 
 // Whether a view of a T that is gone would dangle.
 template <class T>
@@ -160,22 +232,248 @@ class alignas(64) Executor {
                             Args&&... args) const {
     return call_with<Context::plain>(kernel, config, std::forward<Args>(args)...);
   }
+  // The config of the platform that the arrays live on, where that is known at run time only.
+  template <class K, class Config, class... Args>
+  requires(detail::is_config_of_another<K, Context::plain, Config, Args...>()) decltype(auto)
+  operator()(const K& kernel, const Config& config, Args&&... args) const {
+    return run_with<Context::plain>(kernel, config, std::forward<Args>(args)...);
+  }
 
   // The same in a context, for the `_shard_map` and `_batch` hooks.
   template <Context C, class K, class... Args>
   requires(!detail::config_comes_first<K, C, Args...>) decltype(auto)
       call(const K& kernel, Args&&... args) const {
-    using P = detail::Plan<K, C, detail::call_platform<Args...>()>;
-    return with_params<P>(
-        kernel, [&](auto&& params) -> decltype(auto) { return run_chosen<P>(kernel, params); },
-        std::forward<Args>(args)...);
+    using P = detail::FirstPlan<K, C, Args...>;
+    if constexpr (is_decided<K, C, Args...>) return call_on<P>(kernel, std::forward<Args>(args)...);
+    else if constexpr (!detail::results_agree<K, C, detail::call_platforms_of<K, C, Args...>>()) {
+      static_cast<void>(detail::mistake::runs_of_platforms_return_different_types<K>{});
+      return detail::NoResult{};
+    } else
+      return where_arrays_live<K, C>(
+          [&]<class There>(std::type_identity<There>) -> decltype(auto) {
+            return call_on<There>(kernel, std::forward<Args>(args)...);
+          },
+          args...);
   }
   template <Context C, class K, class... Args>
   decltype(auto) call_with(const K& kernel, const detail::CallConfig<K, C, Args...>& config,
                            Args&&... args) const {
-    using P = detail::Plan<K, C, detail::call_platform<Args...>()>;
+    return run_with<C>(kernel, config, std::forward<Args>(args)...);
+  }
+
+  // What a call would run with, without running it: a Chosen<Config>.
+  template <class K, class... Args>
+  auto choose_config(const K& kernel, Args&&... args) const {
+    return where_config_is_known<K>(
+        [&]<class P>(std::type_identity<P>) {
+          return choose_on<P>(kernel, std::forward<Args>(args)...);
+        },
+        args...);
+  }
+  template <Platform On, class K, class... Args>
+  auto choose_config(const K& kernel, Args&&... args) const {
+    return choose_on<detail::Plan<K, Context::plain, On>>(kernel, std::forward<Args>(args)...);
+  }
+
+  // Chooses once, for these example arguments, and gives a function without any selection.
+  template <class K, class... Args>
+  requires(!detail::config_comes_first<K, Context::plain, Args...>) auto compile(
+      const K& kernel, Args&&... args) const {
+    using P = detail::FirstPlan<K, Context::plain, Args...>;
+    check_home<P>(args...);
+    return compile_on<P>(kernel, std::forward<Args>(args)...);
+  }
+  template <Platform On, class K, class... Args>
+  auto compile(const K& kernel, Args&&... args) const {
+    return compile_on<detail::Plan<K, Context::plain, On>>(kernel, std::forward<Args>(args)...);
+  }
+  template <class K, class... Args>
+  auto compile(const K& kernel, const detail::CallConfig<K, Context::plain, Args...>& config,
+               Args&&... args) const {
+    using P = detail::FirstPlan<K, Context::plain, Args...>;
+    check_home<P>(args...);
     if constexpr (!P::sound) return detail::NoResult{};
-    else
+    else return Compiled<P>(kernel, config, Origin::override_);
+  }
+
+  // Every tier: what it held, why it did or did not answer. Changes nothing. Needs a selector
+  // chain.
+  template <class K, class... Args>
+  Explanation explain(const K& kernel, Args&&... args) const {
+    return where_arrays_live<K, Context::plain>(
+        [&]<class P>(std::type_identity<P>) -> Explanation {
+          return with_params<P>(
+              kernel,
+              [&](auto&& params) {
+                return chain().explain(invocation<P>(kernel, params), bound<P>(kernel, params));
+              },
+              std::forward<Args>(args)...);
+        },
+        args...);
+  }
+
+  // Tunes this call now, whatever is stored, and keeps the result. Needs a selector chain. Gives a
+  // Tuned<Config>.
+  template <class K, class... Args>
+  auto tune(const K& kernel, Args&&... args) const {
+    return where_config_is_known<K>(
+        [&]<class P>(std::type_identity<P>) {
+          return tune_on<P>(nullptr, kernel, std::forward<Args>(args)...);
+        },
+        args...);
+  }
+  template <Platform On, class K, class... Args>
+  auto tune(const K& kernel, Args&&... args) const {
+    return tune_on<detail::Plan<K, Context::plain, On>>(nullptr, kernel,
+                                                        std::forward<Args>(args)...);
+  }
+  // The same, over these configs instead of the kernel's candidates.
+  template <class K, class... Args>
+  auto tune_among(std::vector<detail::CallConfig<K, Context::plain, Args...>> configs,
+                  const K& kernel, Args&&... args) const {
+    std::vector<AnyConfig> list;
+    for (auto& c : configs) list.push_back(make_config(std::move(c)));
+    const auto offered = candidate_list(std::move(list));
+    return where_config_is_known<K>(
+        [&]<class P>(std::type_identity<P>) {
+          return tune_on<P>(offered, kernel, std::forward<Args>(args)...);
+        },
+        args...);
+  }
+
+  // Runs forward and gives {out, pull}; pull(dy) gives the gradients. The pull-back keeps views of
+  // the arguments: they must outlive it.
+  template <class K, class... Args>
+  auto vjp(const K& kernel, Args&&... args) const {
+    using P = detail::FirstPlan<K, Context::plain, Args...>;
+    check_home<P>(args...);
+    return vjp_on<P>(kernel, std::forward<Args>(args)...);
+  }
+  template <Platform On, class K, class... Args>
+  auto vjp(const K& kernel, Args&&... args) const {
+    return vjp_on<detail::Plan<K, Context::plain, On>>(kernel, std::forward<Args>(args)...);
+  }
+
+  // The label of a call: "PREFIX#OP:KEY".
+  template <class K, class... Args>
+  std::string label(const K& kernel, Args&&... args) const {
+    const Invocation inv = describe(kernel, std::forward<Args>(args)...);
+    return make_label(inv.op(), inv.call_key(), options_.stamp_prefix);
+  }
+
+  // The abstract call, as heuristics see it and keys are made from it.
+  template <Context C = Context::plain, class K, class... Args>
+  Invocation describe(const K& kernel, Args&&... args) const {
+    return where_arrays_live<K, C>(
+        [&]<class P>(std::type_identity<P>) -> Invocation {
+          return with_params<P>(
+              kernel, [&](auto&& params) { return invocation<P>(kernel, params); },
+              std::forward<Args>(args)...);
+        },
+        args...);
+  }
+
+  ConfigChooser& chooser() const noexcept { return *chooser_; }
+  // Throws Error(invalid_argument) if the chooser is one of your own.
+  ConfigSelectorChain& chain() const;
+
+  // -- for batch.h --
+  template <class P, class K, class Params>
+  Choice choose(const K& kernel, const Params& params, AnyConfig given = {},
+                Value batch_axes = {}) const {
+    Invocation inv = invocation<P>(kernel, params);
+    inv.batch_axes = std::move(batch_axes);
+    if (!inv.batch_axes.is_null()) inv.words.clear();  // looked up once per batch, not per element
+    inv.override_cfg = std::move(given);
+    return ask(inv, bound<P>(kernel, params));
+  }
+
+  // -- for record.h --
+  // Keeps this call in a recording, as one that was made once, without making it.
+  template <class K, class... Args>
+  void record(Recording& recording, const K& kernel, Args&&... args) const {
+    where_arrays_live<K, Context::plain>(
+        [&]<class P>(std::type_identity<P>) -> void {
+          with_params<P>(
+              kernel,
+              [&](auto&& params) {
+                count(recording.record(invocation<P>(kernel, params), bound<P>(kernel, params)));
+              },
+              std::forward<Args>(args)...);
+        },
+        args...);
+  }
+
+ private:
+  // Whether the types of the arguments say which platform they live on.
+  template <class K, Context C, class... Args>
+  static constexpr bool is_decided = std::has_single_bit(detail::call_platforms_of<K, C, Args...>);
+
+  // Calls f with the plan of the platform that the arrays live on.
+  template <class K, Context C, class F, class... Args>
+  static decltype(auto) where_arrays_live(F&& f, const Args&... args) {
+    constexpr detail::Platforms open = detail::call_platforms_of<K, C, Args...>;
+    using First = detail::FirstPlan<K, C, Args...>;
+    if constexpr (is_decided<K, C, Args...>) return f(std::type_identity<First>{});
+    else {
+      using enum Platform;
+      const detail::Home home = detail::home_of(K::op_id, args...);
+      if (home.platform() == First::platform) return f(std::type_identity<First>{});
+      if constexpr (First::platform != opencl && detail::includes(open, opencl))
+        if (home.platform() == opencl) return f(std::type_identity<detail::Plan<K, C, opencl>>{});
+      if constexpr (First::platform != cuda && detail::includes(open, cuda))
+        if (home.platform() == cuda) return f(std::type_identity<detail::Plan<K, C, cuda>>{});
+      detail::no_run_there(home);
+    }
+  }
+
+  // The same for what has the config in its type. Where platforms differ in that it is the first's.
+  template <class K, class F, class... Args>
+  static auto where_config_is_known(F&& f, const Args&... args) {
+    constexpr detail::Platforms open = detail::call_platforms_of<K, Context::plain, Args...>;
+    if constexpr (is_decided<K, Context::plain, Args...> ||
+                  detail::configs_agree<K, Context::plain, open>())
+      return where_arrays_live<K, Context::plain>(std::forward<F>(f), args...);
+    else {
+      using First = detail::FirstPlan<K, Context::plain, Args...>;
+      check_home<First>(args...);
+      return f(std::type_identity<First>{});
+    }
+  }
+
+  // Throws if the arrays live on another platform than the one that the result is typed for.
+  template <class P, class... Args>
+  static void check_home(const Args&... args) {
+    if constexpr (P::sound)
+      if constexpr (!is_decided<typename P::Kernel, P::context, Args...>)
+        if (const detail::Home home = detail::home_of(P::Kernel::op_id, args...);
+            home.platform() != P::platform)
+          detail::name_the_platform(home, P::platform);
+  }
+
+  template <class P, class K, class... Args>
+  decltype(auto) call_on(const K& kernel, Args&&... args) const {
+    return with_params<P>(
+        kernel, [&](auto&& params) -> decltype(auto) { return run_chosen<P>(kernel, params); },
+        std::forward<Args>(args)...);
+  }
+
+  template <Context C, class K, class Config, class... Args>
+  decltype(auto) run_with(const K& kernel, const Config& config, Args&&... args) const {
+    return where_arrays_live<K, C>(
+        [&]<class P>(std::type_identity<P>) -> decltype(auto) {
+          return run_with_on<P>(kernel, config, std::forward<Args>(args)...);
+        },
+        args...);
+  }
+  template <class P, class K, class Config, class... Args>
+  decltype(auto) run_with_on(const K& kernel, const Config& config, Args&&... args) const {
+    if constexpr (!P::sound) return detail::NoResult{};
+    else if constexpr (!std::same_as<Config, typename P::Config>) {
+      return detail::refuse_config<typename P::Result>(detail::home_of(K::op_id, args...),
+                                                       detail::type_name<Config>(),
+                                                       detail::type_name<typename P::Config>());
+    } else
       return with_params<P>(
           kernel,
           [&](auto&& params) -> decltype(auto) {
@@ -185,10 +483,8 @@ class alignas(64) Executor {
           std::forward<Args>(args)...);
   }
 
-  // What a call would run with, without running it: a Chosen<Config>.
-  template <class K, class... Args>
-  auto choose_config(const K& kernel, Args&&... args) const {
-    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+  template <class P, class K, class... Args>
+  auto choose_on(const K& kernel, Args&&... args) const {
     return with_params<P>(
         kernel,
         [&](auto&& params) {
@@ -199,58 +495,31 @@ class alignas(64) Executor {
         std::forward<Args>(args)...);
   }
 
-  // Chooses once, for these example arguments, and gives a function without any selection.
-  template <class K, class... Args>
-  requires(!detail::config_comes_first<K, Context::plain, Args...>) auto compile(
-      const K& kernel, Args&&... args) const {
-    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+  template <class P, class K, class... Args>
+  auto compile_on(const K& kernel, Args&&... args) const {
     if constexpr (!P::sound) return detail::NoResult{};
     else {
-      auto chosen = choose_config(kernel, std::forward<Args>(args)...);
+      auto chosen = choose_on<P>(kernel, std::forward<Args>(args)...);
       return Compiled<P>(kernel, std::move(chosen.config), chosen.origin);
     }
   }
-  template <class K, class... Args>
-  auto compile(const K& kernel, const detail::CallConfig<K, Context::plain, Args...>& config,
-               Args&&...) const {
-    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
-    if constexpr (!P::sound) return detail::NoResult{};
-    else return Compiled<P>(kernel, config, Origin::override_);
-  }
 
-  // Every tier: what it held, why it did or did not answer. Changes nothing. Needs a selector
-  // chain.
-  template <class K, class... Args>
-  Explanation explain(const K& kernel, Args&&... args) const {
-    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+  template <class P, class K, class... Args>
+  auto tune_on(std::shared_ptr<const CandidateSet> candidates, const K& kernel,  // NOLINT: moved
+               Args&&... args) const {
     return with_params<P>(
         kernel,
         [&](auto&& params) {
-          return chain().explain(invocation<P>(kernel, params), bound<P>(kernel, params));
+          auto [choice, entry] = chain().tune(invocation<P>(kernel, params),
+                                              bound<P>(kernel, params), std::move(candidates));
+          return Tuned<typename P::Config>{choice.config.template as<typename P::Config>(),
+                                           std::move(entry)};
         },
         std::forward<Args>(args)...);
   }
 
-  // Tunes this call now, whatever is stored, and keeps the result. Needs a selector chain. Gives a
-  // Tuned<Config>.
-  template <class K, class... Args>
-  auto tune(const K& kernel, Args&&... args) const {
-    return tune_with(nullptr, kernel, std::forward<Args>(args)...);
-  }
-  // The same, over these configs instead of the kernel's candidates.
-  template <class K, class... Args>
-  auto tune_among(std::vector<detail::CallConfig<K, Context::plain, Args...>> configs,
-                  const K& kernel, Args&&... args) const {
-    std::vector<AnyConfig> list;
-    for (auto& c : configs) list.push_back(make_config(std::move(c)));
-    return tune_with(candidate_list(std::move(list)), kernel, std::forward<Args>(args)...);
-  }
-
-  // Runs forward and gives {out, pull}; pull(dy) gives the gradients. The pull-back keeps views of
-  // the arguments: they must outlive it.
-  template <class K, class... Args>
-  auto vjp(const K& kernel, Args&&... args) const {
-    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
+  template <class P, class K, class... Args>
+  auto vjp_on(const K& kernel, Args&&... args) const {
     if constexpr (!P::sound) return detail::NoResult{};
     else if constexpr (!detail::has_gradient<P>) {
       static_cast<void>(detail::mistake::kernel_has_no_gradient<K>{});
@@ -274,72 +543,6 @@ class alignas(64) Executor {
                                               Pull{std::move(owner), std::move(pull)});
       }
     }
-  }
-
-  // The label of a call: "PREFIX#OP:KEY".
-  template <class K, class... Args>
-  std::string label(const K& kernel, Args&&... args) const {
-    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
-    return with_params<P>(
-        kernel,
-        [&](auto&& params) {
-          const Invocation inv = invocation<P>(kernel, params);
-          return make_label(inv.op(), inv.call_key(), options_.stamp_prefix);
-        },
-        std::forward<Args>(args)...);
-  }
-
-  // The abstract call, as heuristics see it and keys are made from it.
-  template <Context C = Context::plain, class K, class... Args>
-  Invocation describe(const K& kernel, Args&&... args) const {
-    using P = detail::Plan<K, C, detail::call_platform<Args...>()>;
-    return with_params<P>(
-        kernel, [&](auto&& params) { return invocation<P>(kernel, params); },
-        std::forward<Args>(args)...);
-  }
-
-  ConfigChooser& chooser() const noexcept { return *chooser_; }
-  // Throws Error(invalid_argument) if the chooser is one of your own.
-  ConfigSelectorChain& chain() const;
-
-  // -- for batch.h --
-  template <class P, class K, class Params>
-  Choice choose(const K& kernel, const Params& params, AnyConfig given = {},
-                Value batch_axes = {}) const {
-    Invocation inv = invocation<P>(kernel, params);
-    inv.batch_axes = std::move(batch_axes);
-    if (!inv.batch_axes.is_null()) inv.words.clear();  // looked up once per batch, not per element
-    inv.override_cfg = std::move(given);
-    return ask(inv, bound<P>(kernel, params));
-  }
-
-  // -- for record.h --
-  // Keeps this call in a recording, as one that was made once, without making it.
-  template <class K, class... Args>
-  void record(Recording& recording, const K& kernel, Args&&... args) const {
-    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
-    with_params<P>(
-        kernel,
-        [&](auto&& params) {
-          count(recording.record(invocation<P>(kernel, params), bound<P>(kernel, params)));
-        },
-        std::forward<Args>(args)...);
-  }
-
- private:
-  template <class K, class... Args>
-  auto tune_with(std::shared_ptr<const CandidateSet> candidates, const K& kernel,  // NOLINT: moved
-                 Args&&... args) const {
-    using P = detail::Plan<K, Context::plain, detail::call_platform<Args...>()>;
-    return with_params<P>(
-        kernel,
-        [&](auto&& params) {
-          auto [choice, entry] = chain().tune(invocation<P>(kernel, params),
-                                              bound<P>(kernel, params), std::move(candidates));
-          return Tuned<typename P::Config>{choice.config.template as<typename P::Config>(),
-                                           std::move(entry)};
-        },
-        std::forward<Args>(args)...);
   }
 
   template <class P, class K, class Params>

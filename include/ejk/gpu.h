@@ -11,6 +11,7 @@
 
 #include <ejk/detail/launch.h>
 #include <ejk/device.h>
+#include <ejk/device_view.h>
 #include <ejk/error.h>
 
 namespace ejk {

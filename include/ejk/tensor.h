@@ -161,7 +161,8 @@ struct StridedView {
 };
 
 // An array of any element type and rank that someone else owns, shape and strides included (they
-// must outlive the view). No strides means packed.
+// must outlive the view). No strides means packed. On a device `data` is the handle of its memory
+// (a cl_mem, a CUdeviceptr), never an address of this process.
 struct AnyView {
   void* data = nullptr;
   DType dtype = DType::float32;
@@ -169,25 +170,30 @@ struct AnyView {
   std::span<const int64_t> shape = {};
   std::span<const int64_t> strides = {};  // in elements
   bool writable = true;
+  const Device* device = nullptr;  // where it lives; null: on the CPU
+  size_t offset = 0;               // on a device: of the first element in its memory, in bytes
 
   int64_t size() const;
   bool packed() const;  // row-major without gaps; dimensions of size 1 may have any stride
   size_t bytes() const { return (static_cast<size_t>(size()) * dtype_bits(dtype) + 7) / 8; }
 };
 
-// Copies the elements of `from` into `to` (same dtype and shape, both in CPU memory, else
-// Error(invalid_argument)). Where the two overlap, both must be packed.
+// Copies the elements of `from` into `to` (same dtype and shape, else Error(invalid_argument)).
+// Where the two overlap, both must be packed and on the CPU. Returns when `to` can be read there;
+// on a device it can in what this thread does next.
 void copy_elements(const AnyView& from, const AnyView& to);
 
 std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"
 
-// An owning array in CPU memory, aligned to 64 bytes, zeroed when made. Copies share the elements
-// (as arrays do in Python); clone() copies them.
+// An owning array, zeroed when made, in CPU memory (aligned to 64 bytes) or in a device's. Copies
+// share the elements (as arrays do in Python); clone() copies them.
 class Tensor {
  public:
   Tensor() = default;  // no elements: float32 of shape [0]
   // Throws Error(invalid_argument) for negative sizes or more bytes than can exist.
   Tensor(DType dtype, std::vector<int64_t> shape);
+  // In the memory of a device, which must live as long as the elements do.
+  Tensor(DType dtype, std::vector<int64_t> shape, const Device& device);
 
   template <Element T>
   static Tensor of(std::vector<int64_t> shape) {
@@ -201,8 +207,8 @@ class Tensor {
     return t;
   }
 
-  // A tensor over elements in CPU memory that `owner` keeps alive; without an owner they must
-  // outlive it and all tensors that share them.
+  // A tensor over elements that `owner` keeps alive; without an owner they must outlive it and all
+  // tensors that share them.
   static Tensor around(const AnyView& elements, std::shared_ptr<void> owner = {});
 
   DType dtype() const noexcept { return dtype_; }
@@ -212,8 +218,11 @@ class Tensor {
   int64_t size() const { return any().size(); }
   bool packed() const { return any().packed(); }
   AnyView any() const;
+  const Device& device() const;  // cpu_device() for CPU memory
+  bool on_cpu() const noexcept { return device_ == nullptr; }
 
-  // The elements as T. Throws Error(invalid_argument) if they are of another type.
+  // The elements as T. Throws Error(invalid_argument) if they are of another type or, as view() and
+  // strided() do, if they live on a device.
   template <Element T>
   T* data() const {
     return static_cast<T*>(checked_data(dtype_of<T>, -1, false));
@@ -239,13 +248,24 @@ class Tensor {
   Tensor sliced(int axis, int64_t begin, int64_t end, int64_t step = 1) const;
   Tensor selected(int axis, int64_t index) const;     // one rank less
   Tensor reshaped(std::vector<int64_t> shape) const;  // packed only
-  Tensor clone() const;                               // packed, its own elements
+  Tensor clone() const;                               // packed, its own elements, on its device
+  // The same elements on a device (ejk::cpu_device() for the CPU), packed. A tensor that is there
+  // and packed shares them.
+  Tensor to(const Device& device) const;
 
  private:
+  enum class Zeroed : bool { no, yes };
+  Tensor(DType dtype, std::vector<int64_t> shape, Zeroed zeroed, const Device& device);
+
   void assign(const void* values, size_t count, DType dtype);
+  void move_to_element(int64_t index);  // which must begin a byte
+  Tensor copy_on(const Device* device) const;
   void* checked_data(DType dtype, int rank, bool must_be_packed) const;
 
-  std::shared_ptr<std::byte> storage_;  // points at the first element, owns the whole block
+  // Points at the first element and owns the whole block. On a device: the handle of its memory.
+  std::shared_ptr<std::byte> storage_;
+  const Device* device_ = nullptr;  // null: the CPU
+  size_t offset_ = 0;               // on a device: of the first element in its memory, in bytes
   DType dtype_ = DType::float32;
   std::vector<int64_t> shape_{0}, strides_{1};
 };

@@ -2,11 +2,16 @@
 // Arrays as arguments: DLPack codes, their key words, their private copies.
 #include <ejk/argument.h>
 #include <ejk/detail/bind.h>
+#include <ejk/device_view.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include <ejk/error.h>
+
+#include "base/format.h"
+#include "platform/place.h"
+#include "tensor/device_copy.h"
 
 namespace ejk::detail {
 
@@ -64,6 +69,15 @@ Platform dlpack_platform(int device_type) {
                   " is not supported; copy the array to the CPU first");
 }
 
+const Device* dlpack_device(Platform platform, int device_id) {
+  for (const Device& device : devices(platform))
+    if (device.index == device_id) return &device;
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("got a DLPack array on {} {}, which is not listed here; `ejk devices` "
+                          "lists what is",
+                          platform_name(platform), device_id));
+}
+
 void emit_any(const AnyView& v, WordSink& sink) {
   const bool strided = !v.packed();
   sink.push(static_cast<uint64_t>(v.dtype) | static_cast<uint64_t>(v.platform) << 8 |
@@ -75,7 +89,7 @@ void emit_any(const AnyView& v, WordSink& sink) {
 
 OutputBytes packed_bytes(const AnyView& array) {
   OutputBytes out{array.dtype, std::vector<std::byte>(array.bytes())};
-  if (array.packed()) {
+  if (array.packed() && array.device == nullptr) {
     if (!out.bytes.empty()) std::memcpy(out.bytes.data(), array.data, out.bytes.size());
   } else {
     AnyView to{out.bytes.data(), array.dtype, Platform::cpu, array.shape, {}, true};
@@ -87,25 +101,6 @@ OutputBytes packed_bytes(const AnyView& array) {
 namespace {
 
 bool is_floating(DType d) { return d >= DType::float16 && d <= DType::complex128; }
-
-// Lowest and highest element offset that the strides reach.
-std::pair<int64_t, int64_t> reach(const ArrayRef& a) {
-  int64_t low = 0, high = 0;
-  for (size_t d = 0; d < a.shape.size(); ++d) {
-    if (a.shape[d] == 0) return {0, -1};
-    const int64_t far = (a.shape[d] - 1) * a.strides[d];
-    (far < 0 ? low : high) += far;
-  }
-  return {low, high};
-}
-
-// The lowest element offset, and the bytes from there to the end of the highest element.
-std::pair<int64_t, size_t> extent(const ArrayRef& a) {
-  if (a.strides.empty()) return {0, a.any().bytes()};
-  const auto [low, high] = reach(a);
-  const int64_t elements[1] = {high - low + 1};
-  return {low, AnyView{nullptr, a.dtype, a.platform, elements, {}, false}.bytes()};
-}
 
 }  // namespace
 
@@ -123,7 +118,9 @@ ArrayRef::ArrayRef(const AnyView& v)
       platform(v.platform),
       shape(v.shape.begin(), v.shape.end()),
       strides(v.strides.begin(), v.strides.end()),
-      writable(v.writable) {}
+      writable(v.writable),
+      device(v.device),
+      offset(v.offset) {}
 ArrayRef::ArrayRef(const ArrayRef&) = default;
 ArrayRef::ArrayRef(ArrayRef&&) noexcept = default;
 ArrayRef& ArrayRef::operator=(const ArrayRef&) = default;
@@ -147,12 +144,12 @@ PrivateArray::PrivateArray(ArrayRef original, Role role, bool read_only)
   if (role == Role::in_out && !copy_.writable) role_ = Role::input;
   if (role == Role::input && copy_.writable) role_ = Role::in_out;
   const AnyView from = copy_.any();
-  const auto [low, bytes] = extent(copy_);
+  const auto [first, bytes] = byte_extent(from);
   storage_ = std::make_shared<const GuardedMemory>(bytes, from.data);
   ArrayGuards::add(storage_, role_, read_only && role_ == Role::input,
                    std::string(dtype_name(copy_.dtype)) + shape_text(copy_.shape));
   AnyView to = from;
-  to.data = storage_->data() - low * static_cast<int64_t>(dtype_bits(copy_.dtype) / 8);
+  to.data = storage_->data() - first;
   to.writable = true;
   if (role_ != Role::output) copy_elements(from, to);
   copy_.data = to.data;
@@ -182,23 +179,53 @@ namespace ejk::detail {
 
 namespace {
 
-std::string text_of(const Place& place) {
-  return "[" + std::string(place.op) + "] argument " +
-         (place.name.empty() ? std::to_string(place.argument)
-                             : "\"" + std::string(place.name) + "\"");
+std::string argument_text(const Place& place) {
+  return "argument " + (place.name.empty() ? std::to_string(place.argument)
+                                           : "\"" + std::string(place.name) + "\"");
 }
 
 }  // namespace
 
+std::string text_of(const Place& place) {
+  return "[" + std::string(place.op) + "] " + argument_text(place);
+}
+
 void wrong_array(const Place& place, const AnyView& given, DType dtype, int rank,
-                 std::string_view problem) {
+                 std::string_view problem, std::string_view needed_on) {
   // Who makes a recorded call again says itself which argument it is.
   throw Error(ErrorKind::invalid_argument,
               (place.argument < 0 && place.name.empty() ? "" : text_of(place) + ": ") + "given " +
                   std::string(dtype_name(given.dtype)) + shape_text(given.shape) + " on " +
                   std::string(platform_name(given.platform)) + ", needed " +
-                  std::string(dtype_name(dtype)) + " of rank " + std::to_string(rank) +
-                  " on cpu: " + std::string(problem));
+                  std::string(dtype_name(dtype)) + " of rank " + std::to_string(rank) + " on " +
+                  std::string(needed_on) + ": " + std::string(problem));
+}
+
+void check_device_array(const Place& place, const AnyView& v, DType dtype, int rank, bool writes) {
+  const auto wrong = [&](std::string_view problem) {
+    wrong_array(place, v, dtype, rank, problem, "a device");
+  };
+  if (device_of(place, v) == nullptr) wrong("it lives in CPU memory (copy it with to(device))");
+  if (v.dtype != dtype) wrong("its element type differs");
+  if (static_cast<int>(v.shape.size()) != rank) wrong("its rank differs");
+  if (!v.packed()) wrong("it is not packed (clone() it)");
+  if (writes && !v.writable) wrong("it is read-only and the kernel writes it");
+}
+
+void unknown_device(const Place& place, const AnyView& array) {
+  throw Error(
+      ErrorKind::invalid_argument,
+      fmt::format("{}: given {}{} on {} without its device; set AnyView::device", text_of(place),
+                  dtype_name(array.dtype), shape_text(array.shape), platform_name(array.platform)));
+}
+
+void wrong_device(const Place& place, const Device* device, const Home& home, Platform platform) {
+  const std::string other = device == home.device
+                                ? fmt::format("this call is for {}", platform_name(platform))
+                                : argument_text(home.first) + " on " + place_text(home.device);
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("{} lives on {} and {}; copy one of them with to(device)", text_of(place),
+                          place_text(device), other));
 }
 
 void wrong_keyword(std::string_view op, std::string_view name, std::string_view known) {

@@ -5,6 +5,9 @@
 #include <exception>
 #include <thread>
 
+#include "base/format.h"
+#include "platform/place.h"
+
 namespace ejk::detail {
 
 void spread(int64_t count, int workers,
@@ -27,6 +30,13 @@ void spread(int64_t count, int workers,
   }
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);
+}
+
+void no_batches_there(const Home& home) {
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("{} lives on {}; batches are for arrays on the CPU: call the kernel for "
+                          "each element, or copy the array with to(ejk::cpu_device())",
+                          text_of(home.first), place_text(home.device)));
 }
 
 void wrong_batch(std::string_view op, int argument, const std::string& problem) {

@@ -2,6 +2,9 @@
 // Making executors and asking the chooser.
 #include <ejk/executor.h>
 
+#include "base/format.h"
+#include "platform/place.h"
+
 namespace ejk {
 
 namespace {
@@ -56,6 +59,43 @@ Choice Executor::ask(Invocation& inv, const AnyKernel& kernel) const {
                            make_label(inv.op(), inv.call_key(), options_.stamp_prefix));
   return choice;
 }
+
+namespace detail {
+
+namespace {
+
+std::string home_text(const Home& home) {
+  if (home.device == nullptr) return fmt::format("[{}] the arrays live on cpu", home.first.op);
+  return text_of(home.first) + " lives on " + place_text(home.device);
+}
+
+}  // namespace
+
+void no_run_there(const Home& home) {
+  const std::string missing =
+      home.device == nullptr ? "run" : fmt::format("run_{}", platform_name(home.platform()));
+  throw Error(
+      ErrorKind::invalid_argument,
+      fmt::format("{}, and the kernel has no {}; add it, or copy the arrays with to(device)",
+                  home_text(home), missing));
+}
+
+void name_the_platform(const Home& home, Platform meant) {
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("{}, and this is typed for {}; name the platform, as in "
+                          "tune<ejk::Platform::{}>(...)",
+                          home_text(home), platform_name(meant), platform_name(home.platform())));
+}
+
+void config_of_another_platform(const Home& home, std::string_view given, std::string_view needed) {
+  throw Error(
+      ErrorKind::invalid_argument,
+      fmt::format("[{}] got a {} for arrays on {}; expected a {}, which the kernel's run for "
+                  "that platform takes",
+                  home.first.op, given, place_text(home.device), needed));
+}
+
+}  // namespace detail
 
 Executor& default_executor() {
   static Executor executor;

@@ -13,6 +13,9 @@
 
 #include "base/format.h"
 #include "base/pages.h"
+#include "platform/backend.h"
+#include "platform/place.h"
+#include "tensor/device_copy.h"
 
 namespace ejk {
 namespace {
@@ -165,11 +168,12 @@ void check_copy(const AnyView& from, const AnyView& to) {
         fmt::format("[copy_elements] shape {} was given for a target of shape {}: both must be "
                     "equal, reshape or slice one of them",
                     shape_text(from.shape), shape_text(to.shape)));
-  if (from.platform != Platform::cpu || to.platform != Platform::cpu)
-    refuse(
-        fmt::format("[copy_elements] elements on {} were given for a target on {}: only CPU "
-                    "memory can be copied here, use the device's own copy",
-                    platform_name(from.platform), platform_name(to.platform)));
+  for (const AnyView* view : {&from, &to})
+    if (view->platform != Platform::cpu && view->device == nullptr)
+      refuse(
+          fmt::format("[copy_elements] elements on {} were given without their device: set "
+                      "AnyView::device",
+                      platform_name(view->platform)));
   if (!to.writable) refuse("[copy_elements] the target is read-only: give one that can be written");
 }
 
@@ -200,6 +204,12 @@ std::shared_ptr<std::byte> make_storage(size_t bytes) {
   size_t space = bytes + alignment;
   std::align(alignment, bytes, at, space);
   return {std::move(owner), static_cast<std::byte*>(at)};
+}
+
+std::shared_ptr<std::byte> make_storage_on(const Device& device, size_t bytes) {
+  detail::Backend& backend = detail::backend_of(device);
+  auto* const handle = static_cast<std::byte*>(backend.allocate(bytes));
+  return {handle, [&backend](std::byte* memory) { backend.release(memory); }};
 }
 
 [[noreturn]] void refuse_size(DType dtype, const std::vector<int64_t>& shape) {
@@ -235,16 +245,15 @@ void check_axis(std::string_view what, int axis, const std::vector<int64_t>& sha
                      shape_text(shape), static_cast<int64_t>(shape.size()) - 1));
 }
 
-// The storage from element `index` on, which must begin a byte.
-std::shared_ptr<std::byte> storage_at(const std::shared_ptr<std::byte>& storage, DType dtype,
-                                      int64_t index) {
+// How many bytes before element `index`, which must begin one.
+int64_t bytes_before(DType dtype, int64_t index) {
   const int64_t bits = index * static_cast<int64_t>(dtype_bits(dtype));
   if (bits % 8 != 0)
     refuse(
         fmt::format("[tensor] {} elements from number {} on were asked for, which begins inside "
                     "a byte: start at a whole byte or clone a wider type",
                     dtype_name(dtype), index));
-  return {storage, storage.get() + bits / 8};
+  return bits / 8;
 }
 
 }  // namespace
@@ -303,6 +312,7 @@ bool AnyView::packed() const {
 void copy_elements(const AnyView& from, const AnyView& to) {
   check_copy(from, to);
   if (from.size() <= 0) return;
+  if (from.device != nullptr || to.device != nullptr) return detail::copy_by_device(from, to);
   const size_t bits = dtype_bits(from.dtype);
   const bool whole_bytes = static_cast<size_t>(from.size()) * bits % 8 == 0;
   if (from.packed() && to.packed() && whole_bytes) {
@@ -337,10 +347,28 @@ Tensor::Tensor(DType dtype, std::vector<int64_t> shape)
   storage_ = make_storage(any().bytes());
 }
 
+Tensor::Tensor(DType dtype, std::vector<int64_t> shape, const Device& device)
+    : Tensor(dtype, std::move(shape), Zeroed::yes, device) {}
+
+Tensor::Tensor(DType dtype, std::vector<int64_t> shape, Zeroed zeroed, const Device& device)
+    : dtype_(dtype), shape_(std::move(shape)), strides_(packed_strides(dtype, shape_)) {
+  const size_t bytes = any().bytes();
+  if (device.platform == Platform::cpu) {
+    storage_ = make_storage(bytes);
+    return;
+  }
+  storage_ = make_storage_on(device, bytes);
+  device_ = &device;
+  if (zeroed == Zeroed::yes && bytes > 0)
+    detail::backend_of(device).fill(storage_.get(), 0, bytes, 0);
+}
+
 Tensor Tensor::around(const AnyView& elements, std::shared_ptr<void> owner) {
-  if (elements.platform != Platform::cpu)
-    refuse("[tensor] elements on a device were given: expected CPU memory");
+  if (elements.platform != Platform::cpu && elements.device == nullptr)
+    refuse("[tensor] elements on a device were given without it: set AnyView::device");
   Tensor t;
+  t.device_ = elements.device;
+  t.offset_ = elements.offset;
   t.dtype_ = elements.dtype;
   t.shape_.assign(elements.shape.begin(), elements.shape.end());
   t.strides_ = packed_strides(t.dtype_, t.shape_);
@@ -351,8 +379,11 @@ Tensor Tensor::around(const AnyView& elements, std::shared_ptr<void> owner) {
 }
 
 AnyView Tensor::any() const {
-  return {storage_.get(), dtype_, Platform::cpu, shape_, strides_, true};
+  const Platform platform = device_ == nullptr ? Platform::cpu : device_->platform;
+  return {storage_.get(), dtype_, platform, shape_, strides_, true, device_, offset_};
 }
+
+const Device& Tensor::device() const { return device_ == nullptr ? cpu_device() : *device_; }
 
 void Tensor::assign(const void* values, size_t count, DType dtype) {
   if (dtype != dtype_ || count != static_cast<size_t>(size()))
@@ -362,6 +393,11 @@ void Tensor::assign(const void* values, size_t count, DType dtype) {
 }
 
 void* Tensor::checked_data(DType dtype, int rank, bool must_be_packed) const {
+  if (device_ != nullptr)
+    refuse(
+        fmt::format("[tensor] elements in CPU memory were asked for, these live on {}: copy them "
+                    "with to(ejk::cpu_device()) first",
+                    detail::place_text(device_)));
   if (dtype != dtype_)
     refuse(fmt::format("[tensor] {} elements were asked for, this tensor holds {}: use that type",
                        dtype_name(dtype), dtype_name(dtype_)));
@@ -409,8 +445,14 @@ Tensor Tensor::sliced(int axis, int64_t begin, int64_t end, int64_t step) const 
   result.shape_[d] = begin == end ? 0 : (end - begin - 1) / step + 1;
   // A step beyond the end leaves one element, whose stride nobody uses.
   if (result.shape_[d] > 1) result.strides_[d] = strides_[d] * step;
-  if (result.size() > 0) result.storage_ = storage_at(storage_, dtype_, begin * strides_[d]);
+  if (result.size() > 0) result.move_to_element(begin * strides_[d]);
   return result;
+}
+
+void Tensor::move_to_element(int64_t index) {
+  const int64_t bytes = bytes_before(dtype_, index);
+  if (device_ != nullptr) offset_ += static_cast<size_t>(bytes);
+  else storage_ = {storage_, storage_.get() + bytes};
 }
 
 Tensor Tensor::selected(int axis, int64_t index) const {
@@ -422,7 +464,7 @@ Tensor Tensor::selected(int axis, int64_t index) const {
                     "{}",
                     index, shape_[d], shape_[d] - 1));
   Tensor result = *this;
-  if (size() > 0) result.storage_ = storage_at(storage_, dtype_, index * strides_[d]);
+  if (size() > 0) result.move_to_element(index * strides_[d]);
   result.shape_.erase(result.shape_.begin() + axis);
   result.strides_.erase(result.strides_.begin() + axis);
   return result;
@@ -447,8 +489,16 @@ Tensor Tensor::reshaped(std::vector<int64_t> shape) const {
   return result;
 }
 
-Tensor Tensor::clone() const {
-  Tensor result(dtype_, shape_);
+Tensor Tensor::clone() const { return copy_on(device_); }
+
+Tensor Tensor::to(const Device& device) const {
+  const Device* const there = device.platform == Platform::cpu ? nullptr : &device;
+  return there == device_ && packed() ? *this : copy_on(there);
+}
+
+Tensor Tensor::copy_on(const Device* device) const {
+  Tensor result =
+      device == nullptr ? Tensor(dtype_, shape_) : Tensor(dtype_, shape_, Zeroed::no, *device);
   copy_elements(any(), result.any());
   return result;
 }

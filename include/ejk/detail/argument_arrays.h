@@ -16,8 +16,8 @@ namespace ejk::detail {
 // Any struct laid out as DLPack's DLTensor, whoever declared it.
 template <class T>
 concept DlpackTensor = requires(const T& t) {
-  t.data, t.device.device_type, t.ndim, t.dtype.code, t.dtype.bits, t.dtype.lanes, t.shape,
-      t.strides, t.byte_offset;
+  t.data, t.device.device_type, t.device.device_id, t.ndim, t.dtype.code, t.dtype.bits,
+      t.dtype.lanes, t.shape, t.strides, t.byte_offset;
 };
 template <class T>
 concept HasView = requires(const T& t) {
@@ -31,16 +31,25 @@ concept HasKey = requires(KeySink& sink, const T& t) {
 // Throw Error(invalid_argument) for codes this library does not know.
 DType dlpack_dtype(int code, int bits, int lanes);
 Platform dlpack_platform(int device_type);
+// The device of an array that does not live on the CPU. Throws Error(invalid_argument) if there is
+// none of that number here.
+const Device* dlpack_device(Platform platform, int device_id);
 
 template <DlpackTensor T>
 AnyView any_view_of(const T& t) {
   const auto rank = static_cast<size_t>(t.ndim);
-  return {static_cast<std::byte*>(t.data) + t.byte_offset,
-          dlpack_dtype(t.dtype.code, t.dtype.bits, t.dtype.lanes),
-          dlpack_platform(static_cast<int>(t.device.device_type)),
-          {t.shape, rank},
-          t.strides ? std::span<const int64_t>(t.strides, rank) : std::span<const int64_t>(),
-          true};
+  AnyView view{t.data,
+               dlpack_dtype(t.dtype.code, t.dtype.bits, t.dtype.lanes),
+               dlpack_platform(static_cast<int>(t.device.device_type)),
+               {t.shape, rank},
+               t.strides ? std::span<const int64_t>(t.strides, rank) : std::span<const int64_t>(),
+               true};
+  if (view.platform == Platform::cpu) view.data = static_cast<std::byte*>(t.data) + t.byte_offset;
+  else {
+    view.device = dlpack_device(view.platform, static_cast<int>(t.device.device_id));
+    view.offset = t.byte_offset;
+  }
+  return view;
 }
 inline AnyView any_view_of(const AnyView& v) { return v; }
 inline AnyView any_view_of(const Tensor& t) { return t.any(); }
@@ -179,7 +188,7 @@ struct ArgTraits<P> {
   static P at(const P& p, const ArrayRef& a) {
     P out = p;
     out.data = a.data;
-    out.byte_offset = 0;
+    out.byte_offset = a.offset;
     out.shape = const_cast<int64_t*>(a.shape.data());
     out.strides = a.strides.empty() ? nullptr : const_cast<int64_t*>(a.strides.data());
     return out;

@@ -3,11 +3,16 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <ejk/argument.h>
@@ -19,21 +24,27 @@ namespace ejk::detail {
 // Where an argument is bound, for messages: "[op] argument 2" or "[op] argument \"mask\"".
 struct Place {
   std::string_view op;
-  int argument;                // counted from 0 among run's parameters after the config
-  std::string_view name = {};  // of a named one
+  int argument;                       // counted from 0 among run's parameters after the config
+  std::string_view name = {};         // of a named one
+  Platform platform = Platform::cpu;  // of the call
 };
 
+std::string text_of(const Place& place);
 [[noreturn]] void wrong_array(const Place& place, const AnyView& given, DType dtype, int rank,
-                              std::string_view problem);
+                              std::string_view problem, std::string_view needed_on = "cpu");
 [[noreturn]] void wrong_keyword(std::string_view op, std::string_view name, std::string_view known);
 [[noreturn]] void missing_keyword(std::string_view op, std::string_view name);
 [[noreturn]] void repeated_keyword(std::string_view op, std::string_view name);
 [[noreturn]] void wrong_type(const Place& place, std::string_view given, std::string_view needed);
 
-inline void check_array(const Place& place, const AnyView& v, DType dtype, int rank, bool packed,
-                        bool writes) {
+inline void check_on_cpu(const Place& place, const AnyView& v, DType dtype, int rank) {
   if (v.platform != Platform::cpu)
     wrong_array(place, v, dtype, rank, "it does not live in CPU memory");
+}
+
+inline void check_array(const Place& place, const AnyView& v, DType dtype, int rank, bool packed,
+                        bool writes) {
+  check_on_cpu(place, v, dtype, rank);
   if (v.dtype != dtype) wrong_array(place, v, dtype, rank, "its element type differs");
   if (static_cast<int>(v.shape.size()) != rank)
     wrong_array(place, v, dtype, rank, "its rank differs");
@@ -73,25 +84,125 @@ inline constexpr bool is_keyword = false;
 template <class T>
 inline constexpr bool is_keyword<KeywordArgument<T>> = true;
 
-// The platform an argument or parameter type belongs to: types of other platforms say so with
+// ---- where arguments live ----------------------------------------------------------------------
+
+// Platforms as bits.
+using Platforms = uint8_t;
+constexpr Platforms only(Platform platform) {
+  return static_cast<Platforms>(1U << static_cast<unsigned>(platform));
+}
+inline constexpr Platforms on_cpu = only(Platform::cpu),
+                           on_gpu = only(Platform::opencl) | only(Platform::cuda),
+                           anywhere = on_cpu | on_gpu;
+constexpr bool includes(Platforms platforms, Platform one) { return (platforms & only(one)) != 0; }
+
+// Of several arguments: a type that belongs to devices decides; else arrays that know it at run
+// time do; numbers and types of the CPU go everywhere.
+consteval Platforms platforms_of_all(std::initializer_list<Platforms> all) {
+  Platforms device = on_gpu, last = 0;
+  bool open = false;
+  for (const Platforms one : all) {
+    if ((one & on_cpu) == 0) device &= one, last = one;
+    open = open || one == anywhere;
+  }
+  if (last != 0) return device != 0 ? device : last;  // else binding says which does not fit
+  return open ? anywhere : on_cpu;
+}
+
+// Where arguments of a type can live. Types of other platforms say so with
 // `static constexpr ejk::Platform ejk_platform`; what wraps or holds one belongs there too.
 template <class T>
-consteval Platform platform_of() {
-  if constexpr (requires { T::ejk_platform; }) return T::ejk_platform;
-  else if constexpr (is_wrapper<T> || is_named<T>) return platform_of<typename Wrapped<T>::type>();
-  else if constexpr (is_keyword<T>) return platform_of<std::remove_cvref_t<decltype(T::value)>>();
+consteval Platforms platforms_of() {
+  if constexpr (requires { T::ejk_platform; }) return only(T::ejk_platform);
+  else if constexpr (requires { T::ejk_platforms; }) return T::ejk_platforms;
+  else if constexpr (DynamicTensor<T>) return anywhere;
+  else if constexpr (is_wrapper<T> || is_named<T>) return platforms_of<typename Wrapped<T>::type>();
+  else if constexpr (is_keyword<T>) return platforms_of<std::remove_cvref_t<decltype(T::value)>>();
   else if constexpr (is_a<T, std::optional> || is_a<T, std::vector> || is_std_array<T>)
-    return platform_of<typename T::value_type>();
-  else return Platform::cpu;
+    return platforms_of<typename T::value_type>();
+  else if constexpr (is_a<T, std::map>) return platforms_of<typename T::mapped_type>();
+  else if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>)
+    return []<class... I>(std::type_identity<std::tuple<I...>>) {
+      return platforms_of_all({on_cpu, platforms_of<std::remove_cvref_t<I>>()...});
+    }(std::type_identity<decltype(std::tuple_cat(std::declval<T>()))>{});
+  else return on_cpu;
 }
 template <class... A>
-consteval Platform call_platform() {
-  Platform found = Platform::cpu;
-  ((found = platform_of<std::remove_cvref_t<A>>() == Platform::cpu
-                ? found
-                : platform_of<std::remove_cvref_t<A>>()),
-   ...);
-  return found;
+consteval Platforms call_platforms() {
+  return platforms_of_all({on_cpu, platforms_of<std::remove_cvref_t<A>>()...});
+}
+
+// Null: on the CPU.
+[[noreturn]] void unknown_device(const Place& place, const AnyView& array);
+inline const Device* device_of(const Place& place, const AnyView& v) {
+  if (v.platform != Platform::cpu && v.device == nullptr) unknown_device(place, v);
+  return v.device;
+}
+
+// Calls f with the device of every array in `t` that knows where it lives; null for the CPU.
+template <class T, class F>
+void for_each_device(const Place& place, const T& t, F&& f) {
+  if constexpr ((platforms_of<T>() & on_gpu) == 0) return;
+  else if constexpr (requires { T::ejk_platforms; }) f(t.device);
+  else if constexpr (DynamicTensor<T>) f(device_of(place, any_view_of(t)));
+  else if constexpr (requires { T::ejk_platform; }) return;
+  else if constexpr (is_a<T, Out>) for_each_device(place, t.view, f);
+  else if constexpr (is_wrapper<T> || is_named<T> || is_keyword<T>)
+    for_each_device(place, t.value, f);
+  else if constexpr (is_a<T, std::optional>) {
+    if (t) for_each_device(place, *t, f);
+  } else if constexpr (is_a<T, std::map>)
+    for (const auto& [name, item] : t) for_each_device(place, item, f);
+  else if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>)
+    std::apply([&](const auto&... item) { (for_each_device(place, item, f), ...); }, t);
+  else
+    for (const auto& item : t) for_each_device(place, item, f);
+}
+
+// The device of a call's arrays, and the first argument that lives there.
+struct Home {
+  const Device* device = nullptr;  // null: all live on the CPU
+  Place first = {"", -1};
+  Platform platform() const { return device == nullptr ? Platform::cpu : device->platform; }
+};
+
+// Calls f(place, device) for every array in the arguments of a call.
+template <class F, class... A>
+void for_each_home(std::string_view op, F&& f, const A&... args) {
+  Place place{op, 0};
+  const auto look = [&](const auto& arg) {
+    if constexpr (is_keyword<std::remove_cvref_t<decltype(arg)>>) place.name = arg.name;
+    for_each_device(place, arg, [&](const Device* device) { f(place, device); });
+    ++place.argument;
+  };
+  (look(args), ...);
+}
+
+template <class... A>
+Home home_of(std::string_view op, const A&... args) {
+  Home home{nullptr, {op, -1}};
+  for_each_home(
+      op,
+      [&](const Place& place, const Device* device) {
+        if (home.device == nullptr && device != nullptr) home = {device, place};
+      },
+      args...);
+  return home;
+}
+
+[[noreturn]] void wrong_device(const Place& place, const Device* device, const Home& home,
+                               Platform platform);
+// Throws Error(invalid_argument) unless all arrays live on one device, which is of this platform.
+template <class... A>
+void check_devices(std::string_view op, Platform platform, const A&... args) {
+  const Home home = home_of(op, args...);
+  for_each_home(
+      op,
+      [&](const Place& place, const Device* device) {
+        if (device != home.device || home.platform() != platform)
+          wrong_device(place, device, home, platform);
+      },
+      args...);
 }
 
 namespace mistake {
@@ -164,7 +275,8 @@ template <>
 struct ArrayTarget<AnyView> {
   static constexpr bool is_array = true;
   static AnyView make(const Place& place, const AnyView& v) {
-    check_array(place, v, v.dtype, static_cast<int>(v.shape.size()), false, false);
+    if (place.platform == Platform::cpu)
+      check_on_cpu(place, v, v.dtype, static_cast<int>(v.shape.size()));
     return v;
   }
 };
@@ -217,7 +329,7 @@ consteval Way way_of() {
   if constexpr (std::same_as<U, P>) return Way::itself;
   else if constexpr (std::same_as<U, std::nullopt_t> && std::is_convertible_v<A, P>)
     return Way::converted;
-  else if constexpr (platform_of<P>() != platform_of<U>()) return Way::other_platform;
+  else if constexpr ((platforms_of<P>() & platforms_of<U>()) == 0) return Way::other_platform;
   else if constexpr (is_wrapper<P> || is_named<P>) {
     constexpr Way inside = way_of<typename Wrapped<P>::type, A>();
     return is_mistake(inside) ? inside : Way::wrapped;
@@ -277,7 +389,10 @@ decltype(auto) bind(const Place& place, A&& arg) {
     return no_value<P>();
   } else if constexpr (way == Way::itself) {
     if constexpr (std::same_as<P, AnyView>) static_cast<void>(ArrayTarget<P>::make(place, arg));
-    else if constexpr (DlpackTensor<P>)
+    else if constexpr (std::same_as<P, Tensor>) {
+      if (place.platform == Platform::cpu && !arg.on_cpu()) [[unlikely]]
+        static_cast<void>(ArrayTarget<AnyView>::make(place, arg.any()));
+    } else if constexpr (DlpackTensor<P>)
       static_cast<void>(ArrayTarget<AnyView>::make(place, any_view_of(arg)));
     return static_cast<std::remove_reference_t<A>&>(arg);
   } else if constexpr (way == Way::wrapped) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -110,12 +111,17 @@ struct Plan {
   static constexpr int parameter_words = words_of_parameters(Indices{});
   static constexpr bool fixed =
       parameter_words != any_number_of_words && std::is_empty_v<K> && !has_key;
-  static constexpr size_t fixed_words = fixed ? static_cast<size_t>(parameter_words) + 1 : 1;
+  static constexpr bool on_device = P != Platform::cpu;
+  static constexpr size_t own_words = on_device ? 2 : 1;  // the kernel, the device
+  static constexpr size_t fixed_words =
+      fixed ? static_cast<size_t>(parameter_words) + own_words : 1;
 
   template <class Params, size_t... I>
   static void emit(const K& kernel, const Params& params, uint64_t salt, auto& sink,
                    std::index_sequence<I...>) {
     sink.push(reinterpret_cast<uintptr_t>(&kernel_tag<K, C, P>) ^ salt);
+    if constexpr (on_device)
+      sink.push(reinterpret_cast<uintptr_t>(home_of(K::op_id, std::get<I>(params)...).device));
     if constexpr (has_key) {
       if constexpr (check_key<decltype(std::get<I>(params))...>())
         emit_key(hook_key::call(kernel, std::get<I>(params)...), sink);
@@ -154,6 +160,9 @@ struct Plan {
     inv.op_id = K::op_id;
     inv.version = version_of<K>();
     inv.device = &cpu_device();
+    if constexpr (on_device)
+      if (const Home home = home_of(K::op_id, std::get<I>(params)...); home.device != nullptr)
+        inv.device = home.device;
     inv.platform = P;
     inv.context = C;
     (add_argument<I>(inv, std::get<I>(params)), ...);
@@ -218,6 +227,7 @@ struct Plan {
       }
       (Indices{});
     } else {
+      if constexpr (on_device) check_devices(K::op_id, P, args...);
       auto passed = std::forward_as_tuple(std::forward<A>(args)...);
       return [&]<size_t... I>(std::index_sequence<I...>) {
         if constexpr (positional<A...> < sizeof...(A)) {
@@ -233,7 +243,7 @@ struct Plan {
   template <size_t I, class... A>
   static decltype(auto) bind_one(std::tuple<A&&...>& passed) {
     if constexpr (I < positional<A...>)
-      return bind<K, static_cast<int>(I), Raw<I>>(Place{K::op_id, static_cast<int>(I)},
+      return bind<K, static_cast<int>(I), Raw<I>>(Place{K::op_id, static_cast<int>(I), {}, P},
                                                   std::get<I>(std::move(passed)));
     else if constexpr (is_named<Param<I>>) return find_named<Param<I>>(passed);
     else {
@@ -255,7 +265,7 @@ struct Plan {
     if constexpr (is_keyword<A>) {
       if (arg.name != N::name) return;
       using T = typename Wrapped<N>::type;
-      const Place place{K::op_id, -1, N::name};
+      const Place place{K::op_id, -1, N::name, P};
       // Names are known at run time only, so are mistakes with what they name.
       if constexpr (is_mistake(way_of<T, decltype((arg.value))>()))
         wrong_type(place, type_name<std::remove_cvref_t<decltype(arg.value)>>(), type_name<T>());
@@ -319,5 +329,37 @@ requires(!is_sound<K, C, P>()) struct Plan<K, C, P> {
   static constexpr bool sound = false;
   struct Config {};
 };
+
+// ---- which plan a call has ---------------------------------------------------------------------
+
+constexpr Platform first_of(Platforms platforms) {
+  return static_cast<Platform>(std::countr_zero(platforms));
+}
+
+// Of the platforms that the arguments leave open, those that the kernel has a run for. One for all
+// platforms is the CPU's where the CPU is among them.
+template <class K, Context C, Platforms Open>
+consteval Platforms platforms_with_run() {
+  if constexpr (std::has_single_bit(Open) || std::is_final_v<K>) return Open & -Open;
+  else {
+    using OnCpu = hook_t<K, run_family, C, Platform::cpu>;
+    Platforms found = 0;
+    if (includes(Open, Platform::cpu) && OnCpu::found) found |= on_cpu;
+    const auto look = [&]<Platform P>(std::integral_constant<Platform, P>) {
+      using Run = hook_t<K, run_family, C, P>;
+      if (includes(Open, P) && Run::found && !(found != 0 && std::same_as<Run, OnCpu>))
+        found |= only(P);
+    };
+    look(std::integral_constant<Platform, Platform::opencl>{});
+    look(std::integral_constant<Platform, Platform::cuda>{});
+    return found != 0 ? found : only(first_of(Open));
+  }
+}
+// Where a call with these arguments may run. One platform: known at compile time.
+template <class K, Context C, class... Args>
+inline constexpr Platforms call_platforms_of =
+    platforms_with_run<K, C, call_platforms<Args...>()>();
+template <class K, Context C, class... Args>
+using FirstPlan = Plan<K, C, first_of(call_platforms_of<K, C, Args...>)>;
 
 }  // namespace ejk::detail

@@ -29,8 +29,10 @@ struct ArrayRef {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  // empty: packed
   bool writable = false;
+  const Device* device = nullptr;  // null: on the CPU
+  size_t offset = 0;
 
-  AnyView any() const { return {data, dtype, platform, shape, strides, writable}; }
+  AnyView any() const { return {data, dtype, platform, shape, strides, writable, device, offset}; }
 };
 
 // A copy of an array with the same strides, in guarded memory of its own. The original must outlive

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls with arrays on devices: where they run, what their keys are, what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fake_device.h"
+
+namespace ejk {
+namespace {
+
+using testing::ElementsAre;
+using testing::StartsWith;
+
+std::string refusal(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::invalid_argument);
+    return e.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+Executor heuristics_only() {
+  SelectorOptions options;
+  options.policy = AutotunePolicy{.allow_autotune = false};
+  return Executor(std::move(options));
+}
+
+std::vector<float> values(const Tensor& t) {
+  const Tensor here = t.to(cpu_device());
+  return {here.data<float>(), here.data<float>() + here.size()};
+}
+
+using In = DeviceView<const float, 1>;
+using InOut = DeviceView<float, 1>;
+
+struct Tile {
+  int by = 0;
+};
+
+// y = by * x, so that the config can be seen.
+void scale(int by, std::span<const float> x, std::span<float> y) {
+  for (size_t i = 0; i < x.size(); ++i) y[i] = static_cast<float>(by) * x[i];
+}
+struct Scale {
+  static constexpr std::string_view op_id = "scale";
+  struct Config {
+    int by = 2;
+  };
+  static inline int guesses = 0;
+  void run(const Config& c, std::span<const float> x, std::span<float> y) const {
+    scale(c.by, x, y);
+  }
+  void run_gpu(const Tile& c, In x, InOut y) const {
+    scale(c.by, fakes::elements(x), fakes::elements(y));
+  }
+  Config heuristic_cfg(const Invocation&) const { return {}; }
+  Tile heuristic_cfg_gpu(const Invocation& inv) const {
+    ++guesses;
+    return {10 + inv.device->index};
+  }
+};
+
+const Tensor two = Tensor::of<float>({2}, std::vector<float>{1, 2});
+
+TEST(DeviceCalls, RunWhereTheArraysLive) {
+  fakes::FakeGpu gpu, cuda(Platform::cuda, 3);
+  const Executor e = heuristics_only();
+  const Tensor x = two.clone(), y = two.clone();
+  e(Scale{}, x, y);
+  EXPECT_THAT(values(y), ElementsAre(2, 4));
+  const Tensor gx = two.to(gpu.device), gy = two.to(gpu.device);
+  e(Scale{}, gx, gy);
+  EXPECT_THAT(values(gy), ElementsAre(10, 20));
+  const Tensor cx = two.to(cuda.device), cy = two.to(cuda.device);
+  e(Scale{}, cx.any(), cy.any());
+  EXPECT_THAT(values(cy), ElementsAre(13, 26));
+  e(Scale{}, device_view<float, 1>(gx), gy.to(gpu.device));
+  EXPECT_THAT(values(gy), ElementsAre(10, 20));
+  e(Scale{}, device_view<float, 1>(cx), device_view<float, 1>(cy));
+  EXPECT_THAT(values(cy), ElementsAre(13, 26));
+}
+
+TEST(DeviceCalls, AreKnownByTheirDevice) {
+  fakes::FakeGpu gpu;
+  const Executor e = heuristics_only();
+  const Tensor x = two.to(gpu.device), y = two.to(gpu.device);
+  const Invocation there = e.describe(Scale{}, x, y), here = e.describe(Scale{}, two, two.clone());
+  EXPECT_EQ(there.device, &gpu.device);
+  EXPECT_EQ(there.platform, Platform::opencl);
+  EXPECT_EQ(here.device, &cpu_device());
+  EXPECT_EQ(here.platform, Platform::cpu);
+  EXPECT_EQ(there.spec(), here.spec()) << "the device stands beside the text, not in it";
+  EXPECT_EQ(e.label(Scale{}, x, y), e.label(Scale{}, two, two.clone()));
+  EXPECT_EQ(there.words, e.describe(Scale{}, device_view<float, 1>(x), y).words);
+}
+
+TEST(DeviceCalls, OfTwoDevicesDoNotShareWarmEntries) {
+  fakes::FakeGpu first(Platform::opencl, 0), second(Platform::opencl, 1);
+  second.device.fingerprint = "opencl|another|1";
+  const Executor e = heuristics_only();
+  Scale::guesses = 0;
+  for (int i = 0; i < 3; ++i)
+    for (const fakes::FakeGpu* gpu : {&first, &second}) {
+      const Tensor x = two.to(gpu->device), y = two.to(gpu->device);
+      e(Scale{}, x, y);
+      EXPECT_THAT(values(y), ElementsAre(10 + gpu->device.index, 2 * (10 + gpu->device.index)));
+    }
+  EXPECT_EQ(Scale::guesses, 2) << "once for each, then warm";
+  const Tensor a = two.to(first.device), b = two.to(second.device);
+  EXPECT_NE(e.describe(Scale{}, a, a).words, e.describe(Scale{}, b, b).words);
+}
+
+// The key leaves all arrays out; what is unkeyed still has a device.
+struct ByKey {
+  static constexpr std::string_view op_id = "by_key";
+  int run_gpu(const Tile& c, In, Unkeyed<std::optional<In>>) const { return c.by; }
+  int key(In, const Unkeyed<std::optional<In>>&) const { return 0; }
+  Tile heuristic_cfg_gpu(const Invocation& inv) const { return {inv.device->index}; }
+};
+struct OnlyUnkeyed {
+  static constexpr std::string_view op_id = "only_unkeyed";
+  int run_gpu(const Tile& c, Unkeyed<In>) const { return c.by; }
+  Tile heuristic_cfg_gpu(const Invocation& inv) const { return {inv.device->index}; }
+};
+
+TEST(DeviceCalls, HaveADeviceWhateverTheKeyLeavesOut) {
+  fakes::FakeGpu first(Platform::opencl, 0), second(Platform::opencl, 1);
+  second.device.fingerprint = "opencl|another|1";
+  const Executor e = heuristics_only();
+  for (int i = 0; i < 2; ++i)
+    for (const fakes::FakeGpu* gpu : {&first, &second}) {
+      const Tensor x = two.to(gpu->device);
+      EXPECT_EQ(e(ByKey{}, x, std::nullopt), gpu->device.index);
+      EXPECT_EQ(e(OnlyUnkeyed{}, x), gpu->device.index);
+    }
+}
+
+TEST(DeviceCalls, RefuseMixedDevices) {
+  fakes::FakeGpu first(Platform::opencl, 0), second(Platform::opencl, 1), cuda(Platform::cuda);
+  const Executor e = heuristics_only();
+  const Tensor a = two.to(first.device), b = two.to(second.device), c = two.to(cuda.device);
+  EXPECT_EQ(refusal([&] { e(Scale{}, a, b); }),
+            "[scale] argument 1 lives on opencl 1 and argument 0 on opencl 0; copy one of them "
+            "with to(device)");
+  EXPECT_EQ(refusal([&] { e(Scale{}, a, c); }),
+            "[scale] argument 1 lives on cuda 0 and argument 0 on opencl 0; copy one of them with "
+            "to(device)");
+  EXPECT_EQ(refusal([&] { e(Scale{}, a, two); }),
+            "[scale] argument 1 lives on cpu and argument 0 on opencl 0; copy one of them with "
+            "to(device)");
+  EXPECT_EQ(refusal([&] { e(Scale{}, two, a); }),
+            "[scale] argument 0 lives on cpu and argument 1 on opencl 0; copy one of them with "
+            "to(device)");
+  EXPECT_EQ(refusal([&] { e(Scale{}, Tile{1}, a, b); }),
+            "[scale] argument 1 lives on opencl 1 and argument 0 on opencl 0; copy one of them "
+            "with to(device)")
+      << "also with a config";
+  const auto compiled = e.compile<Platform::opencl>(Scale{}, a, a);
+  EXPECT_THAT(refusal([&] { compiled(a, b); }), StartsWith("[scale] argument 1 lives on opencl 1"));
+  EXPECT_THAT(refusal([&] { compiled(two, two); }),
+              StartsWith("[scale] argument 0 lives on cpu and this call is for opencl; "));
+  AnyView unknown = a.any();
+  unknown.device = nullptr;
+  EXPECT_EQ(
+      refusal([&] { e(Scale{}, unknown, unknown); }),
+      "[scale] argument 0: given float32[2] on opencl without its device; set AnyView::device");
+}
+
+struct Nested {
+  static constexpr std::string_view op_id = "nested";
+  using Pair = std::pair<std::optional<In>, std::vector<In>>;
+  int run_opencl(const Tile& c, Pair, Named<"y", Out<InOut>>) const { return c.by; }
+  Tile heuristic_cfg_opencl(const Invocation& inv) const { return {inv.device->index}; }
+};
+
+TEST(DeviceCalls, FindArraysInsideOfArguments) {
+  fakes::FakeGpu first(Platform::opencl, 4), second(Platform::opencl, 5);
+  const Executor e = heuristics_only();
+  const Tensor x = two.to(first.device), z = two.to(second.device);
+  const In in = device_view<float, 1>(x), other = device_view<float, 1>(z);
+  EXPECT_EQ(e(Nested{}, Nested::Pair(in, {in}), kw("y", x)), 4);
+  EXPECT_EQ(e(Nested{}, Nested::Pair(std::nullopt, {other}), kw("y", z)), 5);
+  EXPECT_EQ(refusal([&] { e(Nested{}, Nested::Pair(in, {in}), kw("y", z)); }),
+            "[nested] argument \"y\" lives on opencl 5 and argument 0 on opencl 4; copy one of "
+            "them with to(device)");
+  EXPECT_THAT(refusal([&] { e(Nested{}, Nested::Pair(in, {other}), kw("y", x)); }),
+              StartsWith("[nested] argument 0 lives on opencl 5 and argument 0 on opencl 4"));
+}
+
+struct OnlyOpenCl {
+  static constexpr std::string_view op_id = "only_opencl";
+  int run_opencl(const Tile&, const Tensor& x) const { return x.device().index; }
+  int run(const Tile&, const Tensor&) const { return -1; }
+  using Config = Tile;
+  Tile heuristic_cfg(const Invocation&) const { return {}; }
+};
+struct OnlyHere {
+  static constexpr std::string_view op_id = "only_here";
+  using Config = Tile;
+  int run(const Tile&, const Tensor&) const { return -1; }
+  Tile heuristic_cfg(const Invocation&) const { return {}; }
+};
+struct OnlyThere {
+  static constexpr std::string_view op_id = "only_there";
+  int run_gpu(const Tile&, AnyView) const { return 1; }
+  Tile heuristic_cfg_gpu(const Invocation&) const { return {}; }
+};
+
+TEST(DeviceCalls, NeedARunForThePlatform) {
+  fakes::FakeGpu gpu(Platform::opencl, 2), cuda(Platform::cuda);
+  const Executor e = heuristics_only();
+  EXPECT_EQ(e(OnlyOpenCl{}, two), -1);
+  EXPECT_EQ(e(OnlyOpenCl{}, two.to(gpu.device)), 2);
+  EXPECT_EQ(refusal([&] { e(OnlyOpenCl{}, two.to(cuda.device)); }),
+            "[only_opencl] argument 0 lives on cuda 0, and the kernel has no run_cuda; add it, or "
+            "copy the arrays with to(device)");
+  EXPECT_EQ(e(OnlyHere{}, two), -1);
+  EXPECT_EQ(refusal([&] { e(OnlyHere{}, two.to(gpu.device)); }),
+            "[only_here] argument 0: given float32[2] on opencl, needed float32 of rank 1 on cpu: "
+            "it does not live in CPU memory");
+  EXPECT_EQ(e(OnlyThere{}, two.to(cuda.device)), 1);
+  EXPECT_EQ(refusal([&] { e(OnlyThere{}, two); }),
+            "[only_there] the arrays live on cpu, and the kernel has no run; add it, or copy the "
+            "arrays with to(device)");
+}
+
+TEST(DeviceCalls, TakeTheConfigOfTheirPlatform) {
+  fakes::FakeGpu gpu;
+  const Executor e = heuristics_only();
+  const Tensor x = two.to(gpu.device), y = two.to(gpu.device), here = two.clone();
+  e(Scale{}, Tile{7}, x, y);
+  EXPECT_THAT(values(y), ElementsAre(7, 14));
+  e(Scale{}, {.by = 3}, two, here);
+  EXPECT_THAT(values(here), ElementsAre(3, 6));
+  EXPECT_THAT(refusal([&] { e(Scale{}, {.by = 3}, x, y); }),
+              StartsWith("[scale] got a ejk::{anonymous}::Scale::Config for arrays on opencl 0; "
+                         "expected a ejk::{anonymous}::Tile"));
+  EXPECT_THAT(refusal([&] { e(Scale{}, Tile{}, two, here); }),
+              StartsWith("[scale] got a ejk::{anonymous}::Tile for arrays on cpu; "));
+  e(Scale{}, {.by = 8}, device_view<float, 1>(x), y);
+  EXPECT_THAT(values(y), ElementsAre(8, 16)) << "views say which";
+}
+
+TEST(DeviceCalls, GiveConfigsOfThePlatformThatIsNamed) {
+  fakes::FakeGpu gpu;
+  const Executor e = heuristics_only();
+  const Tensor x = two.to(gpu.device), y = two.to(gpu.device);
+  EXPECT_EQ(e.choose_config(Scale{}, two, two.clone()).config.by, 2);
+  EXPECT_EQ(e.choose_config<Platform::opencl>(Scale{}, x, y).config.by, 10);
+  EXPECT_EQ(e.choose_config(Scale{}, device_view<float, 1>(x), y).config.by, 10)
+      << "one config on all devices";
+  EXPECT_EQ(refusal([&] { e.choose_config(Scale{}, x, y); }),
+            "[scale] argument 0 lives on opencl 0, and this is typed for cpu; name the platform, "
+            "as in tune<ejk::Platform::opencl>(...)");
+  EXPECT_THAT(refusal([&] { e.compile(Scale{}, x, y); }), StartsWith("[scale] argument 0 lives"));
+  e.compile<Platform::opencl>(Scale{}, x, y)(x, y);
+  EXPECT_THAT(values(y), ElementsAre(10, 20));
+  EXPECT_THAT(refusal([&] { e.choose_config<Platform::cuda>(Scale{}, x, y); }),
+              StartsWith("[scale] argument 0 lives on opencl 0 and this call is for cuda; "));
+}
+
+// As dlpack.h declares it.
+struct DLDevice {
+  int32_t device_type, device_id;
+};
+struct DLDataType {
+  uint8_t code, bits;
+  uint16_t lanes;
+};
+struct DLTensor {
+  void* data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+
+TEST(DeviceCalls, TakeDlpackArraysOfDevicesThatAreListed) {
+  int64_t shape[] = {2};
+  constexpr int opencl = 4;
+  DLTensor array{nullptr, {opencl, 99}, 1, {2, 32, 1}, shape, nullptr, 0};
+  EXPECT_EQ(refusal([&] { detail::any_view_of(array); }),
+            "got a DLPack array on opencl 99, which is not listed here; `ejk devices` lists what "
+            "is");
+  if (devices(Platform::opencl).empty())
+    GTEST_SKIP() << "no OpenCL here: " << why_no_devices(Platform::opencl);
+  const Device& device = devices(Platform::opencl)[0];
+  const Tensor there = Tensor::of<float>({4}, std::vector<float>{1, 2, 3, 4}).to(device);
+  array.data = there.any().data, array.device.device_id = 0, array.byte_offset = sizeof(float);
+  const AnyView view = detail::any_view_of(array);
+  EXPECT_EQ(view.device, &device);
+  EXPECT_EQ(view.platform, Platform::opencl);
+  EXPECT_THAT(values(Tensor::around(view)), ElementsAre(2, 3));
+}
+
+struct Squares {
+  static constexpr std::string_view op_id = "squares";
+  using Config = Tile;
+  float run(const Config&, std::span<const float>) const { return 0; }
+  float run_gpu(const Config&, In x) const { return fakes::elements(x)[1]; }
+  std::pair<float, float> fwd_with_residuals_gpu(const Config& c, In x) const {
+    return {run_gpu(c, x), 2 * run_gpu(c, x)};
+  }
+  float vjp_gpu(const Config&, float residual, float dy) const { return residual * dy; }
+  Config heuristic_cfg(const Invocation&) const { return {}; }
+};
+
+TEST(DeviceCalls, HaveGradientsOfThePlatformThatIsNamed) {
+  fakes::FakeGpu gpu;
+  const Executor e = heuristics_only();
+  const Tensor x = two.to(gpu.device);
+  const auto [out, pull] = e.vjp<Platform::opencl>(Squares{}, x);
+  EXPECT_EQ(out, 2);
+  EXPECT_EQ(pull(3.f), 12);
+}
+
+TEST(DeviceCalls, DoNotComeInBatchesYet) {
+  fakes::FakeGpu gpu;
+  const Executor e = heuristics_only();
+  const Tensor x = Tensor(DType::float32, {2, 2}, gpu.device);
+  EXPECT_EQ(refusal([&] { vmap_with_config(e, Scale{}, 0, 0)(x, x); }),
+            "[scale] argument 0 lives on opencl 0; batches are for arrays on the CPU: call the "
+            "kernel for each element, or copy the array with to(ejk::cpu_device())");
+}
+
+}  // namespace
+}  // namespace ejk
