@@ -4,8 +4,6 @@
 
 #include <array>
 #include <cmath>
-#include <limits>
-#include <string>
 #include <string_view>
 
 #include "base/format.h"

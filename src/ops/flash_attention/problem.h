@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 
 #include <ejk/ops/flash_attention.h>
@@ -20,6 +19,15 @@ struct Rows {
 
   int64_t offset(int64_t batch, int64_t position, int64_t head) const {
     return batch * batch_stride + position * position_stride + head * head_stride;
+  }
+  // One element by its offset, for the references.
+  double get(int64_t at) const {
+    return bf16 ? static_cast<float>(static_cast<const BFloat16*>(data)[at])
+                : static_cast<const float*>(data)[at];
+  }
+  void put(int64_t at, double value) const {
+    if (bf16) static_cast<BFloat16*>(data)[at] = BFloat16(static_cast<float>(value));
+    else static_cast<float*>(data)[at] = static_cast<float>(value);
   }
 };
 

@@ -8,14 +8,9 @@
 namespace ejk::ops {
 namespace {
 
-double element(const Rows& rows, int64_t at) {
-  return rows.bf16 ? static_cast<float>(static_cast<const BFloat16*>(rows.data)[at])
-                   : static_cast<const float*>(rows.data)[at];
-}
-
 double logit(const AttentionProblem& p, int64_t q_at, int64_t k_at) {
   double dot = 0;
-  for (int64_t d = 0; d < p.dim; ++d) dot += element(p.q, q_at + d) * element(p.k, k_at + d);
+  for (int64_t d = 0; d < p.dim; ++d) dot += p.q.get(q_at + d) * p.k.get(k_at + d);
   dot *= p.scale;
   return p.softcap != 0 ? p.softcap * std::tanh(dot / p.softcap) : dot;
 }
@@ -39,10 +34,8 @@ void attention_reference(const AttentionProblem& p, const Rows& out) {
           double value = 0;
           for (int64_t s = seen.begin; s < seen.end; ++s)
             value += weights[static_cast<size_t>(s - seen.begin)] / sum *
-                     element(p.v, p.v.offset(b, s, kv) + d);
-          const int64_t at = out.offset(b, t, n) + d;
-          if (out.bf16) static_cast<BFloat16*>(out.data)[at] = BFloat16(static_cast<float>(value));
-          else static_cast<float*>(out.data)[at] = static_cast<float>(value);
+                     p.v.get(p.v.offset(b, s, kv) + d);
+          out.put(out.offset(b, t, n) + d, value);
         }
       }
 }
