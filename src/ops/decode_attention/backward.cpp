@@ -25,26 +25,13 @@ namespace ejk::ops::HWY_NAMESPACE {
 class DecodeGradient {
  public:
   DecodeGradient(const DecodeProblem& problem, const DecodeCotangents& cotangents)
-      : p_(problem),
-        c_(cotangents),
-        group_(p_.heads_per_kv_head()),
-        step_(round_up(p_.dim, lanes)),
-        line_(round_up(std::max<int64_t>(p_.positions, 1), lanes)),
-        q_(zeros(group_ * step_)),
-        g_(zeros(group_ * step_)),
-        dq_(zeros(group_ * step_)),
-        row_(zeros(step_)),
-        sum_(zeros(step_)),
-        weights_(zeros(group_ * line_)),
-        slopes_(zeros(group_ * line_)),
-        change_(zeros(group_ * line_)) {}
+      : p_(problem), c_(cotangents) {}
 
   void run(int64_t sequence, int64_t kv_head) {
     sequence_ = sequence, kv_head_ = kv_head, seen_ = p_.seen(sequence);
-    const float factor = p_.softcap != 0 ? p_.scale / p_.softcap : p_.scale * log2_e;
     for (int64_t h = 0; h < group_; ++h) {
       const int64_t head = kv_head * group_ + h;
-      load(p_.q, p_.q.offset(sequence, 0, head), p_.dim, factor, q_.get() + h * step_);
+      load(p_.q, p_.q.offset(sequence, 0, head), p_.dim, logit_factor(p_), q_.get() + h * step_);
       load(c_.dout, c_.dout.offset(sequence, 0, head), p_.dim, 1.f, g_.get() + h * step_);
     }
     std::fill_n(dq_.get(), group_ * step_, 0.f);
@@ -163,9 +150,14 @@ class DecodeGradient {
 
   const DecodeProblem& p_;
   const DecodeCotangents& c_;
-  int64_t group_, step_, line_;
-  AlignedFloats q_, g_, dq_, row_, sum_;     // [group][step]; [step]
-  AlignedFloats weights_, slopes_, change_;  // [group][line]
+  const int64_t group_ = p_.heads_per_kv_head(), step_ = round_up(p_.dim, lanes);
+  const int64_t line_ = round_up(std::max<int64_t>(p_.positions, 1), lanes);
+  // [group][step]
+  AlignedFloats q_ = zeros(group_ * step_), g_ = zeros(group_ * step_), dq_ = zeros(group_ * step_);
+  AlignedFloats row_ = zeros(step_), sum_ = zeros(step_);
+  // [group][line]
+  AlignedFloats weights_ = zeros(group_ * line_), slopes_ = zeros(group_ * line_);
+  AlignedFloats change_ = zeros(group_ * line_);
   int64_t sequence_ = 0, kv_head_ = 0;
   KeyRange seen_;
 };

@@ -30,14 +30,7 @@ template <class T>
 class ByHead {
  public:
   ByHead(const DecodeProblem& problem, int64_t block)
-      : p_(problem),
-        block_(std::min(block, std::max<int64_t>(problem.positions, 1))),
-        step_(round_up(p_.dim, lanes)),
-        logits_step_(round_up(block_, std::max<int64_t>(lanes, keys_at_once))),
-        q_(floats(p_.heads * step_)),
-        logits_(floats(p_.heads * logits_step_)),
-        key_at_(static_cast<size_t>(block_ + keys_ahead)),
-        value_at_(static_cast<size_t>(block_)) {}
+      : p_(problem), block_(std::min(block, std::max<int64_t>(problem.positions, 1))) {}
 
   // out [heads][step] gets sums of weights times values; max and sum [heads] what they are
   // relative to and the sums of weights.
@@ -138,10 +131,7 @@ class ByHead {
     const Floats d;
     float* logits = logits_.get() + head * logits_step_;
     const int64_t padded = round_up(count, lanes);
-    if (p_.softcap != 0)
-      for (int64_t i = 0; i < padded; i += lanes)
-        hn::Store(hn::Mul(hn::Set(d, p_.softcap * log2_e), tanh(hn::Load(d, logits + i))), d,
-                  logits + i);
+    if (p_.softcap != 0) cap_logits(p_.softcap, padded, logits);
     std::fill(logits + count, logits + padded, minus_infinity);
     Vector max = hn::Set(d, max_[head]);
     for (int64_t i = 0; i < padded; i += lanes) max = hn::Max(max, hn::Load(d, logits + i));
@@ -209,9 +199,12 @@ class ByHead {
   }
 
   const DecodeProblem& p_;
-  int64_t block_, step_, logits_step_;
-  AlignedFloats q_, logits_;  // [heads][step], [heads][logits_step]
-  std::vector<int64_t> key_at_, value_at_;
+  const int64_t block_, step_ = round_up(p_.dim, lanes);
+  const int64_t logits_step_ = round_up(block_, std::max<int64_t>(lanes, keys_at_once));
+  AlignedFloats q_ = floats(p_.heads * step_);              // [heads][step]
+  AlignedFloats logits_ = floats(p_.heads * logits_step_);  // [heads][logits_step]
+  std::vector<int64_t> key_at_ = std::vector<int64_t>(static_cast<size_t>(block_ + keys_ahead));
+  std::vector<int64_t> value_at_ = std::vector<int64_t>(static_cast<size_t>(block_));
   float *out_ = nullptr, *max_ = nullptr, *sum_ = nullptr;
 };
 

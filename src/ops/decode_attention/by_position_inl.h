@@ -26,17 +26,7 @@ template <class T>
 class ByPosition {
  public:
   ByPosition(const DecodeProblem& problem, int64_t block)
-      : p_(problem),
-        block_(std::min(block, std::max<int64_t>(problem.positions, 1))),
-        step_(round_up(p_.dim, lanes)),
-        width_(p_.heads < lanes
-                   ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p_.heads)))
-                   : round_up(p_.heads, lanes)),
-        period_(std::max(width_, lanes)),
-        q_(floats(p_.heads * step_)),
-        weights_(floats(round_up(block_ * width_, lanes))),
-        of_lanes_(floats(period_)),
-        factors_(floats(period_)) {
+      : p_(problem), block_(std::min(block, std::max<int64_t>(problem.positions, 1))) {
     // Lanes of no head are computed with, so they must be numbers.
     std::fill_n(weights_.get(), round_up(block_ * width_, lanes), 0.f);
   }
@@ -134,10 +124,7 @@ class ByPosition {
     const Floats d;
     float* weights = weights_.get();
     const int64_t used = count * width_, padded = round_up(used, lanes);
-    if (p_.softcap != 0)
-      for (int64_t i = 0; i < used; i += lanes)
-        hn::Store(hn::Mul(hn::Set(d, p_.softcap * log2_e), tanh(hn::Load(d, weights + i))), d,
-                  weights + i);
+    if (p_.softcap != 0) cap_logits(p_.softcap, used, weights);
     std::fill(weights + used, weights + padded, minus_infinity);
     for (int64_t lane = 0; lane < period_; lane += lanes) {
       Vector largest = hn::Load(d, weights + lane);
@@ -223,11 +210,16 @@ class ByPosition {
   }
 
   const DecodeProblem& p_;
-  int64_t block_, step_;
-  int64_t width_;   // of a position: its heads, and lanes of no head that make vectors whole
-  int64_t period_;  // after so many lanes the heads are the same again: whole vectors
-  AlignedFloats q_, weights_;         // [heads][step], [block][width]
-  AlignedFloats of_lanes_, factors_;  // [period]
+  const int64_t block_, step_ = round_up(p_.dim, lanes);
+  // Of a position: its heads, and lanes of no head that make vectors whole.
+  const int64_t width_ = p_.heads < lanes
+                             ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p_.heads)))
+                             : round_up(p_.heads, lanes);
+  // After so many lanes the heads are the same again: whole vectors.
+  const int64_t period_ = std::max(width_, lanes);
+  AlignedFloats q_ = floats(p_.heads * step_);                        // [heads][step]
+  AlignedFloats weights_ = floats(round_up(block_ * width_, lanes));  // [block][width]
+  AlignedFloats of_lanes_ = floats(period_), factors_ = floats(period_);
 };
 
 }  // namespace ejk::ops::HWY_NAMESPACE

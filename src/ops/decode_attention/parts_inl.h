@@ -29,9 +29,8 @@ HWY_INLINE Vector load_part(const T* row, int64_t column, int64_t dim) {
 // The heads of a query into [heads][step], so that products with keys are logits.
 inline void load_query(const DecodeProblem& p, int64_t sequence, int64_t step, float* to) {
   std::fill_n(to, p.heads * step, 0.f);
-  const float factor = p.softcap != 0 ? p.scale / p.softcap : p.scale * log2_e;
   for (int64_t n = 0; n < p.heads; ++n)
-    load(p.q, p.q.offset(sequence, 0, n), p.dim, factor, to + n * step);
+    load(p.q, p.q.offset(sequence, 0, n), p.dim, logit_factor(p), to + n * step);
 }
 
 // go<N>(at) for all of [0, count): four at a time, then two, then one.

@@ -26,33 +26,7 @@ namespace ejk::ops::HWY_NAMESPACE {
 // One head after the other.
 class HeadGradient {
  public:
-  explicit HeadGradient(const Gradient& gradient)
-      : g_(gradient),
-        p_(gradient.p),
-        panels_((p_.queries + width - 1) / width),
-        panels_in_block_(std::min((g_.q_block + width - 1) / width, panels_)),
-        keys_in_block_(std::min(g_.k_block, std::max<int64_t>(p_.keys, 1))),
-        step_(round_up(row_step(p_.dim), lanes)),
-        block_width_(panels_in_block_ * width),
-        q_rows_(floats(panels_ * width * step_)),
-        g_rows_(floats(panels_ * width * step_)),
-        q_(floats(panels_ * p_.dim * width)),
-        cotangent_(floats(panels_ * p_.dim * width)),
-        dq_(floats(panels_ * p_.dim * width)),
-        lse_(floats(panels_ * width)),
-        delta_(floats(panels_ * width)),
-        row_(floats(step_)),
-        rows_(floats(width * step_)),
-        keys_(floats(keys_in_block_ * step_)),
-        values_(floats(keys_in_block_ * step_)),
-        dk_(floats(keys_in_block_ * step_)),
-        dv_(floats(keys_in_block_ * step_)),
-        weights_(floats(keys_in_block_ * block_width_)),
-        change_(floats(keys_in_block_ * block_width_)),
-        begin_(aligned<int32_t>(panels_ * width + 1)),
-        end_(aligned<int32_t>(panels_ * width + 1)),
-        seen_(static_cast<size_t>(panels_)),
-        seen_by_all_(static_cast<size_t>(panels_)) {}
+  explicit HeadGradient(const Gradient& gradient) : g_(gradient) {}
 
   void run(int64_t batch, int64_t head) {
     batch_ = batch, head_ = head, kv_head_ = head / p_.heads_per_kv_head();
@@ -239,16 +213,31 @@ class HeadGradient {
   }
 
   const Gradient& g_;
-  const AttentionProblem& p_;
-  int64_t panels_, panels_in_block_, keys_in_block_, step_, block_width_;
-  AlignedFloats q_rows_, g_rows_;             // [queries][step]: q and the cotangent
-  AlignedFloats q_, cotangent_, dq_;          // the same and dq, transposed: panels of [dim][width]
-  AlignedFloats lse_, delta_;                 // [queries]
-  AlignedFloats row_, rows_;                  // one row, rows of a panel
-  AlignedFloats keys_, values_, dk_, dv_;     // [keys of a block][step]
-  AlignedFloats weights_, change_;            // [keys of a block][queries of a block]
-  Aligned<int32_t> begin_, end_;              // [queries]: the keys that each sees
-  std::vector<KeyRange> seen_, seen_by_all_;  // by any query of a panel, by all of them
+  const AttentionProblem& p_ = g_.p;
+  const int64_t panels_ = (p_.queries + width - 1) / width;
+  const int64_t panels_in_block_ = std::min((g_.q_block + width - 1) / width, panels_);
+  const int64_t keys_in_block_ = std::min(g_.k_block, std::max<int64_t>(p_.keys, 1));
+  const int64_t step_ = round_up(row_step(p_.dim), lanes);
+  const int64_t block_width_ = panels_in_block_ * width;
+  const int64_t of_rows_ = panels_ * width * step_, of_panels_ = panels_ * p_.dim * width;
+  // [queries][step]: q and the cotangent
+  AlignedFloats q_rows_ = floats(of_rows_), g_rows_ = floats(of_rows_);
+  // The same and dq, transposed: panels of [dim][width]
+  AlignedFloats q_ = floats(of_panels_), cotangent_ = floats(of_panels_), dq_ = floats(of_panels_);
+  AlignedFloats lse_ = floats(panels_ * width), delta_ = floats(panels_ * width);  // [queries]
+  AlignedFloats row_ = floats(step_), rows_ = floats(width * step_);  // one row, rows of a panel
+  const int64_t of_keys_ = keys_in_block_ * step_, of_weights_ = keys_in_block_ * block_width_;
+  // [keys of a block][step]
+  AlignedFloats keys_ = floats(of_keys_), values_ = floats(of_keys_);
+  AlignedFloats dk_ = floats(of_keys_), dv_ = floats(of_keys_);
+  // [keys of a block][queries of a block]
+  AlignedFloats weights_ = floats(of_weights_), change_ = floats(of_weights_);
+  // [queries]: the keys that each sees
+  Aligned<int32_t> begin_ = aligned<int32_t>(panels_ * width + 1);
+  Aligned<int32_t> end_ = aligned<int32_t>(panels_ * width + 1);
+  // By any query of a panel, by all of them
+  std::vector<KeyRange> seen_ = std::vector<KeyRange>(static_cast<size_t>(panels_));
+  std::vector<KeyRange> seen_by_all_ = seen_;
   int64_t batch_ = 0, head_ = 0, kv_head_ = 0;
 };
 

@@ -150,14 +150,8 @@ class Forward {
    public:
     Worker(const Forward& f, int64_t kept_blocks)
         : f_(f),
-          p_(f.p_),
           keys_(p_.k, p_.dim, f.k_block_, kept_blocks),
-          values_(p_.v, p_.dim, f.k_block_, kept_blocks),
-          width_(max_vectors * lanes),
-          rows_step_(round_up(p_.dim, 4)),
-          rows_(floats(width_ * rows_step_)),
-          logits_(floats(f.k_block_ * width_)),
-          state_(floats((f.q_block_ + width_) * (2 * p_.dim + 5))) {
+          values_(p_.v, p_.dim, f.k_block_, kept_blocks) {
       tiles_.reserve(static_cast<size_t>(f.q_block_ / lanes + 1));
     }
 
@@ -266,7 +260,7 @@ class Forward {
 
       multiply<Vectors, Left::rows, Into::set>(keys, keys_.step, tile.q, width, p_.dim,
                                                logits_.get(), width, count);
-      if (p_.softcap != 0) cap(count * Vectors);
+      if (p_.softcap != 0) cap_logits(p_.softcap, count * width, logits_.get());
       if (masked) hide<Vectors>(tile, range);
       softmax<Vectors>(tile, count);
       if (masked && !values_.finite(kb)) add_seen_values<Vectors>(tile, range, values);
@@ -274,15 +268,6 @@ class Forward {
         multiply<Vectors, Left::columns, Into::scale_and_add>(values, values_.step, logits_.get(),
                                                               width, count, tile.out, width, p_.dim,
                                                               tile.factors);
-    }
-
-    void cap(int64_t vectors) {
-      const Floats d;
-      const Vector factor = hn::Set(d, p_.softcap * log2_e);
-      for (int64_t i = 0; i < vectors; ++i) {
-        float* at = logits_.get() + i * lanes;
-        hn::Store(hn::Mul(factor, tanh(hn::Load(d, at))), d, at);
-      }
     }
 
     template <int Vectors>
@@ -374,10 +359,11 @@ class Forward {
     }
 
     const Forward& f_;
-    const AttentionProblem& p_;
+    const AttentionProblem& p_ = f_.p_;
     HeadRows keys_, values_;
-    int64_t width_, rows_step_;
-    AlignedFloats rows_, logits_, state_;
+    const int64_t width_ = max_vectors * lanes, rows_step_ = round_up(p_.dim, 4);
+    AlignedFloats rows_ = floats(width_ * rows_step_), logits_ = floats(f_.k_block_ * width_);
+    AlignedFloats state_ = floats((f_.q_block_ + width_) * (2 * p_.dim + 5));
     std::vector<Tile> tiles_;
     int64_t batch_ = 0, kv_head_ = 0, first_head_ = 0, first_query_ = 0, queries_ = 0;
   };

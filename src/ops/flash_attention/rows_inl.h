@@ -87,8 +87,17 @@ inline void store(const float* from, int64_t dim, const Rows& rows, int64_t at) 
 
 // Logits are kept as multiples of ln 2, or before the cap as multiples of it: q is multiplied with
 // this when it is loaded.
-inline float logit_factor(const AttentionProblem& p) {
+template <class Problem>
+float logit_factor(const Problem& p) {
   return p.softcap != 0 ? p.scale / p.softcap : p.scale * log2_e;
+}
+
+// Logits, whole vectors of them, before the cap become what they are behind it.
+HWY_INLINE void cap_logits(float softcap, int64_t count, float* logits) {
+  const Floats d;
+  const Vector factor = hn::Set(d, softcap * log2_e);
+  for (int64_t i = 0; i < count; i += lanes)
+    hn::Store(hn::Mul(factor, tanh(hn::Load(d, logits + i))), d, logits + i);
 }
 
 // For each lane, whether begin <= key < end.
