@@ -41,6 +41,10 @@ void append_utf8(std::string& out, uint32_t code) {
   put(0x80 | (code & 0x3f));
 }
 
+// A backslash and one of these letters stand for the character below it.
+constexpr std::string_view escape_letters = "\"\\bfnrt";
+constexpr std::string_view escaped_by_them = "\"\\\b\f\n\r\t";
+
 // ---- writing
 
 void append_escape(std::string& out, uint32_t unit) {
@@ -48,33 +52,14 @@ void append_escape(std::string& out, uint32_t unit) {
   for (int shift = 12; shift >= 0; shift -= 4) out += "0123456789abcdef"[unit >> shift & 15];
 }
 
-char short_escape(uint32_t code) {
-  switch (code) {
-    case '"':
-      return '"';
-    case '\\':
-      return '\\';
-    case '\b':
-      return 'b';
-    case '\f':
-      return 'f';
-    case '\n':
-      return 'n';
-    case '\r':
-      return 'r';
-    case '\t':
-      return 't';
-    default:
-      return 0;
-  }
-}
-
 void append_code_point(std::string& out, std::string_view text, size_t at, CodePoint point,
                        bool ascii_only) {
   const uint32_t code = point.code;
-  if (const char letter = short_escape(code)) {
-    out += '\\';
-    out += letter;
+  const bool may_have_a_letter = code < 0x20 || code == '"' || code == '\\';
+  const size_t which =
+      may_have_a_letter ? escaped_by_them.find(static_cast<char>(code)) : text.npos;
+  if (which != text.npos) {
+    out += {'\\', escape_letters[which]};
   } else if (code < 0x20 || code == 0x7f || point.is_stray_byte()) {
     append_escape(out, code);
   } else if (code < 0x80 || !ascii_only) {
@@ -104,28 +89,15 @@ void append_float(std::string& out, double value) {
 }
 
 void append_scalar(std::string& out, const Value& value, bool ascii_only) {
-  switch (value.kind()) {
-    case Value::Kind::boolean:
-      out += value.as_bool() ? "true" : "false";
-      break;
-    case Value::Kind::integer:
-      out += std::to_string(value.as_int());
-      break;
-    case Value::Kind::unsigned_integer:
-      out += std::to_string(value.as_uint());
-      break;
-    case Value::Kind::big_integer:
-      out += value.as_big_int().digits;
-      break;
-    case Value::Kind::floating:
-      append_float(out, value.as_double());
-      break;
-    case Value::Kind::string:
-      append_string(out, value.as_string(), ascii_only);
-      break;
-    default:
-      out += "null";
-  }
+  using Kind = Value::Kind;
+  const Kind kind = value.kind();
+  if (kind == Kind::boolean) out += value.as_bool() ? "true" : "false";
+  else if (kind == Kind::integer) out += std::to_string(value.as_int());
+  else if (kind == Kind::unsigned_integer) out += std::to_string(value.as_uint());
+  else if (kind == Kind::big_integer) out += value.as_big_int().digits;
+  else if (kind == Kind::floating) append_float(out, value.as_double());
+  else if (kind == Kind::string) append_string(out, value.as_string(), ascii_only);
+  else out += "null";
 }
 
 // Python sorts by code point. That is the order of UTF-8 bytes except where there are stray ones.
@@ -139,57 +111,30 @@ bool name_less(std::string_view a, std::string_view b) {
   }
 }
 
-std::vector<const Value::Member*> canonical_order(const Value::Object& object) {
-  std::vector<const Value::Member*> order;
-  order.reserve(object.members.size());
-  for (const auto& member : object.members) order.push_back(&member);
-  if (object.ordered) return order;
-  std::stable_sort(order.begin(), order.end(),
-                   [](const auto* a, const auto* b) { return name_less(a->first, b->first); });
-  return order;
-}
-
-void append_stable(std::string& out, const Value& value) {
-  const char* separator = "";
-  if (value.is_array()) {
-    out += '[';
-    for (const Value& element : value.as_array()) {
-      out += std::exchange(separator, ",");
-      append_stable(out, element);
-    }
-    out += ']';
-  } else if (value.is_object()) {
-    out += '{';
-    for (const auto* member : canonical_order(value.as_object())) {
-      out += std::exchange(separator, ",");
-      append_string(out, member->first, true);
-      out += ':';
-      append_stable(out, member->second);
-    }
-    out += '}';
-  } else {
-    append_scalar(out, value, true);
-  }
-}
-
 bool is_container(const Value& value) { return value.is_array() || value.is_object(); }
 
-// Writes for people; an array of plain values (a shape, a list of sizes) stays on one line.
-class PrettyWriter {
+// How a text looks: canonical, or for people, where an array of plain values (a shape, a list of
+// sizes) stays on one line.
+struct Style {
+  bool canonical = false;
+  int indent = -1;  // negative: one line
+};
+
+class Writer {
  public:
-  explicit PrettyWriter(int indent) : indent_(indent) {}
+  explicit Writer(Style style) : style_(style) {}
 
   void write(const Value& value, int depth) {
     if (value.is_array()) write_array(value.as_array(), depth);
     else if (value.is_object()) write_object(value.as_object(), depth);
-    else append_scalar(out_, value, false);
+    else append_scalar(out_, value, style_.canonical);
   }
-
   std::string take() { return std::move(out_); }
 
  private:
   void write_array(const Value::Array& array, int depth) {
-    const bool one_line = indent_ < 0 || std::none_of(array.begin(), array.end(), is_container);
+    const bool one_line =
+        style_.indent < 0 || std::none_of(array.begin(), array.end(), is_container);
     out_ += '[';
     for (size_t i = 0; i < array.size(); ++i) {
       separate(i, one_line, depth + 1);
@@ -200,31 +145,48 @@ class PrettyWriter {
   }
 
   void write_object(const Value::Object& object, int depth) {
-    const bool one_line = indent_ < 0 || object.members.empty();
+    const bool one_line = style_.indent < 0 || object.members.empty();
     out_ += '{';
-    for (size_t i = 0; i < object.members.size(); ++i) {
+    const auto members = in_order(object);
+    for (size_t i = 0; i < members.size(); ++i) {
       separate(i, one_line, depth + 1);
-      append_string(out_, object.members[i].first, false);
-      out_ += ": ";
-      write(object.members[i].second, depth + 1);
+      append_string(out_, members[i]->first, style_.canonical);
+      out_ += style_.canonical ? ":" : ": ";
+      write(members[i]->second, depth + 1);
     }
     if (!one_line) new_line(depth);
     out_ += '}';
   }
 
+  std::vector<const Value::Member*> in_order(const Value::Object& object) const {
+    std::vector<const Value::Member*> order;
+    order.reserve(object.members.size());
+    for (const auto& member : object.members) order.push_back(&member);
+    if (!style_.canonical || object.ordered) return order;
+    std::stable_sort(order.begin(), order.end(),
+                     [](const auto* a, const auto* b) { return name_less(a->first, b->first); });
+    return order;
+  }
+
   void separate(size_t index, bool one_line, int depth) {
-    if (index != 0) out_ += one_line ? ", " : ",";
+    if (index != 0) out_ += one_line && !style_.canonical ? ", " : ",";
     if (!one_line) new_line(depth);
   }
 
   void new_line(int depth) {
     out_ += '\n';
-    out_.append(static_cast<size_t>(depth) * static_cast<size_t>(indent_), ' ');
+    out_.append(static_cast<size_t>(depth) * static_cast<size_t>(style_.indent), ' ');
   }
 
   std::string out_;
-  int indent_;
+  Style style_;
 };
+
+std::string written(const Value& value, Style style) {
+  Writer writer(style);
+  writer.write(value, 0);
+  return writer.take();
+}
 
 // ---- reading
 
@@ -243,26 +205,16 @@ class Reader {
   // Recursion is bounded by max_depth_, so a nesting bomb cannot exhaust the stack.
   Value read(int depth) {
     skip_space();
-    switch (peek()) {
-      case '{':
-        return read_object(depth);
-      case '[':
-        return read_array(depth);
-      case '"':
-        return Value(read_string());
-      case 'n':
-        return read_word("null", Value());
-      case 't':
-        return read_word("true", Value(true));
-      case 'f':
-        return read_word("false", Value(false));
-      case 'N':
-        return read_word("NaN", Value(std::nan("")));
-      case 'I':
-        return read_word("Infinity", Value(HUGE_VAL));
-      default:
-        return read_number();
-    }
+    const char first = peek();
+    if (first == '{') return read_object(depth);
+    if (first == '[') return read_array(depth);
+    if (first == '"') return Value(read_string());
+    if (first == 'n') return read_word("null", Value());
+    if (first == 't') return read_word("true", Value(true));
+    if (first == 'f') return read_word("false", Value(false));
+    if (first == 'N') return read_word("NaN", Value(std::nan("")));
+    if (first == 'I') return read_word("Infinity", Value(HUGE_VAL));
+    return read_number();
   }
 
   Value read_array(int depth) {
@@ -375,11 +327,10 @@ class Reader {
   void read_escape(std::string& out) {
     ++at_;
     const char letter = peek();
-    constexpr std::string_view letters = "\"\\/bfnrt", meanings = "\"\\/\b\f\n\r\t";
     if (letter == 'u') return read_unicode_escape(out);
-    const size_t which = letters.find(letter);
-    if (at_ == text_.size() || which == letters.npos) fail("an unknown escape");
-    out += meanings[which];
+    const size_t which = escape_letters.find(letter);
+    if (which == escape_letters.npos && letter != '/') fail("an unknown escape");
+    out += letter == '/' ? letter : escaped_by_them[which];
     ++at_;
   }
 
@@ -446,17 +397,8 @@ class Reader {
 
 }  // namespace
 
-std::string stable_json(const Value& value) {
-  std::string out;
-  append_stable(out, value);
-  return out;
-}
-
-std::string to_json(const Value& value, int indent) {
-  PrettyWriter writer(indent);
-  writer.write(value, 0);
-  return writer.take();
-}
+std::string stable_json(const Value& value) { return written(value, {.canonical = true}); }
+std::string to_json(const Value& value, int indent) { return written(value, {.indent = indent}); }
 
 Value parse_json(std::string_view text, int max_depth) {
   return Reader(text, max_depth).document();
