@@ -14,9 +14,16 @@
 namespace ejk {
 namespace {
 
-[[noreturn]] void wrong_kind(std::string_view wanted, const Value& value) {
+[[noreturn]] void wrong_kind(std::string_view wanted, Value::Kind found) {
   throw Error(ErrorKind::parse, "expected a value of kind " + std::string(wanted) + ", found " +
-                                    std::string(kind_name(value.kind())));
+                                    std::string(kind_name(found)));
+}
+
+// Data: the variant, whose index is the kind.
+template <class T, class Data>
+auto& content(Data& data, std::string_view wanted) {
+  if (auto* found = std::get_if<T>(&data)) return *found;
+  wrong_kind(wanted, static_cast<Value::Kind>(data.index()));
 }
 
 template <typename Members>
@@ -76,58 +83,26 @@ std::string_view kind_name(Value::Kind kind) {
   return names[static_cast<size_t>(kind)];
 }
 
-bool Value::as_bool() const {
-  if (const auto* v = std::get_if<bool>(&data_)) return *v;
-  wrong_kind("bool", *this);
-}
-
-int64_t Value::as_int() const {
-  if (const auto* v = std::get_if<int64_t>(&data_)) return *v;
-  wrong_kind("integer", *this);
-}
-
+bool Value::as_bool() const { return content<bool>(data_, "bool"); }
+int64_t Value::as_int() const { return content<int64_t>(data_, "integer"); }
 uint64_t Value::as_uint() const {
   if (const auto* v = std::get_if<uint64_t>(&data_)) return *v;
   if (const auto* v = std::get_if<int64_t>(&data_); v && *v >= 0) return static_cast<uint64_t>(*v);
-  wrong_kind("unsigned integer", *this);
+  wrong_kind("unsigned integer", kind());
 }
 
 double Value::as_double() const {
-  if (const auto* v = std::get_if<double>(&data_)) return *v;
   if (const auto* v = std::get_if<int64_t>(&data_)) return static_cast<double>(*v);
   if (const auto* v = std::get_if<uint64_t>(&data_)) return static_cast<double>(*v);
-  wrong_kind("float", *this);
+  return content<double>(data_, "float");
 }
 
-const Value::BigInt& Value::as_big_int() const {
-  if (const auto* v = std::get_if<BigInt>(&data_)) return *v;
-  wrong_kind("big integer", *this);
-}
-
-const std::string& Value::as_string() const {
-  if (const auto* v = std::get_if<std::string>(&data_)) return *v;
-  wrong_kind("string", *this);
-}
-
-const Value::Array& Value::as_array() const {
-  if (const auto* v = std::get_if<Array>(&data_)) return *v;
-  wrong_kind("array", *this);
-}
-
-Value::Array& Value::as_array() {
-  if (auto* v = std::get_if<Array>(&data_)) return *v;
-  wrong_kind("array", *this);
-}
-
-const Value::Object& Value::as_object() const {
-  if (const auto* v = std::get_if<Object>(&data_)) return *v;
-  wrong_kind("object", *this);
-}
-
-Value::Object& Value::as_object() {
-  if (auto* v = std::get_if<Object>(&data_)) return *v;
-  wrong_kind("object", *this);
-}
+const Value::BigInt& Value::as_big_int() const { return content<BigInt>(data_, "big integer"); }
+const std::string& Value::as_string() const { return content<std::string>(data_, "string"); }
+const Value::Array& Value::as_array() const { return content<Array>(data_, "array"); }
+Value::Array& Value::as_array() { return content<Array>(data_, "array"); }
+const Value::Object& Value::as_object() const { return content<Object>(data_, "object"); }
+Value::Object& Value::as_object() { return content<Object>(data_, "object"); }
 
 const Value* Value::find(std::string_view name) const noexcept {
   const auto* object = std::get_if<Object>(&data_);
@@ -161,27 +136,15 @@ void Value::push_back(Value v) {
 
 bool Value::operator==(const Value& other) const {
   if (kind() != other.kind()) return false;
-  if (const auto* v = std::get_if<double>(&data_)) {
-    return std::bit_cast<uint64_t>(*v) == std::bit_cast<uint64_t>(std::get<double>(other.data_));
-  }
-  switch (kind()) {
-    case Kind::null:
-      return true;
-    case Kind::boolean:
-      return as_bool() == other.as_bool();
-    case Kind::integer:
-      return as_int() == other.as_int();
-    case Kind::unsigned_integer:
-      return as_uint() == other.as_uint();
-    case Kind::big_integer:
-      return as_big_int() == other.as_big_int();
-    case Kind::string:
-      return as_string() == other.as_string();
-    case Kind::array:
-      return as_array() == other.as_array();
-    default:
-      return same_members(as_object(), other.as_object());
-  }
+  return std::visit(
+      [&]<class T>(const T& own) {
+        const T& others = *std::get_if<T>(&other.data_);
+        if constexpr (std::same_as<T, double>)
+          return std::bit_cast<uint64_t>(own) == std::bit_cast<uint64_t>(others);
+        else if constexpr (std::same_as<T, Object>) return same_members(own, others);
+        else return own == others;
+      },
+      data_);
 }
 
 std::string short_hash(std::string_view text) { return base::sha256_hex(text, 16); }
