@@ -316,41 +316,38 @@ struct Surroundings {
   std::string put_back() const { return joined(thread.put_back(), process.put_back()); }
 };
 
-class OneJob {
- public:
-  OneJob(Trial& trial, Stopwatch& stopwatch, Job job, Board& board, const ChildEnds& ends,
-         uint64_t memory_bytes)
-      : trial_(trial),
-        stopwatch_(stopwatch),
-        job_(job),
-        board_(board),
-        ends_(ends),
-        memory_bytes_(memory_bytes) {}
+struct OneJob {
+  Trial& trial;
+  Stopwatch& stopwatch;
+  Job job;
+  Board& board;
+  const ChildEnds& ends;
+  uint64_t memory_bytes;
 
   void go() {
     using enum Board::Verdict;
-    board_.why[0] = 0;
-    board_.starved = false;
-    board_.verdict = none;
+    board.why[0] = 0;
+    board.starved = false;
+    board.verdict = none;
     const Surroundings before;
     Board::Verdict verdict = run();
-    const uint64_t nanoseconds = board_.nanoseconds;
-    tell(ends_, board_, Board::Phase::reporting);
-    verdict = verdict_of([&] { return look_around(before, verdict); }, board_);
-    board_.nanoseconds = nanoseconds;
-    board_.verdict = verdict;
-    tell(ends_, board_, Board::Phase::finished);
+    const uint64_t nanoseconds = board.nanoseconds;
+    tell(ends, board, Board::Phase::reporting);
+    verdict = verdict_of([&] { return look_around(before, verdict); }, board);
+    board.nanoseconds = nanoseconds;
+    board.verdict = verdict;
+    tell(ends, board, Board::Phase::finished);
   }
 
  private:
   Board::Verdict run() {
     using enum Board::Verdict;
-    tell(ends_, board_, Board::Phase::resetting);
-    const Board::Verdict verdict = verdict_of([&] { return trial_.reset(), passed; }, board_);
+    tell(ends, board, Board::Phase::resetting);
+    const Board::Verdict verdict = verdict_of([&] { return trial.reset(), passed; }, board);
     if (verdict != passed) return verdict;
-    const MemoryLimit limited(memory_bytes_);
-    tell(ends_, board_, Board::Phase::running);
-    const Board::Verdict of_run = execute(trial_, stopwatch_, job_, board_);
+    const MemoryLimit limited(memory_bytes);
+    tell(ends, board, Board::Phase::running);
+    const Board::Verdict of_run = execute(trial, stopwatch, job, board);
     if (is_forked_by_kernel()) ::_exit(0);  // there is one who goes on here
     return of_run;
   }
@@ -360,10 +357,10 @@ class OneJob {
     using enum Board::Verdict;
     const ProcessState after;
     const std::string files = before.files.missing(), settings = before.put_back();
-    if (job_ != nullptr && !files.empty())
+    if (job != nullptr && !files.empty())
       return changed("left changed: " + joined(settings, files));
-    if (verdict == passed) verdict = report(trial_, ends_, board_);
-    if (verdict != passed || job_ == nullptr) return verdict;
+    if (verdict == passed) verdict = report(trial, ends, board);
+    if (verdict != passed || job == nullptr) return verdict;
     if (!settings.empty()) {
       static_cast<void>(run());
       const std::string again = before.put_back();
@@ -375,16 +372,9 @@ class OneJob {
   }
 
   Board::Verdict changed(const std::string& what) {
-    say(board_, what);
+    say(board, what);
     return Board::Verdict::changed_host;
   }
-
-  Trial& trial_;
-  Stopwatch& stopwatch_;
-  Job job_;
-  Board& board_;
-  const ChildEnds& ends_;
-  uint64_t memory_bytes_;
 };
 
 }  // namespace
@@ -402,7 +392,7 @@ void live_as_child(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs
     if (n < 0 && errno == EINTR) continue;
     if (n != sizeof job || job >= jobs.size()) ::_exit(0);
     board.job = job;
-    OneJob(trial, stopwatch, jobs[job], board, ends, memory_bytes).go();
+    OneJob{trial, stopwatch, jobs[job], board, ends, memory_bytes}.go();
   }
 }
 

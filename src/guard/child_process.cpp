@@ -161,22 +161,23 @@ bool GuardChild::start(Trial& trial, Stopwatch& stopwatch, std::span<const Job> 
 
 // ---- ending ------------------------------------------------------------------------------------
 
-bool GuardChild::alive() {
-  if (pid_ < 0) return false;
+// Leaves it to be reaped. False if there is none, or someone else took it.
+bool GuardChild::look(siginfo_t& info) const {
+  return pid_ >= 0 &&
+         retry_interrupted([&] {
+           return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+         }) == 0;
+}
+
+bool GuardChild::alive() const {
   siginfo_t info{};
-  const auto look = [&] {
-    return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
-  };
-  return retry_interrupted(look) == 0 && info.si_pid == 0;
+  return look(info) && info.si_pid == 0;
 }
 
 // Its number is its own as long as nobody has reaped it.
 void GuardChild::kill_group() {
   siginfo_t info{};
-  const auto look = [&] {
-    return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
-  };
-  if (pid_ < 0 || retry_interrupted(look) != 0) return;
+  if (!look(info)) return;
   if (!cgroup_ || !cgroup_->end_all()) end_descendants(pid_);  // also those that left its group
   ::kill(-pid_, SIGKILL);
   ::kill(pid_, SIGKILL);
@@ -318,6 +319,10 @@ JobReport GuardChild::told(size_t job) {
   JobReport report;
   Finding& f = report.finding;
   const std::string why = board_->why;
+  const auto rejected = [&](Rejection kind, std::string reason) {
+    f.rejection = kind, f.why = std::move(reason);
+    return report;
+  };
   f.seconds = 1e-9 * static_cast<double>(board_->nanoseconds.load());
   ++jobs_done_;
   if (board_->job != job) return unknown("the child's notes were overwritten");
@@ -327,24 +332,20 @@ JobReport GuardChild::told(size_t job) {
       if (!take_outputs(f.outputs)) return unknown("the child's outputs cannot be read");
       f.rejection.reset();
       return report;
-    case Board::Verdict::threw:
-      f.rejection = Rejection::threw, f.why = "threw: " + why;
-      return report;
     case Board::Verdict::lacked_resources:
-      f.rejection = Rejection::threw, f.why = "threw: " + why, report.may_be_ours = true;
-      return report;
+      report.may_be_ours = true;
+      [[fallthrough]];
+    case Board::Verdict::threw:
+      return rejected(Rejection::threw, "threw: " + why);
     case Board::Verdict::out_of_memory:
-      f.rejection = Rejection::out_of_memory, f.why = "ran out of memory: " + why;
       report.may_be_ours = report.needs_control = true;
-      return report;
+      return rejected(Rejection::out_of_memory, "ran out of memory: " + why);
     case Board::Verdict::out_of_bounds:
-      f.rejection = Rejection::out_of_bounds, f.why = why;
       kill_group(), reap();  // nobody knows what else it wrote
-      return report;
+      return rejected(Rejection::out_of_bounds, why);
     case Board::Verdict::changed_host:
-      f.rejection = Rejection::changed_host, f.why = why;
       kill_group(), reap();  // not everything can be put back
-      return report;
+      return rejected(Rejection::changed_host, why);
     case Board::Verdict::no_reference:
       f.rejection.reset();
       return report;
@@ -438,16 +439,11 @@ JobReport GuardChild::exited(int status) const {
   const auto finding = [&](std::string why, bool needs_control = false) -> JobReport {
     return {{Rejection::exited, with_last_words(std::move(why))}, true, needs_control};
   };
-  switch (board_->exit.load()) {
-    case Board::Exit::exit:
-      return finding(fmt::format("called exit({})", board_->exit_status.load()));
-    case Board::Exit::quick_exit:
-      return finding("called quick_exit");
-    case Board::Exit::thread:
-      return finding("ended its thread");
-    case Board::Exit::none:
-      break;
-  }
+  const Board::Exit how = board_->exit;
+  if (how == Board::Exit::exit)
+    return finding(fmt::format("called exit({})", board_->exit_status.load()));
+  if (how == Board::Exit::quick_exit) return finding("called quick_exit");
+  if (how == Board::Exit::thread) return finding("ended its thread");
   if (status == no_status) return finding("ended its process without a trace", true);
   return finding(fmt::format("called _exit({})", WEXITSTATUS(status)));
 }

@@ -2,9 +2,9 @@
 // One child process that runs a trial's jobs when it is told to, and what became of it.
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -57,7 +57,7 @@ class GuardChild {
   GuardChild& operator=(const GuardChild&) = delete;
 
   // False if it could not be started or has ended.
-  bool alive();
+  bool alive() const;
   const std::string& why_not_started() const { return why_not_started_; }
   size_t jobs_done() const { return jobs_done_; }
 
@@ -80,6 +80,7 @@ class GuardChild {
   bool take_outputs(std::vector<OutputBytes>& outputs) const;
   double cpu_seconds() const;
   std::string with_last_words(std::string why) const;
+  bool look(siginfo_t& info) const;
   void kill_group();
   int reap();  // its status, or no_status if someone else took it
 

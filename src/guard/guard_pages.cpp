@@ -3,26 +3,22 @@
 #include <ejk/detail/guard_pages.h>
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <new>
 #include <utility>
 
 #include "base/pages.h"
+#include "base/process.h"
 
 namespace ejk::detail {
 namespace {
 
-constexpr std::byte pattern{0xCB};
+using base::page_size;
 
-size_t page_size() {
-  static const auto size = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  return size;
-}
+constexpr std::byte pattern{0xCB};
 
 // At each end; of most of it only addresses, never touched. A row or a block too far must not land
 // behind it, in what happens to be mapped there.
@@ -166,18 +162,14 @@ std::optional<std::string> ArrayGuards::trespass(const void* address) const {
   for (const Member& m : members_) {
     const auto* at = static_cast<const std::byte*>(address);
     const std::byte* data = m.memory->data();
-    switch (m.memory->place_of(address)) {
-      case GuardedMemory::Place::elsewhere:
-        continue;
-      case GuardedMemory::Place::before:
-        return "read or wrote " + bytes_text(data - at) + " before the begin of " + m.text;
-      case GuardedMemory::Place::inside:
-        if (!m.read_only) continue;
-        return "wrote into " + m.text + ", which is an input";
-      case GuardedMemory::Place::behind:
-        return "read or wrote " + bytes_text(at - (data + m.memory->size()) + 1) +
-               " past the end of " + m.text;
-    }
+    const auto place = m.memory->place_of(address);
+    if (place == GuardedMemory::Place::before)
+      return "read or wrote " + bytes_text(data - at) + " before the begin of " + m.text;
+    if (place == GuardedMemory::Place::behind)
+      return "read or wrote " + bytes_text(at - (data + m.memory->size()) + 1) +
+             " past the end of " + m.text;
+    if (place == GuardedMemory::Place::inside && m.read_only)
+      return "wrote into " + m.text + ", which is an input";
   }
   return std::nullopt;
 }
