@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The autotune tier: one thread of one process tunes a key, the others wait for its result.
 #include <algorithm>
-#include <chrono>
 #include <functional>
 
 #include "base/thrown.h"
@@ -281,36 +280,24 @@ TuneTask Chain::task_of(const Call& call, Trial& trial,
   return task;
 }
 
-// Tunes and remembers how it ended. Empty if there was nothing to race.
-std::optional<Entry> Chain::run_tuner(Call& call) {
-  const std::string flight = text_of(call.id);
-  auto finish = [&](const std::string& why) {
-    call.pass(Origin::autotune, why);
-    if (options_.on_event) emit(call.event(EventKind::autotune_finish, {}, why));
-    return std::nullopt;
-  };
-  auto in_vain = [&](const std::string& why) {
-    // A list that was given says nothing about the kernel's own.
-    if (std::lock_guard lock(state_->mutex); !call.given)
-      state_->tried_in_vain.insert_or_assign(flight, why);
-    return finish(why);
-  };
+// Ends it with nothing to keep.
+std::nullopt_t Chain::end_tuning(Call& call, const std::string& why) {
+  if (options_.on_event) emit(call.event(EventKind::autotune_finish, {}, why));
+  return call.pass(Origin::autotune, why);
+}
 
-  if (options_.on_event) emit(call.event(EventKind::autotune_start));
-  std::string why;
-  const auto candidates = call.candidates(why);
-  if (!candidates) {
-    if (why.starts_with("candidate_cfgs threw"))
-      warn_once("candidates" + call.id.op,
-                "[" + call.id.op + "] key " + call.id.key + " is not tuned: " + why);
-    return in_vain(why);
-  }
-  const std::optional<AnyConfig> heuristic = call.control(why);
-  if (!why.empty())
-    warn_once("heuristic" + call.id.op, "[" + call.id.op + "] heuristic_cfg threw for key " +
-                                            call.id.key + ": " + why +
-                                            "; tuning goes on without it");
+// The same, and calls with this key do not try again.
+std::nullopt_t Chain::end_in_vain(Call& call, const std::string& why) {
+  // A list that was given says nothing about the kernel's own.
+  if (std::lock_guard lock(state_->mutex); !call.given)
+    state_->tried_in_vain.insert_or_assign(text_of(call.id), why);
+  return end_tuning(call, why);
+}
 
+// What the tuner finds; nullopt if it threw.
+std::optional<TuneResult> Chain::measure(Call& call,
+                                         const std::shared_ptr<const CandidateSet>& candidates,
+                                         const std::optional<AnyConfig>& heuristic) {
   std::unique_ptr<Journal> journal;
   if (const std::string place = journal_place(options_.persistent.get());
       !place.empty() && options_.persist_autotune)
@@ -320,53 +307,73 @@ std::optional<Entry> Chain::run_tuner(Call& call) {
   try {
     const auto trial = call.kernel.trial(call.inv);
     if (trial->leaves_backward_out())
-      warn_once("backward" + call.id.op,
-                "[" + call.id.op +
-                    "] validate_backward measures forward only: let the kernel's gradient take as "
-                    "dy what the kernel returns or, if that is nothing, the view of its Out "
-                    "parameter (several: a std::tuple of them)");
+      warn_of(call, "backward",
+              "validate_backward measures forward only: let the kernel's gradient take as dy what "
+              "the kernel returns or, if that is nothing, the view of its Out parameter (several: "
+              "a std::tuple of them)");
     result = options_.tuner->tune(task_of(call, *trial, candidates, heuristic, journal.get()));
   } catch (...) {
-    return in_vain("the tuner threw: " + base::what_was_thrown());
+    return end_in_vain(call, "the tuner threw: " + base::what_was_thrown());
   }
   if (!call.by_hand) announce_wait(result.evidence.tuning_seconds, call.id.op, options_.on_warning);
   if (result.winner && !result.config) result.config = candidates->config(*result.winner);
-  if (!result.note.empty())
-    warn_once("note" + call.id.op, "[" + call.id.op + "] tuning: " + result.note);
-  if (call.unfinished && ended_as(result, call.unfinished->config, CandidateStatus::untried))
-    return finish("the budget was spent before the turn of the earlier winner, which stays");
-  if (!result.winner && options_.stop != nullptr && options_.stop->load())
-    return finish("it was stopped before a candidate was found");
-  const auto warn_of_failure = [&](const std::string& reasons) {
-    warn_once("failed" + flight,
-              "[" + call.id.op + "] tuning key " + call.id.key + " failed: " + reasons);
-  };
-  if (call_itself_fails(result, heuristic.has_value())) {
-    const std::string reasons = rejections(result);
-    if (!only_changes_its_process(result)) return finish(reasons);  // the next may be a right one
-    warn_of_failure(reasons);
-    return in_vain(reasons);  // the call is right: each would be tuned again
-  }
+  if (!result.note.empty()) warn_of(call, "note", "tuning: " + result.note);
+  return result;
+}
 
-  Entry entry = call.entry_of(result);
-  if (entry.outcome == Outcome::failed) {
-    const std::string reasons = rejections(result);
-    warn_of_failure(reasons);
-    // What is stored would stay, and be run, although it is among the rejected.
-    const bool refuted =
-        call.unfinished && ended_as(result, call.unfinished->config, CandidateStatus::rejected);
-    if (options_.persistent && options_.persist_autotune) options_.persistent->put(entry, refuted);
-    if (refuted) call.unfinished.reset();
-    in_vain(reasons);
-    return entry;
-  }
+// Every candidate was rejected.
+void Chain::keep_failure(Call& call, const TuneResult& result, const Entry& entry) {
+  warn_of_failure(call, rejections(result));
+  // What is stored would stay, and be run, although it is among the rejected.
+  const bool refuted =
+      call.unfinished && ended_as(result, call.unfinished->config, CandidateStatus::rejected);
+  if (options_.persistent && options_.persist_autotune) options_.persistent->put(entry, refuted);
+  if (refuted) call.unfinished.reset();
+  end_in_vain(call, rejections(result));
+}
+
+void Chain::keep_winner(Call& call, const TuneResult& result, const Entry& entry) {
   {
     std::lock_guard lock(state_->mutex);
-    state_->tuned.insert_or_assign(flight, call.winner = result.config);
-    state_->tried_in_vain.erase(flight);
+    state_->tuned.insert_or_assign(text_of(call.id), call.winner = result.config);
+    state_->tried_in_vain.erase(text_of(call.id));
   }
   if (options_.on_event)
     emit(call.event(EventKind::autotune_finish, entry.config, outcome_name(entry.outcome)));
+}
+
+// Tunes and remembers how it ended. Empty if there was nothing to race.
+std::optional<Entry> Chain::run_tuner(Call& call) {
+  if (options_.on_event) emit(call.event(EventKind::autotune_start));
+  std::string why;
+  const auto candidates = call.candidates(why);
+  if (!candidates) {
+    if (why.starts_with("candidate_cfgs threw"))
+      warn_of(call, "candidates", "key " + call.id.key + " is not tuned: " + why);
+    return end_in_vain(call, why);
+  }
+  const std::optional<AnyConfig> heuristic = call.control(why);
+  if (!why.empty())
+    warn_of(
+        call, "heuristic",
+        "heuristic_cfg threw for key " + call.id.key + ": " + why + "; tuning goes on without it");
+  const auto result = measure(call, candidates, heuristic);
+  if (!result) return std::nullopt;
+  if (call.unfinished && ended_as(*result, call.unfinished->config, CandidateStatus::untried))
+    return end_tuning(call,
+                      "the budget was spent before the turn of the earlier winner, which stays");
+  if (!result->winner && options_.stop != nullptr && options_.stop->load())
+    return end_tuning(call, "it was stopped before a candidate was found");
+  if (call_itself_fails(*result, heuristic.has_value())) {
+    const std::string reasons = rejections(*result);
+    if (!only_changes_its_process(*result))
+      return end_tuning(call, reasons);  // the next may be a right one
+    warn_of_failure(call, reasons);
+    return end_in_vain(call, reasons);  // the call is right: each would be tuned again
+  }
+  Entry entry = call.entry_of(*result);
+  if (entry.outcome == Outcome::failed) keep_failure(call, *result, entry);
+  else keep_winner(call, *result, entry);
   return entry;
 }
 

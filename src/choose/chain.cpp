@@ -112,8 +112,8 @@ auto Chain::from_overlay(Call& call) -> std::optional<Found> {
     if (const auto config = call.check(record->config, why))
       return Found{*config, Origin::overlay, EventKind::overlay_hit};
     if (call.dry) continue;
-    warn_once("overlay" + call.id.op, "[" + call.id.op + "] the overlay's config for key " +
-                                          call.id.key + " " + why + "; it is passed over");
+    warn_of(call, "overlay",
+            "the overlay's config for key " + call.id.key + " " + why + "; it is passed over");
   }
   return call.pass(Origin::overlay, asked == 0
                                         ? "no overlay is in scope"
@@ -247,6 +247,15 @@ void Chain::emit(const Event& event) {
 
 void Chain::warn_once(const std::string& subject, const std::string& message) {
   state_->warn(subject, message);
+}
+
+void Chain::warn_of(const Call& call, const std::string& problem, const std::string& message) {
+  warn_once(problem + call.id.op, "[" + call.id.op + "] " + message);
+}
+
+void Chain::warn_of_failure(const Call& call, const std::string& reasons) {
+  warn_once("failed" + text_of(call.id),
+            "[" + call.id.op + "] tuning key " + call.id.key + " failed: " + reasons);
 }
 
 }  // namespace ejk::detail

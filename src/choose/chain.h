@@ -79,11 +79,21 @@ class Chain {
   std::optional<Found> tune_alone(Call& call);
   std::pair<Choice, Entry> tune_by_hand(Call& call);
   std::optional<Entry> run_tuner(Call& call);
+  std::optional<TuneResult> measure(Call& call,
+                                    const std::shared_ptr<const CandidateSet>& candidates,
+                                    const std::optional<AnyConfig>& heuristic);
+  void keep_failure(Call& call, const TuneResult& result, const Entry& entry);
+  void keep_winner(Call& call, const TuneResult& result, const Entry& entry);
+  std::nullopt_t end_tuning(Call& call, const std::string& why);
+  std::nullopt_t end_in_vain(Call& call, const std::string& why);
   TuneTask task_of(const Call& call, Trial& trial, std::shared_ptr<const CandidateSet> candidates,
                    std::optional<AnyConfig> heuristic, Journal* journal);
   void keep(Call& call, const Checked& config, Origin origin);
   void emit(const Event& event);
   void warn_once(const std::string& subject, const std::string& message);
+  // Once per problem and op.
+  void warn_of(const Call& call, const std::string& problem, const std::string& message);
+  void warn_of_failure(const Call& call, const std::string& reasons);
 
   AutotunePolicy policy() const { return selector_.policy(); }
   uint64_t generation() const { return options_.cache->generation(); }
