@@ -23,6 +23,11 @@ struct [[nodiscard]] FileError {
   bool refused = false;  // by Trust::strict, not by the file system
 
   explicit operator bool() const noexcept { return code != 0; }
+  bool is_absent() const noexcept { return code == ENOENT || code == ENOTDIR; }
+  // The file system has no locks.
+  bool has_no_locks() const noexcept {
+    return code == ENOLCK || code == EOPNOTSUPP || code == ENOSYS;
+  }
   std::string text() const;  // "open /a/b: Permission denied"
 };
 

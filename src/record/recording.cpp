@@ -71,7 +71,7 @@ struct Loaded {
 
 Loaded load(const Directory& in, const std::string& name) {
   const auto [text, error, strange] = in.read(name, read_limit);
-  if (error.code == ENOENT || error.code == ENOTDIR) return {{}, true, false, ""};
+  if (error.is_absent()) return {{}, true, false, ""};
   if (error) return {{}, false, error.code != EFBIG, error.text()};
   try {
     const Value document = parse_json(text);
@@ -314,9 +314,7 @@ struct Recording::State {
     // Counts are read and written again: one process at a time.
     const base::FileLock lock(open(), "lock", {for_lock, pause},
                               base::FileLock::AfterUse::keep_file);
-    const int code = lock.error().code;
-    if (!lock.held() && code != ENOLCK && code != EOPNOTSUPP && code != ENOSYS)
-      return cannot_write(lock.error());
+    if (!lock.held() && !lock.error().has_no_locks()) return cannot_write(lock.error());
     if (!cleaned) temporary.remove_leftovers(), cleaned = true;
     files.reset();  // others may have added some since
     bool good = true;

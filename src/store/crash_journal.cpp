@@ -4,7 +4,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <utility>
@@ -118,16 +117,13 @@ struct Journal::State {
   Value environment;
   bool off;  // nothing is kept
   base::OnceWarnings warn;
-  const base::Trust trust = base::trust_from_environment();
   std::optional<FileLock> lock;  // on the intent file, as long as this tuning lives
   std::string intent_path;
   off_t config_at = 0;
   Suspects known;                               // when last read
   std::map<std::string, std::string> verdicts;  // configs condemned by this tuning, and why
 
-  Directory folder(const char* name, Absent absent) const {
-    return Directory::at(root, absent, trust).below(name, absent);
-  }
+  Directory folder(const char* name, Absent absent) const { return folder_in(root, name, absent); }
   static std::string suspects_name(const std::string& device, const std::string& op) {
     const Value whole = Value(Value::Array{device, op});
     return base::sha256_hex(stable_json(whole), 32).append(suspects_suffix);
@@ -146,7 +142,7 @@ struct Journal::State {
 
   Suspects read_suspects(const Directory& in, const std::string& name) {
     const base::FileText read = in.read(name, read_limit);
-    if (read.error.code == ENOENT || read.error.code == ENOTDIR || in.refused()) return {};
+    if (read.error.is_absent() || in.refused()) return {};
     if (!read.error && read.text.empty()) return {};  // by a power cut: it is not flushed
     try {
       if (read.error) pass_over(in.path_of(name), read.error.text());
@@ -268,12 +264,12 @@ std::optional<std::string> Journal::condemned(const Value& config) const {
   return quarantine_reason(state_->root, {state_->id, config, state_->environment, "", ""});
 }
 
-Directory journal_folder(const std::string& store_path) {
-  return Directory::at(store_path, Absent::fails, base::trust_from_environment()).below("journal");
+Directory folder_in(const std::string& store_path, const char* name, Absent absent) {
+  return Directory::at(store_path, absent, base::trust_from_environment()).below(name, absent);
 }
 
 std::vector<SuspectsFile> suspects_files(const std::string& store_path, const WarningSink& warn) {
-  const Directory folder = journal_folder(store_path);
+  const Directory folder = folder_in(store_path, "journal");
   std::vector<SuspectsFile> out;
   for (const std::string& name : folder.names()) {
     if (!name.ends_with(suspects_suffix)) continue;
@@ -296,14 +292,13 @@ std::vector<SuspectsFile> suspects_files(const std::string& store_path, const Wa
 }
 
 std::unique_ptr<base::FileLock> lock_suspects(const std::string& store_path) {
-  const auto root = Directory::at(store_path, Absent::made, base::trust_from_environment());
-  auto lock = std::make_unique<FileLock>(root.below("locks", Absent::made), "journal", patiently,
-                                         FileLock::AfterUse::keep_file);
+  auto lock = std::make_unique<FileLock>(folder_in(store_path, "locks", Absent::made), "journal",
+                                         patiently, FileLock::AfterUse::keep_file);
   return lock->held() ? std::move(lock) : nullptr;
 }
 
 std::optional<Value> left_running(const std::string& store_path, int64_t process) {
-  const Directory folder = journal_folder(store_path);
+  const Directory folder = folder_in(store_path, "journal");
   for (const std::string& name : folder.names()) {
     if (!name.ends_with(intent_suffix) || !folder.has_own_file(name)) continue;
     const auto [text, error, strange] = folder.read(name, read_limit);

@@ -58,7 +58,9 @@ struct SuspectsFile {
 };
 // Held while such a file is changed; nullptr if it cannot be had.
 std::unique_ptr<base::FileLock> lock_suspects(const std::string& store_path);
-base::Directory journal_folder(const std::string& store_path);
+// A folder of a store: "journal", "quarantine", ...
+base::Directory folder_in(const std::string& store_path, const char* name,
+                          base::Absent absent = base::Absent::fails);
 // All of a store. Files that are no such records are passed over with a warning.
 std::vector<SuspectsFile> suspects_files(const std::string& store_path, const WarningSink& warn);
 

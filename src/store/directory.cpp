@@ -57,8 +57,6 @@ struct Loaded {
   base::Strangers strange = {};
 };
 
-bool is_absent(const FileError& error) { return error.code == ENOENT || error.code == ENOTDIR; }
-
 bool is_newer_schema(const Value& document) {
   const Value* schema = document.find("schema");
   return schema != nullptr && schema->is_int() && schema->as_double() > entry_schema;
@@ -70,7 +68,7 @@ constexpr const char* wrong_checksum =
 Loaded load(const Directory& in, const std::string& name) {
   using enum Loaded::Status;
   const auto [text, error, strange] = in.read(name, read_limit);
-  if (is_absent(error) || in.refused()) return {absent, {}, ""};
+  if (error.is_absent() || in.refused()) return {absent, {}, ""};
   if (error) return {untouchable, {}, error.text(), strange};
   try {
     const Value document = parse_json(text);
@@ -118,9 +116,8 @@ Value merged(const Value& under, const Value& over) {
     out.members.emplace_back(name, it == below.end() ? value : merged(*it->second, value));
     if (it != below.end()) below.erase(it);
   }
-  for (const auto& [name, value] : under.as_object().members) {
+  for (const auto& [name, value] : under.as_object().members)
     if (below.contains(name)) out.members.emplace_back(name, value);
-  }
   return Value(std::move(out));
 }
 
@@ -143,25 +140,13 @@ std::optional<std::string> readable_text(const Entry& entry, std::string& why) {
 }
 
 std::string cure(int code) {
-  switch (code) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return "free some space there, or";
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return "make it writable, or";
-    case ELOOP:
-      return "replace the link (only the directory of the store itself may be one), or";
-    case ETIMEDOUT:
-      return "end the process that holds the lock, or";
-    default:
-      return "repair this, or";
-  }
+  if (code == ENOSPC || code == EDQUOT || code == EFBIG) return "free some space there, or";
+  if (code == EACCES || code == EPERM || code == EROFS) return "make it writable, or";
+  if (code == ELOOP)
+    return "replace the link (only the directory of the store itself may be one), or";
+  if (code == ETIMEDOUT) return "end the process that holds the lock, or";
+  return "repair this, or";
 }
-
-bool cannot_lock_here(int code) { return code == ENOLCK || code == EOPNOTSUPP || code == ENOSYS; }
 
 struct HeldLease final : TuningLease {
   HeldLease(Directory in, std::string name, milliseconds patience)
@@ -237,7 +222,7 @@ struct DirectoryStore::State {
   // One that cannot be read is said once, not for each of its entries.
   bool can_read(const Directory& directory) {
     const FileError& error = directory.error();
-    if (error && !is_absent(error) && !directory.refused())
+    if (error && !error.is_absent() && !directory.refused())
       warn(error.what, "passing over all below: " + error.text() +
                            (error.code == ELOOP ? "; make " + root + " itself the link" : ""));
     return !error;
@@ -271,7 +256,7 @@ struct DirectoryStore::State {
 
   // Where the file system has no locks, renaming still keeps every file whole.
   bool go_on_without(const FileLock& lock) {
-    if (!cannot_lock_here(lock.error().code)) return false;
+    if (!lock.error().has_no_locks()) return false;
     warn("no locks", "the file system of " + root + " has no locks (" + lock.error().text() +
                          "): processes that tune the same call may replace each other's result");
     return true;

@@ -26,9 +26,8 @@ constexpr int schema = 1;
 constexpr size_t read_limit = size_t{1} << 20;
 constexpr std::string_view suffix = ".json";
 
-Directory folder_of(const std::string& store_path, Absent absent = Absent::fails,
-                    const char* name = "quarantine") {
-  return Directory::at(store_path, absent, base::trust_from_environment()).below(name, absent);
+Directory folder_of(const std::string& store_path, Absent absent = Absent::fails) {
+  return detail::folder_in(store_path, "quarantine", absent);
 }
 
 std::string name_of(const QuarantineRecord& r) {
@@ -91,7 +90,7 @@ namespace detail {
 base::FileError quarantine_put(const std::string& store_path, const QuarantineRecord& record) {
   const std::string text = to_json(to_document(record), 1) + "\n";
   return folder_of(store_path, Absent::made)
-      .replace(name_of(record), text, folder_of(store_path, Absent::made, "tmp"));
+      .replace(name_of(record), text, folder_in(store_path, "tmp", Absent::made));
 }
 
 std::optional<std::string> quarantine_reason(const std::string& store_path,
@@ -138,7 +137,7 @@ size_t quarantine_clear(const std::string& store_path, std::string_view op) {
   const auto lock = detail::lock_suspects(store_path);
   if (lock == nullptr) return cleared;
   for (const detail::SuspectsFile& file : detail::suspects_files(store_path, stderr_warnings()))
-    if (is_of(file.op, op) && !detail::journal_folder(store_path).remove(file.name))
+    if (is_of(file.op, op) && !detail::folder_in(store_path, "journal").remove(file.name))
       cleared += file.suspects.size();
   return cleared;
 }
