@@ -40,16 +40,16 @@ bool is_binary(std::string_view head) {
   });
 }
 
+FoundLabels from_text(std::string_view text, Escapes escapes, const LabelOptions& options) {
+  Collector found(options);
+  labels::TextReader(escapes, found).read(text, 0, true);
+  return {format_of(escapes), found.take(), {}};
+}
+
 FoundLabels from_bytes(std::string_view bytes, const LabelOptions& options) {
   Collector found(options);
-  FoundLabels out;
-  if (labels::read_hlo_proto(bytes, found)) out.format = "HLO proto";
-  else {
-    labels::TextReader(Escapes::none, found).read(bytes, 0, true);
-    out.format = format_of(Escapes::none);
-  }
-  out.labels = found.take();
-  return out;
+  if (labels::read_hlo_proto(bytes, found)) return {"HLO proto", found.take(), {}};
+  return from_text(bytes, Escapes::none, options);
 }
 
 // ---- files --------------------------------------------------------------------------------------
@@ -179,14 +179,8 @@ void add_notes(FoundLabels& found) {
 bool cut_by_xla(const Label& label) { return label.op.find_first_of("@%:") == label.op.npos; }
 
 FoundLabels find_labels(std::string_view lowered, const LabelOptions& options) {
-  FoundLabels out;
-  if (is_binary(lowered)) out = from_bytes(lowered, options);
-  else {
-    Collector found(options);
-    const Escapes escapes = labels::escapes_of(lowered);
-    labels::TextReader(escapes, found).read(lowered, 0, true);
-    out = {format_of(escapes), found.take(), {}};
-  }
+  FoundLabels out = is_binary(lowered) ? from_bytes(lowered, options)
+                                       : from_text(lowered, labels::escapes_of(lowered), options);
   add_notes(out);
   return out;
 }

@@ -35,22 +35,17 @@ class Fields {
     number = *tag >> 3;
     bytes = {};
     is_bytes = (*tag & 7) == 2;
-    switch (*tag & 7) {
-      case 0:
-        return varint() ? true : fail();
-      case 1:
-        return skip(8);
-      case 2: {
-        const auto length = varint();
-        if (!length || *length > rest_.size()) return fail();
-        bytes = rest_.substr(0, *length);
-        return skip(*length);
-      }
-      case 5:
-        return skip(4);
-      default:
-        return fail();  // groups, which no message of HLO has
+    if (is_bytes) {
+      const auto length = varint();
+      if (!length || *length > rest_.size()) return fail();
+      bytes = rest_.substr(0, *length);
+      return skip(*length);
     }
+    const uint64_t wire_type = *tag & 7;
+    if (wire_type == 0) return varint() ? true : fail();
+    if (wire_type == 1) return skip(8);
+    if (wire_type == 5) return skip(4);
+    return fail();  // groups, which no message of HLO has
   }
   bool valid() const { return valid_; }
 
