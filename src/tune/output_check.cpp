@@ -22,22 +22,13 @@ struct SmallFloat {
 
 SmallFloat small_float(DType dtype) {
   using enum SmallFloat::Specials;
-  switch (dtype) {
-    case DType::float8_e4m3fn:
-      return {4, 3, 7, all_ones_nan};
-    case DType::float8_e5m2:
-      return {5, 2, 15, ieee};
-    case DType::float8_e4m3:
-      return {4, 3, 7, ieee};
-    case DType::float8_e3m4:
-      return {3, 4, 3, ieee};
-    case DType::float8_e4m3fnuz:
-      return {4, 3, 8, minus_zero_nan};
-    case DType::float8_e5m2fnuz:
-      return {5, 2, 16, minus_zero_nan};
-    default:
-      return {4, 3, 11, minus_zero_nan};  // float8_e4m3b11fnuz
-  }
+  if (dtype == DType::float8_e4m3fn) return {4, 3, 7, all_ones_nan};
+  if (dtype == DType::float8_e5m2) return {5, 2, 15, ieee};
+  if (dtype == DType::float8_e4m3) return {4, 3, 7, ieee};
+  if (dtype == DType::float8_e3m4) return {3, 4, 3, ieee};
+  if (dtype == DType::float8_e4m3fnuz) return {4, 3, 8, minus_zero_nan};
+  if (dtype == DType::float8_e5m2fnuz) return {5, 2, 16, minus_zero_nan};
+  return {4, 3, 11, minus_zero_nan};  // float8_e4m3b11fnuz
 }
 
 double read_small(uint8_t bits, const SmallFloat& type) {
@@ -94,22 +85,13 @@ bool as_numbers(DType dtype, F&& f) {
 // too narrow for a forgotten term. The short types round every intermediate result that a kernel
 // keeps in them, hence some ten units in the last place; of the eight-bit ones about two.
 Tolerance usual_tolerance(DType dtype) {
-  switch (dtype) {
-    case DType::float64:
-    case DType::complex128:
-      return {1e-9, std::numeric_limits<double>::min()};
-    case DType::float32:
-    case DType::complex64:
-      return {1e-4, std::numeric_limits<float>::min()};
-    case DType::float16:
-      return {2e-2, 0x1p-14};
-    case DType::bfloat16:
-      return {8e-2, std::numeric_limits<float>::min()};
-    case DType::float8_e8m0fnu:
-      return {1, 0};
-    default:
-      break;
-  }
+  constexpr double least_float = std::numeric_limits<float>::min();
+  if (dtype == DType::float64 || dtype == DType::complex128)
+    return {1e-9, std::numeric_limits<double>::min()};
+  if (dtype == DType::float32 || dtype == DType::complex64) return {1e-4, least_float};
+  if (dtype == DType::float16) return {2e-2, 0x1p-14};
+  if (dtype == DType::bfloat16) return {8e-2, least_float};
+  if (dtype == DType::float8_e8m0fnu) return {1, 0};
   const SmallFloat type = small_float(dtype);
   return {std::ldexp(2., -type.fraction_bits), std::ldexp(1., 1 - type.bias)};
 }

@@ -18,7 +18,11 @@ class FunctionTrial final : public Trial {
     for (size_t i = 0; i < calls.size(); ++i) indices.push_back(make_config(i));
     indices_ = candidate_list(std::move(indices));
   }
-  std::shared_ptr<const CandidateSet> indices() const { return indices_; }
+  TuneTask task(std::string op) {
+    TuneTask task;
+    task.op = std::move(op), task.trial = this, task.candidates = indices_;
+    return task;
+  }
   void reset() override {}
   void run(const AnyConfig& config) override { calls_[config.as<size_t>()](); }
   bool run_reference() override { return false; }
@@ -33,11 +37,7 @@ class FunctionTrial final : public Trial {
 
 size_t Tuner::fastest(std::span<const std::function<void()>> calls) {
   FunctionTrial trial(calls);
-  TuneTask task;
-  task.op = "Tuner::autotune";
-  task.trial = &trial;
-  task.candidates = trial.indices();
-  const TuneResult result = tune(task);
+  const TuneResult result = tune(trial.task("Tuner::autotune"));
   if (result.winner) return *result.winner;
   std::string reasons;
   for (size_t i = 0; i < result.candidates.size(); ++i)
@@ -50,12 +50,9 @@ size_t Tuner::fastest(std::span<const std::function<void()>> calls) {
 Evidence Tuner::time(const std::function<void()>& call) {
   call();  // what it throws is the caller's to see
   FunctionTrial trial(std::span(&call, 1));
-  TuneTask task;
+  TuneTask task = trial.task("Tuner::measure");
   task.guard = false;         // it came back above
   task.budget.seconds = 1e9;  // warm-up and samples were asked for
-  task.op = "Tuner::measure";
-  task.trial = &trial;
-  task.candidates = trial.indices();
   const TuneResult result = tune(task);
   if (result.winner) return result.evidence;
   throw Error(ErrorKind::no_configuration,
