@@ -139,29 +139,47 @@ class ListCopy {
  public:
   ListCopy(const P& original, Role role) : value_(original) {
     if (role == Role::in_out) pristine_.emplace(original);
-    for (const auto& item : original) copies_.push_back(std::make_unique<ItemCopy>(item, role));
+    for (const auto& item : original)
+      copies_.push_back(std::make_unique<ItemCopy>(item_in(item), role));
   }
   P& get() {
-    if (pristine_) value_ = *pristine_;  // run may have made it longer
+    if (pristine_) value_ = *pristine_;  // run may have added to it
     size_t i = 0;
-    for (auto&& item : value_) item = copies_[i++]->get();
+    for (auto&& item : value_) item_in(item) = copies_[i++]->get();
     return value_;
   }
   void reset() {
     for (auto& c : copies_) c->reset();
   }
   void append_outputs(std::vector<OutputBytes>& outputs) const {
-    if (pristine_) append_result(value_, outputs);
-    else
+    if (!pristine_)
       for (const auto& c : copies_) c->append_outputs(outputs);
+    else if constexpr (is_a<P, std::map>)
+      for (const auto& [name, item] : value_) append_result(item, outputs);
+    else append_result(value_, outputs);
   }
 
  private:
   using ItemCopy = typename ArgTraits<T>::Copy;
+  // A map's items have a name beside them.
+  static auto& item_in(auto& element) {
+    if constexpr (is_a<P, std::map>) return element.second;
+    else return element;
+  }
+
   P value_;
   std::optional<P> pristine_;  // of one that run may write
   std::vector<std::unique_ptr<ItemCopy>> copies_;
 };
+
+template <class P>
+Arg describe_list(const P& list) {
+  Arg arg;
+  arg.kind = Arg::Kind::list;
+  for (const typename P::value_type& item : list)
+    arg.items.push_back(ArgTraits<typename P::value_type>::describe(item));
+  return arg;
+}
 
 template <Argument T, size_t N>
 struct ArgTraits<std::array<T, N>> {
@@ -172,12 +190,7 @@ struct ArgTraits<std::array<T, N>> {
   static void emit(const P& p, auto& sink) {
     for (const T& item : p) ArgTraits<T>::emit(item, sink);
   }
-  static Arg describe(const P& p) {
-    Arg arg;
-    arg.kind = Arg::Kind::list;
-    for (const T& item : p) arg.items.push_back(ArgTraits<T>::describe(item));
-    return arg;
-  }
+  static Arg describe(const P& p) { return describe_list(p); }
   using Copy = ListCopy<P, T>;
 };
 
@@ -190,10 +203,8 @@ requires(!ArrayElement<T>) struct ArgTraits<std::vector<T, A>> {
     for (const T& item : p) ArgTraits<T>::emit(item, sink);
   }
   static Arg describe(const P& p) {
-    Arg arg;
-    arg.kind = Arg::Kind::list;
+    Arg arg = describe_list(p);
     arg.place_of_outputs = may_hold_outputs<T>;
-    for (const T& item : p) arg.items.push_back(ArgTraits<T>::describe(item));
     return arg;
   }
   using Copy = ListCopy<P, T>;
@@ -222,34 +233,7 @@ requires(std::integral<K> || is_string_like<K>) struct ArgTraits<std::map<K, T, 
       for (const auto& [name, item] : p) add(std::string(name), item);
     return arg;
   }
-  class Copy {
-   public:
-    Copy(const P& original, Role role) : value_(original) {
-      if (role == Role::in_out) pristine_.emplace(original);
-      for (const auto& [name, item] : original)
-        copies_.push_back(std::make_unique<typename ArgTraits<T>::Copy>(item, role));
-    }
-    P& get() {
-      if (pristine_) value_ = *pristine_;  // run may have added to it
-      size_t i = 0;
-      for (auto& [name, item] : value_) item = copies_[i++]->get();
-      return value_;
-    }
-    void reset() {
-      for (auto& c : copies_) c->reset();
-    }
-    void append_outputs(std::vector<OutputBytes>& outputs) const {
-      if (pristine_)
-        for (const auto& [name, item] : value_) append_result(item, outputs);
-      else
-        for (const auto& c : copies_) c->append_outputs(outputs);
-    }
-
-   private:
-    P value_;
-    std::optional<P> pristine_;  // of one that run may write
-    std::vector<std::unique_ptr<typename ArgTraits<T>::Copy>> copies_;
-  };
+  using Copy = ListCopy<P, T>;
 };
 
 // ---- types of the user ----------------------------------------------------------------------

@@ -111,18 +111,20 @@ struct ArgTraits<P> {
 
 // ---- wrappers -------------------------------------------------------------------------------
 
-template <Argument T>
-class UnkeyedCopy {
+// Of a wrapper that is made again from the copy of what it holds.
+template <class P, Argument T>
+class WrappedCopy {
  public:
-  UnkeyedCopy(const Unkeyed<T>& original, Role role) : inner_(original.value, role) {}
-  Unkeyed<T>& get() { return value_ = Unkeyed<T>(inner_.get()); }
+  WrappedCopy(const P& original, Role role) : inner_(original.value, role) {}
+  P& get() { return value_ = P(inner_.get()); }
   void reset() { inner_.reset(); }
   void append_outputs(std::vector<OutputBytes>& outputs) const { inner_.append_outputs(outputs); }
 
  private:
   typename ArgTraits<T>::Copy inner_;
-  Unkeyed<T> value_;
+  P value_;
 };
+
 template <Argument T>
 struct ArgTraits<Unkeyed<T>> {
   static constexpr int words = 0;
@@ -132,7 +134,7 @@ struct ArgTraits<Unkeyed<T>> {
     arg.unkeyed = true;
     return arg;
   }
-  using Copy = UnkeyedCopy<T>;
+  using Copy = WrappedCopy<Unkeyed<T>, T>;
 };
 // Handles, pointers, whatever run wants to be given: nobody looks inside.
 template <class T>
@@ -179,17 +181,7 @@ struct ArgTraits<Named<Name, T, D...>> {
   static constexpr int words = ArgTraits<T>::words;
   static void emit(const P& p, auto& sink) { ArgTraits<T>::emit(p.value, sink); }
   static Arg describe(const P& p) { return ArgTraits<T>::describe(p.value); }
-  class Copy {
-   public:
-    Copy(const P& original, Role role) : inner_(original.value, role) {}
-    P& get() { return value_ = P(inner_.get()); }
-    void reset() { inner_.reset(); }
-    void append_outputs(std::vector<OutputBytes>& outputs) const { inner_.append_outputs(outputs); }
-
-   private:
-    typename ArgTraits<T>::Copy inner_;
-    P value_;
-  };
+  using Copy = WrappedCopy<P, T>;
 };
 
 }  // namespace ejk::detail
