@@ -181,27 +181,6 @@ struct CotangentOfWritten {
   using type = typename decltype(type_at<which>())::type;
 };
 
-// Whether the pull-back of a kernel whose forward gives no output takes such a cotangent.
-template <class P, class Dy, class Residuals, class... A>
-inline constexpr bool takes_cotangent =
-    P::Vjp::template callable<typename P::Kernel, const typename P::Config&, const Residuals&,
-                              const NoOutput&, const Dy&, A...> ||
-    P::Vjp::template callable<typename P::Kernel, const typename P::Config&, const Residuals&,
-                              const Dy&, A...> ||
-    P::Vjp::template callable<typename P::Kernel, const typename P::Config&, const Residuals&,
-                              const Dy&>;
-template <class P, class Dy, class Pull>
-inline constexpr bool pulls = false;
-template <class P, class Dy, class Residuals, class... A>
-requires has_two_step_gradient<P>
-inline constexpr bool pulls<P, Dy, Pull<P, Residuals, NoOutput, std::tuple<A...>>> =
-    takes_cotangent<P, Dy, Residuals, const A&...>;
-template <class P, class Dy, class Residuals, class... A>
-requires(!has_two_step_gradient<P>) inline constexpr bool pulls<
-    P, Dy, Pull<P, Residuals, NoOutput, std::tuple<A...>>> =
-    hook_custom_vjp::callable<typename P::Kernel, const typename P::Config&,
-                              const std::tuple<A...>&, const Dy&>;
-
 template <class P>
 class TypedReadyCall final : public ReadyCall {
  public:
@@ -227,7 +206,7 @@ class TypedReadyCall final : public ReadyCall {
       } else {
         using Dy = typename CotangentOfWritten<P>::type;
         if constexpr (!std::is_void_v<Dy>)
-          if constexpr (pulls<P, Dy, std::remove_cvref_t<decltype(pull)>>)
+          if constexpr (std::remove_cvref_t<decltype(pull)>::template takes<Dy>())
             return pulled<Dy>(pull, cotangents);
       }
       throw Error(ErrorKind::invalid_argument,
