@@ -10,9 +10,7 @@
 #include <vector>
 
 #include <ejk/argument.h>
-#include <ejk/invocation.h>
 #include <ejk/ops/row_config.h>
-#include <ejk/space.h>
 #include <ejk/tensor.h>
 
 namespace ejk::ops {
@@ -35,9 +33,8 @@ struct RowMoments {
 // leave the range of float or the mean is large beside the differences from it. With eps = 0, a row
 // of equal elements is NaN. Results do not depend on the config.
 template <class T>
-struct LayerNorm {
+struct LayerNorm : RowKernel {
   static constexpr std::string_view op_id = "layer_norm", version = "1";
-  using Config = RowConfig;
   using In = StridedView<const T, 2>;  // [rows, columns]
   using PerColumn = std::optional<std::span<const T>>;
   using Result = Out<StridedView<T, 2>>;
@@ -59,10 +56,6 @@ struct LayerNorm {
   std::tuple<Tensor, std::optional<Tensor>, std::optional<Tensor>> vjp(
       const Config& config, const Residuals& residuals, const In& dy, const In& x,
       const PerColumn& weight, const PerColumn& bias, float eps, const Result& out) const;
-
-  Config heuristic_cfg(const Invocation& inv) const;
-  Space<Config> candidate_cfgs(const Invocation& inv) const;
-  bool is_valid(const Config& config, const Invocation& inv) const;
 };
 
 extern template struct LayerNorm<float>;

@@ -10,9 +10,7 @@
 #include <vector>
 
 #include <ejk/argument.h>
-#include <ejk/invocation.h>
 #include <ejk/ops/row_config.h>
-#include <ejk/space.h>
 #include <ejk/tensor.h>
 
 namespace ejk::ops {
@@ -28,9 +26,8 @@ namespace ejk::ops {
 // rows are right also where x^2 leaves the range of float. With eps = 0, a row of zeros is NaN.
 // Results do not depend on the config.
 template <class T>
-struct RmsNorm {
+struct RmsNorm : RowKernel {
   static constexpr std::string_view op_id = "rms_norm", version = "1";
-  using Config = RowConfig;
   using In = StridedView<const T, 2>;  // [rows, columns]
   using Weight = std::optional<std::span<const T>>;
   using Result = Out<StridedView<T, 2>>;
@@ -51,10 +48,6 @@ struct RmsNorm {
   std::tuple<Tensor, std::optional<Tensor>> vjp(const Config& config, const Residuals& residuals,
                                                 const In& dy, const In& x, const Weight& weight,
                                                 float eps, const Result& out) const;
-
-  Config heuristic_cfg(const Invocation& inv) const;
-  Space<Config> candidate_cfgs(const Invocation& inv) const;
-  bool is_valid(const Config& config, const Invocation& inv) const;
 };
 
 extern template struct RmsNorm<float>;

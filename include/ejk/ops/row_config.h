@@ -2,6 +2,9 @@
 // What the operations over the last axis (rms_norm, layer_norm, softmax) can be run with.
 #pragma once
 
+#include <ejk/invocation.h>
+#include <ejk/space.h>
+
 namespace ejk::ops {
 
 // No field changes a result by a bit.
@@ -15,6 +18,15 @@ struct RowConfig {
     bool streamed = false;
   };
   Backward backward = {};
+};
+
+// What the kernels have in common: which of these configs there are for a call, whose first
+// argument is the matrix of rows.
+struct RowKernel {
+  using Config = RowConfig;
+  Config heuristic_cfg(const Invocation& inv) const;
+  Space<Config> candidate_cfgs(const Invocation& inv) const;
+  bool is_valid(const Config& config, const Invocation& inv) const;
 };
 
 }  // namespace ejk::ops

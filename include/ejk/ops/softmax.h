@@ -7,9 +7,7 @@
 #include <utility>
 
 #include <ejk/argument.h>
-#include <ejk/invocation.h>
 #include <ejk/ops/row_config.h>
-#include <ejk/space.h>
 #include <ejk/tensor.h>
 
 namespace ejk::ops {
@@ -25,9 +23,8 @@ namespace ejk::ops {
 // -inf becomes 0. A row with a NaN or +inf, and a row of nothing but -inf, becomes NaN.
 // Results do not depend on the config.
 template <class T>
-struct Softmax {
+struct Softmax : RowKernel {
   static constexpr std::string_view op_id = "softmax", version = "1";
-  using Config = RowConfig;
   using In = StridedView<const T, 2>;  // [rows, columns]
   using Result = Out<StridedView<T, 2>>;
 
@@ -41,10 +38,6 @@ struct Softmax {
                                               const Result& out) const;
   std::tuple<Tensor> vjp(const Config& config, const Residuals& residuals, const In& y,
                          const In& dy, const In& x, float scale, const Result& out) const;
-
-  Config heuristic_cfg(const Invocation& inv) const;
-  Space<Config> candidate_cfgs(const Invocation& inv) const;
-  bool is_valid(const Config& config, const Invocation& inv) const;
 };
 
 extern template struct Softmax<float>;

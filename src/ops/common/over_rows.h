@@ -10,11 +10,11 @@
 #include <string_view>
 #include <utility>
 
+#include <ejk/ops/row_config.h>
 #include <ejk/tensor.h>
 
 #include "ops/common/overlap.h"
 #include "ops/common/refuse.h"
-#include "ops/common/row_config.h"
 #include "ops/common/rows.h"
 
 namespace ejk::ops {
@@ -37,6 +37,11 @@ double element_or(double otherwise, const std::optional<std::span<const T>>& lin
 template <class T>
 bool same_place(const StridedView<const T, 2>& a, const StridedView<T, 2>& b) {
   return a.data == b.data && a.shape == b.shape && a.strides == b.strides;
+}
+
+inline void check_row_config(std::string_view op, const RowConfig& config) {
+  check_positive(op, "threads", config.threads);
+  check_positive(op, "backward.threads", config.backward.threads);
 }
 
 // x[rows, columns], lines[columns], out[rows, columns], which overlaps nothing or is x itself.

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guesses, spaces and limits of RowConfig.
-#include "ops/common/row_config.h"
+// Which configs the row kernels guess, offer and accept.
+#include <ejk/ops/row_config.h>
 
 #include <algorithm>
 #include <cstdint>
 
 #include <ejk/parallel.h>
-
-#include "ops/common/refuse.h"
 
 namespace ejk::ops {
 namespace {
@@ -34,7 +32,7 @@ bool exceeds_caches(const Invocation& inv, int64_t bytes) {
 
 }  // namespace
 
-RowConfig heuristic_row_config(const Invocation& inv) {
+RowConfig RowKernel::heuristic_cfg(const Invocation& inv) const {
   const int64_t bytes = bytes_of(inv.args[0]);
   const int threads = worthwhile_threads(bytes);
   const bool large = exceeds_caches(inv, 2 * bytes);
@@ -42,8 +40,8 @@ RowConfig heuristic_row_config(const Invocation& inv) {
   return {threads, large, ahead, {threads, large}};
 }
 
-Space<RowConfig> row_config_space(const Invocation& inv) {
-  const RowConfig guess = heuristic_row_config(inv);
+Space<RowConfig> RowKernel::candidate_cfgs(const Invocation& inv) const {
+  const RowConfig guess = heuristic_cfg(inv);
   const int64_t bytes = bytes_of(inv.args[0]), rows = inv.args[0].shape[0];
   std::vector<int> threads = thread_counts();
   std::erase_if(threads, [rows](int n) { return n > 1 && n > rows; });
@@ -64,14 +62,9 @@ Space<RowConfig> row_config_space(const Invocation& inv) {
       .param(&RowConfig::backward, &Backward::streamed, {guess.backward.streamed});
 }
 
-bool row_config_is_valid(const RowConfig& config) {
+bool RowKernel::is_valid(const Config& config, const Invocation&) const {
   const int most = std::max(1, visible_cores());
   return config.threads >= 1 && config.backward.threads >= 1 && config.backward.threads <= most;
-}
-
-void check_row_config(std::string_view op, const RowConfig& config) {
-  check_positive(op, "threads", config.threads);
-  check_positive(op, "backward.threads", config.backward.threads);
 }
 
 }  // namespace ejk::ops

@@ -310,7 +310,8 @@ std::tuple<Tensor, std::optional<Tensor>, std::optional<Tensor>> LayerNorm<T>::v
   return {std::move(dx), of_weight.total<T>(), of_bias.total<T>()};
 }
 
-EJK_ROW_KERNEL(LayerNorm);
+template struct LayerNorm<float>;
+template struct LayerNorm<BFloat16>;
 
 Tensor layer_norm(const Tensor& x, const std::optional<Tensor>& weight,
                   const std::optional<Tensor>& bias, float eps) {

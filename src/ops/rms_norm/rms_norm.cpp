@@ -3,7 +3,6 @@
 #include <ejk/ops/rms_norm.h>
 
 #include <cmath>
-#include <limits>
 
 #include "ops/common/rows.h"
 
@@ -226,7 +225,8 @@ std::tuple<Tensor, std::optional<Tensor>> RmsNorm<T>::vjp(const Config& config,
   return {std::move(dx), sums.total<T>()};
 }
 
-EJK_ROW_KERNEL(RmsNorm);
+template struct RmsNorm<float>;
+template struct RmsNorm<BFloat16>;
 
 Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, float eps) {
   return over_last_axis(

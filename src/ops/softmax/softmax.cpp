@@ -238,7 +238,8 @@ std::tuple<Tensor> Softmax<T>::vjp(const Config& config, const Residuals&, const
                             });
 }
 
-EJK_ROW_KERNEL(Softmax);
+template struct Softmax<float>;
+template struct Softmax<BFloat16>;
 
 Tensor softmax(const Tensor& x, float scale) {
   return over_last_axis(
