@@ -36,6 +36,14 @@ struct DecodeConfig {
   Order order = Order::by_head;  // by_head anyway where heads do not lie side by side
 };
 
+// What both kernels have in common.
+struct DecodeKernel {
+  using Config = DecodeConfig;
+  struct Residuals {};  // weights are made again
+  Space<Config> candidate_cfgs(const Invocation& inv) const;
+  bool is_valid(const Config& config, const Invocation& inv) const;
+};
+
 // softmax(scale q k^T) v for q [batch, heads, dim] and k, v [batch, positions, kv_heads, dim], all
 // float32 or all bfloat16, of any strides (the last is best 1: else a copy is made); heads is a
 // multiple of kv_heads, and heads / kv_heads neighbours share one. lengths: how many positions of
@@ -45,9 +53,8 @@ struct DecodeConfig {
 // - A sequence of length 0 gives zeros. What lies beyond a length or a window is never read.
 // - NaN, infinity and huge logits do what they do in FlashAttention.
 // - Results depend on splits, k_block and order (by rounding) and not on the number of threads.
-struct DecodeAttention {
+struct DecodeAttention : DecodeKernel {
   static constexpr std::string_view op_id = "decode_attention", version = "1";
-  using Config = DecodeConfig;
 
   Tensor run(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
              std::span<const int32_t> lengths, const DecodeOptions& options) const;
@@ -59,7 +66,6 @@ struct DecodeAttention {
   Tensor reference(const Tensor& q, const Tensor& k, const Tensor& v,
                    std::span<const int32_t> lengths, const DecodeOptions& options) const;
 
-  struct Residuals {};  // weights are made again
   std::pair<Tensor, Residuals> fwd_with_residuals(const Config& config, const Tensor& q,
                                                   const Tensor& k, const Tensor& v,
                                                   std::span<const int32_t> lengths,
@@ -71,17 +77,14 @@ struct DecodeAttention {
                                          const DecodeOptions& options) const;
 
   Config heuristic_cfg(const Invocation& inv) const;
-  Space<Config> candidate_cfgs(const Invocation& inv) const;
-  bool is_valid(const Config& config, const Invocation& inv) const;
 };
 
 // The same where position p of sequence b is row p % page_size of page
 // block_table[b, p / page_size] of k_pages and v_pages [pages, page_size, kv_heads, dim].
 // block_table is int32 [batch, pages of the longest sequence]; entries beyond a length may be
 // anything, one within it that names no page is refused. There must be a length for each sequence.
-struct PagedDecodeAttention {
+struct PagedDecodeAttention : DecodeKernel {
   static constexpr std::string_view op_id = "paged_decode_attention", version = "1";
-  using Config = DecodeConfig;
 
   Tensor run(const Config& config, const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,
              const Tensor& block_table, std::span<const int32_t> lengths,
@@ -93,7 +96,6 @@ struct PagedDecodeAttention {
                    const Tensor& block_table, std::span<const int32_t> lengths,
                    const DecodeOptions& options) const;
 
-  struct Residuals {};
   std::pair<Tensor, Residuals> fwd_with_residuals(const Config& config, const Tensor& q,
                                                   const Tensor& k_pages, const Tensor& v_pages,
                                                   const Tensor& block_table,
@@ -107,8 +109,6 @@ struct PagedDecodeAttention {
                                          const DecodeOptions& options) const;
 
   Config heuristic_cfg(const Invocation& inv) const;
-  Space<Config> candidate_cfgs(const Invocation& inv) const;
-  bool is_valid(const Config& config, const Invocation& inv) const;
 };
 
 // Through the default executor. Throw Error(invalid_argument) for what the kernels do not take.

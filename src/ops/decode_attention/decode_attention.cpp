@@ -76,10 +76,12 @@ struct Call {
   Tensor q, k, v, table;
   DecodeProblem problem;
 
-  Call(const Tensor& q_given, const Tensor& k_given, const Tensor& v_given,
+  Call(std::string_view op, const Tensor& q_given, const Tensor& k_given, const Tensor& v_given,
        std::span<const int32_t> lengths, const DecodeOptions& options,
-       const Tensor* table_given = nullptr)
-      : q(with_packed_rows(q_given)), k(with_packed_rows(k_given)), v(with_packed_rows(v_given)) {
+       const Tensor* table_given = nullptr) {
+    if (table_given == nullptr) check_plain(op, q_given, k_given, v_given, lengths, options);
+    else check_pages(op, q_given, k_given, v_given, *table_given, lengths, options);
+    q = with_packed_rows(q_given), k = with_packed_rows(k_given), v = with_packed_rows(v_given);
     problem.q = {q.any().data, q.strides()[0], 0, q.strides()[1], q.dtype() == DType::bfloat16};
     problem.k = rows_of(k), problem.v = rows_of(v);
     problem.batch = q.shape()[0], problem.heads = q.shape()[1], problem.dim = q.shape()[2];
@@ -120,6 +122,19 @@ Tensor as_type_of(const Tensor& cache, const Tensor& sums) {
   Tensor out(cache.dtype(), cache.shape());
   std::transform(sums.data<float>(), sums.data<float>() + sums.size(), out.data<BFloat16>(),
                  [](float sum) { return BFloat16(sum); });
+  return out;
+}
+
+void forward(std::string_view op, const DecodeConfig& config, const Call& call, const Tensor& q,
+             const Tensor& k, const Tensor& v, const AnyView& out) {
+  check_config(op, config);
+  check_output(op, out, q, k, v);
+  decode_forward(call.problem, config, rows_of_output(out));
+}
+
+Tensor reference_of(const Call& call) {
+  Tensor out(call.q.dtype(), call.q.shape());
+  decode_reference(call.problem, rows_of_output(out.any()));
   return out;
 }
 
@@ -174,8 +189,15 @@ DecodeConfig heuristic(const Arg& q, double positions, const Arg& k, const Arg& 
   return config;
 }
 
+}  // namespace
+
+void ejk_key(KeySink& key, const DecodeOptions& o) {
+  key("window_left", o.window_left)("softcap", o.softcap.has_value());
+}
+
 // With one head of k and v, memory is read in order by head.
-Space<DecodeConfig> candidates(const Arg& k, const Arg& v) {
+Space<DecodeConfig> DecodeKernel::candidate_cfgs(const Invocation& inv) const {
+  const Arg &k = inv.args[1], &v = inv.args[2];
   const bool both = k.shape.size() == 4 && k.shape[2] > 1 && side_by_side(k) && side_by_side(v);
   return ejk::space<DecodeConfig>()
       .param(&DecodeConfig::threads, thread_counts())
@@ -192,14 +214,8 @@ Space<DecodeConfig> candidates(const Arg& k, const Arg& v) {
       });
 }
 
-bool valid(const DecodeConfig& config) {
+bool DecodeKernel::is_valid(const Config& config, const Invocation&) const {
   return config.splits > 0 && config.k_block > 0 && config.threads > 0;
-}
-
-}  // namespace
-
-void ejk_key(KeySink& key, const DecodeOptions& o) {
-  key("window_left", o.window_left)("softcap", o.softcap.has_value());
 }
 
 // ---- plain ------------------------------------------------------------------------------------
@@ -214,21 +230,13 @@ Tensor DecodeAttention::run(const Config& config, const Tensor& q, const Tensor&
 void DecodeAttention::write(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
                             std::span<const int32_t> lengths, const AnyView& out,
                             const DecodeOptions& options) const {
-  check_plain(op_id, q, k, v, lengths, options);
-  check_config(op_id, config);
-  check_output(op_id, out, q, k, v);
-  const Call call(q, k, v, lengths, options);
-  decode_forward(call.problem, config, rows_of_output(out));
+  forward(op_id, config, Call(op_id, q, k, v, lengths, options), q, k, v, out);
 }
 
 Tensor DecodeAttention::reference(const Tensor& q, const Tensor& k, const Tensor& v,
                                   std::span<const int32_t> lengths,
                                   const DecodeOptions& options) const {
-  check_plain(op_id, q, k, v, lengths, options);
-  Tensor out(q.dtype(), q.shape());
-  const Call call(q, k, v, lengths, options);
-  decode_reference(call.problem, rows_of_output(out.any()));
-  return out;
+  return reference_of(Call(op_id, q, k, v, lengths, options));
 }
 
 std::pair<Tensor, DecodeAttention::Residuals> DecodeAttention::fwd_with_residuals(
@@ -242,8 +250,7 @@ std::tuple<Tensor, Tensor, Tensor> DecodeAttention::vjp(const Config& config, co
                                                         const Tensor& k, const Tensor& v,
                                                         std::span<const int32_t> lengths,
                                                         const DecodeOptions& options) const {
-  check_plain(op_id, q, k, v, lengths, options);
-  return gradients(op_id, config, Call(q, k, v, lengths, options), dout);
+  return gradients(op_id, config, Call(op_id, q, k, v, lengths, options), dout);
 }
 
 DecodeConfig DecodeAttention::heuristic_cfg(const Invocation& inv) const {
@@ -251,12 +258,6 @@ DecodeConfig DecodeAttention::heuristic_cfg(const Invocation& inv) const {
   if (q.size() != 3 || k.size() != 4) return {};
   const auto positions = static_cast<double>(k[0]) * static_cast<double>(k[1]);
   return heuristic(inv.args[0], positions, inv.args[1], inv.args[2]);
-}
-Space<DecodeConfig> DecodeAttention::candidate_cfgs(const Invocation& inv) const {
-  return candidates(inv.args[1], inv.args[2]);
-}
-bool DecodeAttention::is_valid(const Config& config, const Invocation&) const {
-  return valid(config);
 }
 
 Tensor decode_attention(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -281,22 +282,15 @@ void PagedDecodeAttention::write(const Config& config, const Tensor& q, const Te
                                  const Tensor& v_pages, const Tensor& block_table,
                                  std::span<const int32_t> lengths, const AnyView& out,
                                  const DecodeOptions& options) const {
-  check_pages(op_id, q, k_pages, v_pages, block_table, lengths, options);
-  check_config(op_id, config);
-  check_output(op_id, out, q, k_pages, v_pages);
-  const Call call(q, k_pages, v_pages, lengths, options, &block_table);
-  decode_forward(call.problem, config, rows_of_output(out));
+  const Call call(op_id, q, k_pages, v_pages, lengths, options, &block_table);
+  forward(op_id, config, call, q, k_pages, v_pages, out);
 }
 
 Tensor PagedDecodeAttention::reference(const Tensor& q, const Tensor& k_pages,
                                        const Tensor& v_pages, const Tensor& block_table,
                                        std::span<const int32_t> lengths,
                                        const DecodeOptions& options) const {
-  check_pages(op_id, q, k_pages, v_pages, block_table, lengths, options);
-  Tensor out(q.dtype(), q.shape());
-  const Call call(q, k_pages, v_pages, lengths, options, &block_table);
-  decode_reference(call.problem, rows_of_output(out.any()));
-  return out;
+  return reference_of(Call(op_id, q, k_pages, v_pages, lengths, options, &block_table));
 }
 
 std::pair<Tensor, PagedDecodeAttention::Residuals> PagedDecodeAttention::fwd_with_residuals(
@@ -310,8 +304,7 @@ std::tuple<Tensor, Tensor, Tensor> PagedDecodeAttention::vjp(
     const Config& config, const Residuals&, const Tensor& dout, const Tensor& q,
     const Tensor& k_pages, const Tensor& v_pages, const Tensor& block_table,
     std::span<const int32_t> lengths, const DecodeOptions& options) const {
-  check_pages(op_id, q, k_pages, v_pages, block_table, lengths, options);
-  const Call call(q, k_pages, v_pages, lengths, options, &block_table);
+  const Call call(op_id, q, k_pages, v_pages, lengths, options, &block_table);
   return gradients(op_id, config, call, dout);
 }
 
@@ -320,12 +313,6 @@ DecodeConfig PagedDecodeAttention::heuristic_cfg(const Invocation& inv) const {
   if (q.size() != 3 || k.size() != 4 || table.size() != 2) return {};
   const auto positions = static_cast<double>(table[0]) * static_cast<double>(table[1] * k[1]);
   return heuristic(inv.args[0], positions, inv.args[1], inv.args[2]);
-}
-Space<DecodeConfig> PagedDecodeAttention::candidate_cfgs(const Invocation& inv) const {
-  return candidates(inv.args[1], inv.args[2]);
-}
-bool PagedDecodeAttention::is_valid(const Config& config, const Invocation&) const {
-  return valid(config);
 }
 
 Tensor decode_attention_paged(const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,
