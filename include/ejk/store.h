@@ -2,7 +2,6 @@
 // The persistent tier: entries with their evidence, stores that keep them, and layers of stores.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>

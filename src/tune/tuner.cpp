@@ -2,8 +2,6 @@
 // A tuning from top to bottom: who takes part, first runs, search, race, decision.
 #include <algorithm>
 
-#include <cxxabi.h>
-
 #include <ejk/search.h>
 
 #include "base/file.h"

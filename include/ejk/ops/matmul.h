@@ -2,7 +2,6 @@
 // Matrix products on the CPU: c = a b + bias, batched, with any strides.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string_view>

@@ -2,7 +2,6 @@
 // Blockings of products: which can run, one good guess, and what is worth measuring.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <vector>

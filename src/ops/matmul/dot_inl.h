@@ -8,7 +8,6 @@
 #define EJK_OPS_MATMUL_DOT_INL_H
 #endif
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>

@@ -2,7 +2,6 @@
 // c = a b + bias for one matrix each, any strides: what the matrix operations are made of.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 
