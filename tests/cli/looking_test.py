@@ -8,7 +8,7 @@ import re
 import subprocess
 
 import pytest
-from tool import KEY, TOOL, entry, exported
+from tool import BUILD, KEY, TOOL, entry, exported
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u009b31m\u202egnp\x7f\r\n\tz"
 
@@ -28,6 +28,16 @@ def test_devices_says_of_every_platform_what_or_why_not(ejk):
     found = ejk("doctor", "--seconds", "0", "--json", env=without, expect=None).json["findings"]
     (platform,) = (f for f in found if f["what"] == "platform opencl")
     assert (platform["state"], platform["detail"]) == ("note", f"no device: {why}")
+
+
+def test_cuda_devices_are_listed_where_there_is_a_driver_and_a_compiler(ejk):
+    driver = str(BUILD / "tests/libemulated_cuda.so")
+    here = {"EJK_CUDA_LIBRARY": driver, "EJK_NVRTC_LIBRARY": driver, "FAKE_CUDA_DEVICES": "2"}
+    told = ejk("devices", "--json", env=here).json
+    assert [d["index"] for d in told["devices"] if d["platform"] == "cuda"] == [0, 1]
+    for missing in ["EJK_CUDA_LIBRARY", "EJK_NVRTC_LIBRARY"]:
+        why = ejk("devices", "--json", env={**here, missing: "/nowhere/a.so"}).json["absent"]["cuda"]
+        assert why == f"/nowhere/a.so cannot be loaded; {missing} names another file"
 
 
 def test_ls_lists_what_is_there(ejk, store, device):
