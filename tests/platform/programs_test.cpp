@@ -2,10 +2,14 @@
 // Programs of devices on disk: what is read, and what is not.
 #include <sys/stat.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -199,6 +203,27 @@ TEST_F(Programs, ThatCannotBeWrittenAreSaidOnceAndRun) {
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("device programs are not kept"), said.npos) << said;
   EXPECT_EQ(said.find('\n'), said.size() - 1) << said;
+}
+
+TEST_F(Programs, ThatSeveralThreadsWantAreBuiltByOne) {
+  struct Slow : FakeBackend {
+    std::shared_ptr<DeviceProgram> build(const std::string&, const std::string& source) override {
+      ++builds;
+      while (waiting < 4) std::this_thread::yield();  // until all the others want it too
+      return std::make_shared<fakes::FakeProgram>(source);
+    }
+    std::atomic<int> builds{0}, waiting{0};
+  } backend;
+  std::vector<std::thread> threads;
+  std::vector<std::shared_ptr<CachedProgram>> got(4);
+  for (auto& program : got)
+    threads.emplace_back([&] {
+      ++backend.waiting;
+      program = backend.programs().get("name", "text");
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(backend.builds, 1);
+  EXPECT_THAT(got, ::testing::Each(got.front()));
 }
 
 TEST_F(Programs, AreSoManyAtMost) {

@@ -56,7 +56,7 @@ uint64_t* config_words(const T& value, uint64_t* to) {
 
 // ---- names
 
-// One that stays after the last field, cut to what a compiler prints anyway.
+// The path of a field as a macro. Of a longer one `size` tells that it does not fit.
 struct MacroName {
   static constexpr size_t most = 120;
   std::array<char, most> text{};
