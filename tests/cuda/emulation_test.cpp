@@ -309,6 +309,12 @@ TEST_F(EmulationTest, LaunchesHaveTheLimitsOfADevice) {
   EXPECT_EQ(launch("half_of_the_threads_wait", 0, 32), invalid_value);
 }
 
+TEST_F(EmulationTest, KernelsThatThePreprocessorLeavesOutAreNotThere) {
+  kernel("at_most_32_threads");
+  Function function = nullptr;
+  EXPECT_EQ(driver().cuModuleGetFunction(&function, module, "left_out"), not_found);
+}
+
 TEST_F(EmulationTest, TheNthCallFailsAsAsked) {
   emulation.fail("cuMemAlloc_v2:2:2");
   DevicePointer made = 0;

@@ -76,11 +76,12 @@ Options read_options(int count, const char* const* options) {
 }
 
 struct FoundKernel {
-  std::string name, bounds;  // bounds: __launch_bounds__(...), or a macro that becomes one
+  std::string name, bounds;  // bounds: __launch_bounds__(...), if it has one
 };
 
+// Of a text without macros.
 std::vector<FoundKernel> kernels_of(const std::string& source) {
-  static const std::regex pattern(R"((?:__kernel|__global__)\b([^;{}]*?)\bvoid\s+(\w+)\s*\()");
+  static const std::regex pattern(R"(__global__\b([^;{}]*?)\bvoid\s+(\w+)\s*\()");
   std::vector<FoundKernel> found;
   for (std::sregex_iterator at(source.begin(), source.end(), pattern), end; at != end; ++at)
     found.push_back({(*at)[2], (*at)[1]});
@@ -88,13 +89,13 @@ std::vector<FoundKernel> kernels_of(const std::string& source) {
 }
 
 // The source with what makes it C++ in front, and a table of its kernels behind.
-std::string translated(const ejk::detail::cuda::ProgramTag& program, int arch) {
+std::string translated(const ejk::detail::cuda::ProgramTag& program, int arch,
+                       const std::vector<FoundKernel>& kernels) {
   std::string text =
       fmt::format("#include \"{}/device_code.h\"\n#line 1 \"{}\"\n{}\n#line 1 \"table\"\n",
                   EMULATED_CUDA_SOURCES, program.name, program.source);
   text += "#undef __launch_bounds__\n#define __launch_bounds__(most, ...) , int(most)\n";
   text += "static const emulated::Kernel emulated_kernels[] = {\n";
-  const auto kernels = kernels_of(program.source);
   for (const auto& [name, bounds] : kernels)
     text += fmt::format(
         "  decltype(emulated::captured(&{0}))::describe<&{0}>(\"{0}\", emulated::last_of({{1024 "
@@ -132,21 +133,26 @@ size_t shared_bytes(const fs::path& map) {
 NvrtcStatus compile(ejk::detail::cuda::ProgramTag& program, const Options& options) {
   const Folder folder;
   const auto in = [&](const char* name) { return folder.path / name; };
+  const auto compiler = [&](const std::string& arguments) {
+    return run(fmt::format("{} {}", EMULATED_CUDA_COMPILER, arguments), in("log"));
+  };
   // Named as the source, which debug data knows by this name.
   const fs::path source = folder.path / fs::path(program.name).filename();
-  std::ofstream(source) << translated(program, options.arch);
-  const bool made =
-      run(fmt::format("{} {}{} -o {} -x c++ {}", EMULATED_CUDA_COMPILER, compile_flags,
-                      options.macros, in("kernel.o").string(), quoted(source.string())),
-          in("log")) &&
-      run(fmt::format("{} -shared -Wl,-Map={} -o {} {} {}", EMULATED_CUDA_COMPILER,
-                      in("map").string(), in("kernel.so").string(), in("kernel.o").string(),
-                      EMULATED_CUDA_RUNTIME),
-          in("log"));
+  std::ofstream(source) << program.source;
+  bool made = compiler(fmt::format("-E -P -DEJK_EMULATED_CUDA=1{} -o {} -x c++ {}", options.macros,
+                                   in("expanded").string(), quoted(source.string())));
+  const auto kernels = kernels_of(text_of(in("expanded")));
+  std::ofstream(source) << translated(program, options.arch, kernels);
+  made = made &&
+         compiler(fmt::format("{}{} -o {} -x c++ {}", compile_flags, options.macros,
+                              in("kernel.o").string(), quoted(source.string()))) &&
+         compiler(fmt::format("-shared -Wl,-Map={} -o {} {} {}", in("map").string(),
+                              in("kernel.so").string(), in("kernel.o").string(),
+                              EMULATED_CUDA_RUNTIME));
   program.log = text_of(in("log"));
   if (!made) return NvrtcStatus::compilation;
   const size_t shared = shared_bytes(in("map"));
-  for (const auto& [name, bounds] : kernels_of(program.source)) {
+  for (const auto& [name, bounds] : kernels) {
     if (shared > most_shared_bytes) {
       program.log += '\0';  // so does NVRTC 13
       program.log += fmt::format(

@@ -127,3 +127,7 @@ extern "C" __global__ void multiplies_tiles(const unsigned short* a, const unsig
 }
 
 extern "C" __global__ __launch_bounds__(32) void at_most_32_threads() {}
+
+#if THREADS == 1
+extern "C" __global__ void left_out() {}
+#endif
