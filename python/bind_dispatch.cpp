@@ -5,7 +5,8 @@
 // once per type and shape), by identity if there is only one object of that value (enums, types of
 // elements), else by its value. A config counts by its class and its attributes, and so does a
 // kernel where these are such values, so that one made for each call is as good as one that is
-// kept; other kernels count by identity. Everything here is under the GIL.
+// kept; other kernels count by identity. Where devices are of several kinds, the kind on which a
+// call computes counts too. Everything here is under the GIL.
 #include "bind.h"
 #include "captured.h"
 
@@ -41,7 +42,8 @@ enum Kind : uint64_t {
   function,
   globals,
   defaults,
-  again
+  again,
+  site
 };
 
 constexpr size_t most_arguments = 64;  // attributes of a kernel among them
@@ -198,6 +200,12 @@ class Dispatcher {
   // What ejk._captured has found out about functions among the arguments.
   void add_code(nb::object code, nb::tuple names) { captured_.add_code(code, names); }
   void add_same(nb::object thing) { captured_.add_same(thing); }
+  // From now on calls count by what `where(*arrays)` gives too: one object for each kind of device.
+  void count_sites(nb::object where) {
+    if (where_.is_valid()) return;
+    where_ = std::move(where);
+    clear();
+  }
   void clear() {
     const auto gone = std::move(entries_);  // their end may run code that comes here
     entries_.clear(), slots_.clear();
@@ -252,6 +260,7 @@ class Dispatcher {
 
   int traverse(visitproc visit, void* arg) const {
     Py_VISIT(scopes_.ptr());
+    Py_VISIT(where_.ptr());
     for (const auto& type : array_types_) Py_VISIT(type.ptr());
     for (const auto& type : constant_types_) Py_VISIT(type.ptr());
     for (const auto& known : plain_classes_) {
@@ -275,6 +284,7 @@ class Dispatcher {
     array_types_.clear(), constant_types_.clear(), plain_classes_.clear();
     captured_.clear();
     scopes_ = nb::none();
+    where_.reset();
   }
 
  private:
@@ -509,7 +519,15 @@ class Dispatcher {
     sort_by_name(key.captured, first_captured, key.captured_count, names_of_captured);
     if (!key.join_captured()) return false;
     std::copy_n(key.captured.begin(), key.captured_count, key.arrays.begin() + key.array_count);
-    return true;
+    return !where_.is_valid() || add_site(key);
+  }
+
+  bool add_site(Key& key) const {
+    if (key.is_full()) return false;
+    const size_t count = key.array_count + key.captured_count;
+    PyObject* const site = PyObject_Vectorcall(where_.ptr(), key.arrays.data(), count, nullptr);
+    if (site == nullptr) return PyErr_Clear(), false;
+    return key.add_identity(Kind::site, site), true;
   }
 
   // The function takes arrays in the order in which JAX flattens a dict: that of the names.
@@ -524,7 +542,8 @@ class Dispatcher {
 
   bool make_key(nb::handle kernel, nb::tuple arrays, nb::tuple rest, Key& key) const {
     key.add_identity(Kind::parts, Py_NewRef(kernel.ptr()));
-    return add_parts(arrays.ptr(), key) && add_parts(rest.ptr(), key) && key.captured_count == 0;
+    if (!add_parts(arrays.ptr(), key) || !add_parts(rest.ptr(), key)) return false;
+    return key.captured_count == 0 && (!where_.is_valid() || add_site(key));
   }
 
   // Texts are compared as texts, everything else is in the words.
@@ -590,6 +609,7 @@ class Dispatcher {
   }
 
   nb::object scopes_;
+  nb::object where_;  // not valid: all devices are alike
   Captured captured_;
   std::shared_ptr<ConfigCache> cache_;
   std::vector<nb::object> array_types_, constant_types_;
@@ -657,6 +677,7 @@ void bind_dispatch(nb::module_& m) {
       .def("_add_plain_class", &Dispatcher::add_plain_class, nb::arg("type"), nb::arg("look"))
       .def("_add_code", &Dispatcher::add_code, nb::arg("code"), nb::arg("names"))
       .def("_add_same", &Dispatcher::add_same, nb::arg("thing"))
+      .def("_count_sites", &Dispatcher::count_sites, nb::arg("where"))
       .def("_publish", &Dispatcher::publish, nb::arg("args"), nb::arg("kwargs"), nb::arg("arrays"),
            nb::arg("target"), nb::arg("generation"), nb::arg("epoch"), nb::arg("by_identity"),
            in_core())

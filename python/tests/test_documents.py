@@ -1127,3 +1127,5 @@ def test_first_steps_with_python(capsys):
         assert executor.choose_config(kernel, *args) == config(16)
     executor.chooser.cache.put(label, config(1))
     assert executor.choose_config(kernel, *args) == config(1)
+    np.testing.assert_array_equal(names["twice"], np.full((64, 128), 2.0))
+    assert "tpu_custom_call" in names["for_tpu"].as_text() and names["doubled"](names["wide"])[0, 0] == 2

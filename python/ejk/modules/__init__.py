@@ -23,7 +23,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ejk import _core, _jax
+from ejk import _core, _jax, _sites
 from ejk.modules import _ffi
 from ejk.modules._kernels import (
     DecodeAttention,
@@ -200,7 +200,7 @@ def _checked_run(kernel: NativeKernel, arrays: tuple[Any, ...], given: tuple[Any
     if not any(map(_jax.is_array, checked)):
         return _in_memory(kernel, checked, options, cfg, executor)
     checked = _of_one_type(kernel, checked)
-    if not (checked[0].dtype.name in _TYPES and _jax.required().default_backend() == "cpu" and _ffi.is_ready()):
+    if not (checked[0].dtype.name in _TYPES and _kind_of_device(kernel, checked) == "cpu" and _ffi.is_ready()):
         return kernel.plain(*checked, **options)
     checked = _ffi.varying_alike(checked)
     executor = default_executor() if executor is None else executor
@@ -210,6 +210,13 @@ def _checked_run(kernel: NativeKernel, arrays: tuple[Any, ...], given: tuple[Any
     if isinstance(executor, Executor) and all(a is b for a, b in zip(arrays, checked)):
         executor._publish_as(kernel, arrays, given, (kernel, *checked), options)
     return out
+
+
+def _kind_of_device(kernel: NativeKernel, arrays: Sequence[Any]) -> str:
+    try:
+        return _sites.for_arrays(*arrays).kind
+    except ValueError as error:
+        raise ValueError(f"[{kernel.op_id}] {error}") from None
 
 
 def _of_one_type(kernel: NativeKernel, arrays: Sequence[Any]) -> Sequence[Any]:

@@ -7,6 +7,7 @@
     y = executor(my_kernel, a, b)      # the first call tunes and remembers
 """
 
+from ejk._sites import for_device
 from ejk.ops.config import (
     AutotunePolicy,
     ConfigCache,
@@ -87,6 +88,7 @@ __all__ = [
     "device_kind",
     "extract_labels_from_hlo_text",
     "find_labels_in_lowered",
+    "for_device",
     "forward_autotune_only",
     "from_json",
     "get_device_platform",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Generic
 
-from ejk import _configs, _core, _jax, _scopes
+from ejk import _configs, _core, _scopes
 from ejk.ops.config.own import methods_of
 from ejk.ops.core.types import Cfg
 
@@ -75,7 +75,7 @@ class ConfigCache(_core.ConfigCache, Generic[Cfg]):
 
     def _changed(self) -> None:
         if any(scope.what is self for scope in _scopes.current.get()):
-            _sync_traces()
+            _scopes.sync_traces()
 
     def get(self, *where: Any, **named: Any) -> Cfg | None:
         """get(device, op_id, call_key) or get(key); None if there is none."""
@@ -109,22 +109,14 @@ class overlay_cache:
             self.cache = ConfigCache()
             for key, config in dict(mapping).items():
                 self.cache.put(key, config)
-        self._scope = _scopes.Scope(self.cache)
+        self._scope = _scopes.Scope(self.cache, token=lambda: _content(self.cache))
 
     def __enter__(self) -> Any:
         self._scope.__enter__()
-        _sync_traces()
         return self.cache
 
     def __exit__(self, *exc: Any) -> None:
         self._scope.__exit__(*exc)
-        _sync_traces()
-
-
-def _sync_traces() -> None:
-    """Tells JAX which overlays are in force: what is traced under them is theirs alone."""
-    overlays = [s.what for s in _scopes.current.get() if isinstance(s.what, _core.ConfigCache)]
-    _jax.retrace_under(tuple(map(_content, overlays)) or None)
 
 
 def _content(cache: _core.ConfigCache) -> str:

@@ -3,22 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal
 
-from ejk import _core, _jax, _log, _scopes
+from ejk import _core, _jax, _log, _scopes, _sites
 from ejk.ops.config.cache import OUR_CACHE, ConfigCache
 from ejk.ops.config.own import OwnCache, check_cache, methods_of, overrides
 from ejk.ops.config.persistent import PersistentCache, is_own_store
 from ejk.ops.config.progress import log_autotune_progress, set_autotune_progress
 from ejk.ops.core.call import KernelCall
-from ejk.ops.core.function import arguments_of
+from ejk.ops.core.function import arguments_of, site_of_call
 from ejk.ops.core.kernel import describe
 from ejk.ops.core.types import Cfg, Out
-from ejk.ops.utils.fingerprint import get_device_platform
 
 
 @dataclass
@@ -282,7 +282,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         """The same with where it came from: "memory", "persistent", "autotune", ..."""
         call, given, scopes, tracing = self._question(inv, kernel)
         kernel_call = self._kernel_call(inv, kernel)
-        with _jax.outside_of_any_trace() if tracing else _nothing:
+        with _at(kernel_call.site, tracing):
             config, origin = self._core.choose(call, kernel_call, given, scopes, self.on_event is not None)
         kernel_call.tell_own_caches()
         return kernel_call.fit(config), origin
@@ -291,8 +291,13 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         """Tunes now, whatever is stored, and keeps the result: the config and its entry."""
         call, _, scopes, tracing = self._question(inv, kernel)
         kernel_call = self._kernel_call(inv, kernel)
+        if not kernel_call.site.can_run:
+            raise RuntimeError(
+                f"[{call.op}] got a call for {kernel_call.site.name} to tune; expected a device that is here, because "
+                "candidates are run; tune where it is"
+            )
         given = kernel_call.given_candidates = None if candidates is None else list(candidates)
-        with _jax.outside_of_any_trace() if tracing else _nothing:
+        with _at(kernel_call.site, tracing):
             config, entry = self._core.tune(call, kernel_call, given, scopes, self.on_event is not None)
         kernel_call.tell_own_caches()
         return kernel_call.fit(config), entry
@@ -300,12 +305,13 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
     def explain(self, inv: Any, kernel: Any) -> str:
         """Every tier: what it held, why it did or did not answer. Changes nothing."""
         call, given, scopes, tracing = self._question(inv, kernel)
-        with _jax.outside_of_any_trace() if tracing else _nothing:
-            return self._core.explain(call, self._kernel_call(inv, kernel), given, scopes)[0]
+        kernel_call = self._kernel_call(inv, kernel)
+        with _at(kernel_call.site, tracing):
+            return self._core.explain(call, kernel_call, given, scopes)[0]
 
     def _kernel_call(self, inv: Any, kernel: Any) -> KernelCall:
         cfg_type = getattr(self.persistent, "cfg_type", None)
-        found = KernelCall(kernel, inv, get_device_platform(), self.on_event, self.tuner, cfg_type)
+        found = KernelCall(kernel, inv, site_of_call(inv), self.on_event, self.tuner, cfg_type)
         own_cache, own_store, _ = self._own
         if own_cache:
             found.own_cache = OwnCache(self.cache)
@@ -321,6 +327,12 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         if tracing and _jax.several_processes():
             # Ranks that trace one program must come to one program: measurements would not agree.
             _log.warn_once("several processes", "nothing is tuned while several JAX processes trace a function")
+            scopes = (*scopes, {"allow_autotune": False})
+        site = site_of_call(inv)
+        if not site.can_run:
+            if self.policy.allow_autotune:
+                what = f"nothing is tuned for {site.name}, which is not here: stored configs and heuristics answer"
+                _log.warn_once(site.core.fingerprint, what)
             scopes = (*scopes, {"allow_autotune": False})
         override = getattr(inv, "override_cfg", None)
         call = describe(inv, kernel, "seeded normal numbers" if tracing else "")
@@ -338,15 +350,17 @@ def _asked_itself(scope: Any) -> Any:
     return OwnCache(scope) if isinstance(scope, ConfigCache) and overrides(scope, OUR_CACHE) else scope
 
 
-class _Nothing:
-    def __enter__(self) -> Any:
-        return self
+@contextlib.contextmanager
+def _at(site: _sites.Site, tracing: bool) -> Iterator[None]:
+    """Where hooks and trials of a call run."""
+    with contextlib.ExitStack() as stack:
+        if tracing:
+            stack.enter_context(_jax.outside_of_any_trace())
+        if site.can_run and not site.is_like(_sites.of_default_device()):
+            stack.enter_context(_jax.required().default_device(site.device))
+        stack.enter_context(_sites.running_at(site))
+        yield
 
-    def __exit__(self, *exc: Any) -> None:
-        return None
-
-
-_nothing = _Nothing()
 
 __all__ = [
     "AutotunePolicy",

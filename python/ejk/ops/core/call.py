@@ -7,7 +7,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ejk import _configs, _jax
+from ejk import _configs, _jax, _sites
 from ejk._known import NotKnown, known_of
 from ejk.ops.core.function import Given, accepted, arguments_of, forward, function_of
 from ejk.ops.core.kernel import (
@@ -31,12 +31,12 @@ class KernelCall:
         self,
         kernel: Any,
         inv: Any,
-        platform: str | None,
+        site: _sites.Site,
         on_event: Any = None,
         tuner: Any = None,
         cfg_type: type | None = None,
     ) -> None:
-        self.kernel, self.inv, self.platform = kernel, inv, platform
+        self.kernel, self.inv, self.site, self.platform = kernel, inv, site, site.platform
         self.on_event, self.tuner, self.cfg_type = on_event, tuner, cfg_type
         self.method = getattr(inv, "method", None)
         self.config_class = (declared_config(kernel) if isinstance(kernel, Kernel) else None) or cfg_type
@@ -238,7 +238,7 @@ class Trial:
         def make_fn(config: Any) -> Callable[..., Any]:
             def fn(*a: Any, **k: Any) -> Any:
                 given = Given(a, k)
-                run = function_of(call.kernel, given, config, call.platform, call.method, None, mesh, self.with_jax)
+                run = function_of(call.kernel, given, config, call.site, call.method, None, mesh, self.with_jax)
                 return run(*given.arrays)
 
             tagged: Any = fn
@@ -260,7 +260,7 @@ class Trial:
         jax, call = _jax.loaded(), self.call
         fitted = call.fit(config)
         form = self._arguments.form or self._arguments.given
-        plain = function_of(call.kernel, form, fitted, call.platform, call.method, mesh=self._mesh)
+        plain = function_of(call.kernel, form, fitted, call.site, call.method, mesh=self._mesh)
         if self._arguments.form is None:
             return _on_copies(jax, plain)
         function = _with_backward(jax, plain, self._arrays) if self.backward else plain

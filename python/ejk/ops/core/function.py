@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import inspect
 import operator
 import sys
@@ -11,7 +13,7 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ejk import _jax, _numbers
+from ejk import _jax, _numbers, _sites
 from ejk._captured import (
     Maker,
     Opaque,
@@ -26,9 +28,9 @@ from ejk.ops.core.kernel import Invocation, _get_platform_method, _has_custom_vj
 from ejk.ops.core.mesh import OverMesh
 from ejk.ops.core.order import in_order, order_of
 from ejk.ops.core.static import give_static, keep_static, static
-from ejk.ops.utils.fingerprint import get_device_platform
 from ejk.ops.utils.meta import stamped
 
+_nothing = contextlib.nullcontext()
 _Call = tuple[tuple[Any, ...], dict[str, Any]]  # args, kwargs
 
 
@@ -189,11 +191,20 @@ class Arguments:
     def has_tracers(self) -> bool:
         return any(map(_jax.is_tracer, self._all))
 
-    def in_a_trace(self, kernel: Any, method: str | None) -> tuple[Given | Form, list[Any]]:
+    @functools.cached_property
+    def committed_to(self) -> _sites.Site | None:
+        """Where the arrays are, None if JAX may put them anywhere. Raises ValueError if that is in several places."""
+        structs = [leaf for leaf in getattr(self.given, "leaves", ()) if type(leaf).__name__ == "ShapeDtypeStruct"]
+        only = _sites.the_only_one() if self.with_jax and not structs and not self.has_tracers() else None
+        return only or _sites.of_arrays([*self._all, *structs])
+
+    def in_a_trace(
+        self, kernel: Any, platform: str | None, method: str | None
+    ) -> tuple[Given | Form, list[Any]]:
         """What a call in somebody else's trace is, with its arrays: as it was made, unless a gradient of the kernel's own
         has to be told of the tracers inside of arguments."""
         may_hold_some = self.form is not None and self.holds_objects()
-        if may_hold_some and _has_custom_vjp(kernel, get_device_platform(), method):
+        if may_hold_some and _has_custom_vjp(kernel, platform, method):
             apart = Arguments(*self.given.whole(self.given.arrays), joins=False)
             if apart.form is not None and any(map(_jax.is_tracer, apart.form.captured(apart.arrays))):
                 return apart.form, apart.arrays
@@ -208,6 +219,26 @@ def arguments_of(inv: Any) -> Arguments:
         if isinstance(inv, Invocation):
             object.__setattr__(inv, "_arguments", found)
     return found
+
+
+def site_of_call(inv: Any) -> _sites.Site:
+    """Where a call runs. Raises ValueError if its arrays are in several kinds of places."""
+    return _sites.scoped() or site_of_arguments(inv)
+
+
+def site_of_arguments(inv: Any, arguments: Arguments | None = None) -> _sites.Site:
+    """The same, whatever `for_device` says; with `arguments` in place of its own."""
+    mesh = getattr(inv, "mesh", None) if getattr(inv, "method", None) == "shard_map" else None
+    if mesh is not None and getattr(mesh, "devices", None) is not None:
+        return _sites.site_of(mesh.devices.flat[0])
+    try:
+        arguments = arguments or arguments_of(inv)
+    except Exception:  # JAX cannot take them apart: they have a key, and whoever calls will see it
+        return _sites.where()
+    try:
+        return arguments.committed_to or _sites.where()
+    except ValueError as error:
+        raise ValueError(f"[{inv.op_id}] {error}") from None
 
 
 def accepted(function: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -236,13 +267,14 @@ def function_of(
     kernel: Any,
     form: Given | Form,
     cfg: Any,
-    platform: str | None,
+    site: _sites.Site,
     method: str | None = None,
     label: str | None = None,
     mesh: OverMesh | None = None,
     with_jax: bool = True,
 ) -> Callable[..., Any]:
-    """A function of the form's arrays, not jitted; over an OverMesh if there is one."""
+    """A function of the form's arrays for a site, not jitted; over an OverMesh if there is one."""
+    platform = site.platform
     run = forward(kernel, platform, method)
 
     def plain(*arrays: Any) -> Any:
@@ -251,7 +283,7 @@ def function_of(
 
     def on_a_shard(*shards: Any, **kwargs: Any) -> Any:
         local = Given(shards, kwargs)
-        return function_of(kernel, local, cfg, platform, method)(*local.arrays)
+        return function_of(kernel, local, cfg, site, method)(*local.arrays)
 
     def over_mesh(*arrays: Any) -> Any:
         args, kwargs = form.whole(arrays)
@@ -260,24 +292,23 @@ def function_of(
 
     function = plain if mesh is None else over_mesh
     if mesh is None and with_jax and _has_custom_vjp(kernel, platform, method):
-        function = _with_gradient(kernel, form, cfg, platform, method, plain)
-    if label is None:
-        return function
+        function = _with_gradient(kernel, form, cfg, site, method, plain)
 
-    def labelled(*arrays: Any) -> Any:
-        with stamped(label):
+    def at_site(*arrays: Any) -> Any:
+        with _sites.running_at(site), _nothing if label is None else stamped(label):
             return function(*arrays)
 
-    return labelled
+    at_site.__name__ = at_site.__qualname__ = name_for_profilers(kernel)
+    return at_site
 
 
 # ---- gradients ----------------------------------------------------------------------------------
 
 
 def _with_gradient(
-    kernel: Any, form: Given | Form, cfg: Any, platform: str | None, method: str | None, plain: Callable[..., Any]
+    kernel: Any, form: Given | Form, cfg: Any, site: _sites.Site, method: str | None, plain: Callable[..., Any]
 ) -> Callable[..., Any]:
-    jax = _jax.loaded()
+    jax, platform = _jax.loaded(), site.platform
     one_function = _overrides(kernel, "custom_vjp")
     fwd = None if one_function else _get_platform_method(kernel, "fwd_with_residuals", platform, method)
     bwd = None if one_function else _get_platform_method(kernel, "vjp", platform, method)
@@ -294,6 +325,10 @@ def _with_gradient(
         return y, (arrays, y, keep_static(residuals))
 
     def backward_pass(kept: Any, dy: Any) -> tuple[Any, ...]:
+        with _sites.running_at(site):  # JAX calls it later than the forward pass
+            return gradients(kept, dy)
+
+    def gradients(kept: Any, dy: Any) -> tuple[Any, ...]:
         arrays, y, residuals = kept
         args, kwargs = form.whole(arrays)
         if one_function:

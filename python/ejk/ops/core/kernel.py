@@ -263,9 +263,9 @@ class Invocation(Generic[Cfg, Out]):
     @property
     def device_fingerprint(self) -> str:
         """The device the call is made on."""
-        from ejk.ops.utils.fingerprint import device_fingerprint
+        from ejk.ops.core.function import site_of_call
 
-        return device_fingerprint()
+        return site_of_call(self).core.fingerprint
 
     @property
     def call_key(self) -> str:
@@ -350,16 +350,17 @@ def _names_of(cls: type) -> tuple[str, str]:
 
 def describe(inv: Any, kernel: Any, data: str = "") -> _core.Call:
     """The call as the core sees it. With a kernel, under that kernel's version and key. Made once."""
-    from ejk.ops.utils.fingerprint import this_device
+    from ejk.ops.core.function import site_of_call
 
-    known: tuple[Any, str, _core.Call] | None = getattr(inv, "_described", None)
-    if known is not None and known[0] is kernel and (not data or known[1] == data):
-        return known[2]
+    site = site_of_call(inv)
+    known: tuple[Any, str, Any, _core.Call] | None = getattr(inv, "_described", None)
+    if known is not None and known[0] is kernel and (not data or known[1] == data) and known[2] is site.core:
+        return known[3]
     key_builder = _key_builder(kernel)
     call = _core.Call(
         op_id=inv.op_id,
         version=str(getattr(kernel, "version", "0")),
-        device=this_device(),
+        device=site.core,
         method=getattr(inv, "method", None),
         args=inv.args,
         kwargs=dict(inv.kwargs),
@@ -368,7 +369,7 @@ def describe(inv: Any, kernel: Any, data: str = "") -> _core.Call:
         data=data,
     )
     if isinstance(inv, Invocation):
-        object.__setattr__(inv, "_described", (kernel, data, call))
+        object.__setattr__(inv, "_described", (kernel, data, site.core, call))
     return call
 
 

@@ -11,19 +11,28 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from ejk import _configs, _core, _jax, _scopes
+from ejk import _configs, _core, _jax, _scopes, _sites
 from ejk._captured import Opaque
 from ejk.ops.config.cache import ConfigCache
 from ejk.ops.config.selection import ConfigSelectorChain
-from ejk.ops.core.function import Arguments, Form, Given, arguments_of, function_of, name_for_profilers
+from ejk.ops.core.function import (
+    Arguments,
+    Form,
+    Given,
+    arguments_of,
+    function_of,
+    name_for_profilers,
+    site_of_arguments,
+    site_of_call,
+)
 from ejk.ops.core.kernel import Invocation, Kernel, describe, op_of
+from ejk.ops.core.lowering import lowered_for
 from ejk.ops.core.mesh import over_mesh_of
 from ejk.ops.core.types import AnyCfg, AnyOut, Cfg, Out
 from ejk.ops.execution.held import Held, held_by_config, held_by_kernel
 from ejk.ops.execution.jitted import Jitted, Targets
 from ejk.ops.execution.options import Options, check_mesh
 from ejk.ops.execution.warm import learn
-from ejk.ops.utils.fingerprint import get_device_platform
 
 _AnyOut_co = TypeVar("_AnyOut_co", covariant=True)
 
@@ -100,20 +109,23 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         check_mesh(inv)
         chooser: Any = self.chooser
         config = inv.override_cfg if inv.override_cfg is not None else chooser.choose(inv, kernel)
+        site = site_of_call(inv)
         example_kwargs = Options.taken_from(kernel, example_kwargs)[1]
 
         def arguments_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
             return Arguments(*_prepared(kernel, args, example_kwargs | kwargs))
 
         def compiled(*args: Any, **kwargs: Any) -> AnyOut:
-            result: AnyOut = self._run(kernel, arguments_of_call(args, kwargs), config, inv)[0]
+            arguments = arguments_of_call(args, kwargs)
+            _check_site(inv, site, arguments)
+            result: AnyOut = self._run(kernel, arguments, config, inv, site)[0]
             return result
 
         def lower(*args: Any, **kwargs: Any) -> Any:
             arguments = arguments_of_call(args, kwargs)
             label = self._label(kernel, inv, config)
-            function = self._function(kernel, arguments.form or arguments.given, config, inv, label)
-            return _jax.required().jit(function).lower(*arguments.arrays)
+            function = self._function(kernel, arguments.form or arguments.given, config, inv, label, site)
+            return lowered_for(site, function, arguments.arrays, over_mesh_of(inv) is not None)
 
         made: Any = compiled
         made.config, made.lower = config, lower
@@ -138,19 +150,22 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         given = (kernel, *args)
         inv = self._invocation(kernel, args, named)
         check_mesh(inv)
+        _check_scope(inv)
         # Before the choice: what changes meanwhile makes it void.
         cache, epoch = self._cache_to_watch(), _core.epoch()
         generation = cache.generation if cache is not None else 0
         config = self.chooser.choose(inv, kernel)
-        arguments = arguments_of(inv)
+        arguments, site = arguments_of(inv), site_of_call(inv)
         with _recorded(kernel, inv, arguments) as counted:
-            result, warm = self._run(kernel, arguments, config, inv)
+            result, warm = self._run(kernel, arguments, config, inv, site)
             counted(result)
         plain = inv.stamp and inv.method is None and inv.mesh is None
         if warm is None or cache is None or arguments.form is None or not plain:
             return result
         if self._may_stay_warm(kernel, arguments):
             self._watch(cache)
+            if _sites.the_only_one() is None:
+                self._count_sites(_sites.where)
             for array in arguments.arrays:
                 self._know(type(array))
             learn(self, kernel, inv.override_cfg, (*args, *named.values()), arguments.form)
@@ -179,7 +194,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
             self._add_array_type(array_type)
 
     def _run(
-        self, kernel: Any, arguments: Arguments, config: Any, inv: Invocation[Any, Any]
+        self, kernel: Any, arguments: Arguments, config: Any, inv: Invocation[Any, Any], site: _sites.Site
     ) -> tuple[Any, Callable[[], Any] | None]:
         """The result, and what makes a function of the arrays alone that gives it too, None if there is none.
 
@@ -188,15 +203,16 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         """
         label = self._label(kernel, inv, config) if arguments.with_jax else None
         if arguments.has_tracers():
-            given, arrays = arguments.in_a_trace(kernel, inv.method)
-            traced = self._function(kernel, given, config, inv, label)
+            given, arrays = arguments.in_a_trace(kernel, site.platform, inv.method)
+            traced = self._function(kernel, given, config, inv, label, site)
             result = _named_in_forward_mode(kernel, traced, arrays)
             if arguments.holds_objects() or any(type(a).__name__ == "JVPTracer" for a in arguments.arrays):
                 return result, None
-            return result, _of_a_copy(kernel, lambda same: self._traced_when_warm(same, arguments, config, inv))
+            return result, _of_a_copy(kernel, lambda same: self._traced_when_warm(same, arguments, config, inv, site))
 
         def as_it_is() -> Any:  # a label would make JAX compile every step of it anew
-            return self._function(kernel, arguments.given, config, inv, None, arguments.with_jax)(*arguments.given.arrays)
+            given = arguments.given
+            return self._function(kernel, given, config, inv, None, site, arguments.with_jax)(*given.arrays)
 
         form = arguments.form
         if not arguments.with_jax or form is None:
@@ -205,7 +221,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         holds_objects = arguments.holds_objects()
 
         def make(inputs: Any) -> Jitted:
-            function = self._function(kernel, form.with_inputs(inputs), config, inv, label)
+            function = self._function(kernel, form.with_inputs(inputs), config, inv, label, site)
             return Jitted(_jax.loaded(), function, name_for_profilers(kernel), holds_objects)
 
         try:
@@ -215,7 +231,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         targets = targets_of(kernel, held)
         if targets is None:
             return as_it_is(), None
-        variants = targets.variants((label is None, *self._key(arguments, of_config.key, inv)))
+        variants = targets.variants((label is None, *self._key(arguments, of_config.key, inv, site)))
         result, function = variants.run(arguments, make, as_it_is)
         if not (held.is_constant and of_config.is_data):
             return result, None
@@ -226,7 +242,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         if held != held_by_kernel(kernel):  # it changes itself when it runs
             return result, None
         given = arguments.given.without_arrays()
-        return result, _of_a_copy(kernel, lambda same: self._function(same, given, config, inv, None))
+        return result, _of_a_copy(kernel, lambda same: self._function(same, given, config, inv, None, site))
 
     def _function(
         self,
@@ -235,19 +251,21 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         config: Any,
         inv: Invocation[Any, Any],
         label: str | None,
+        site: _sites.Site,
         with_jax: bool = True,
     ) -> Callable[..., Any]:
-        platform, mesh = get_device_platform(), over_mesh_of(inv)
-        return function_of(kernel, form, config, platform, inv.method, label, mesh, with_jax)
+        return function_of(kernel, form, config, site, inv.method, label, over_mesh_of(inv), with_jax)
 
-    def _key(self, arguments: Arguments, config: Any, inv: Invocation[Any, Any]) -> tuple[Any, ...]:
+    def _key(
+        self, arguments: Arguments, config: Any, inv: Invocation[Any, Any], site: _sites.Site
+    ) -> tuple[Any, ...]:
         """What tells the functions of a kernel apart, but for floats. Not the label: it may say what an object's own
         text says, the numbers in its arrays."""
         assert arguments.form is not None
         shapes = tuple(a.aval if _jax.is_array(a) else (a.shape, a.dtype) for a in arguments.arrays)
         over = over_mesh_of(inv)
         mesh = over.key() if over is not None else None
-        return arguments.form.words, shapes, config, get_device_platform(), inv.method, mesh
+        return arguments.form.words, shapes, config, site.core.fingerprint, inv.method, mesh
 
     def _label(self, kernel: Any, inv: Invocation[Any, Any], config: Any) -> str | None:
         return self._label_as(_stamp_from_environment(), kernel, inv, config) if inv.stamp else None
@@ -262,14 +280,32 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
         return f"{self.stamp_prefix}:{_core.stable_json(payload)}"
 
     def _traced_when_warm(
-        self, kernel: Any, arguments: Arguments, config: Any, inv: Invocation[Any, Any]
+        self, kernel: Any, arguments: Arguments, config: Any, inv: Invocation[Any, Any], site: _sites.Site
     ) -> Callable[..., Any]:
         """A function of the arrays, labelled as the environment says when it is called."""
         form, with_label = arguments.given.without_arrays(), {}
         for stamp in _STAMPS:
             label = self._label_as(stamp, kernel, inv, config)
-            with_label[stamp] = self._function(kernel, form, config, inv, label)
+            with_label[stamp] = self._function(kernel, form, config, inv, label, site)
         return lambda *arrays: with_label[_stamp_from_environment()](*arrays)
+
+
+def _check_scope(inv: Any) -> None:
+    """Raises ValueError if a call that computes now is made inside of a `for_device` that is for somewhere else."""
+    site = _sites.scoped()
+    if site is not None:
+        _check_site(inv, site, arguments_of(inv))
+
+
+def _check_site(inv: Any, site: _sites.Site, arguments: Arguments) -> None:
+    if arguments.has_tracers():
+        return
+    there = site_of_arguments(inv, arguments)
+    if not site.is_like(there):
+        raise ValueError(
+            f"[{inv.op_id}] got a call for {site.name} to compute on {there.name}; expected arrays on {site.name}, or a "
+            "function that is traced; move them with jax.device_put, or call it inside of jax.jit(...).lower"
+        )
 
 
 def _of_a_copy(kernel: Any, make: Callable[[Any], Callable[..., Any]]) -> Callable[[], Callable[..., Any]] | None:

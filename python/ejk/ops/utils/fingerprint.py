@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ejk import _core, _jax
-
-_devices: dict[tuple[str, bool], _core.Device] = {}
+from ejk import _core, _jax, _sites
 
 
 def stable_json(obj: Any) -> str:
@@ -79,30 +77,12 @@ def _shardings(tree: Any) -> Any:
 
 
 def this_device(dev: Any = None) -> _core.Device:
-    """The device calls run on, as the core sees it: JAX's first one, or the CPU."""
-    if dev is None:
-        devices = _jax.devices()
-        dev = devices[0] if devices else None
-    name = "cpu" if dev is None else f"{dev.platform}|{getattr(dev, 'device_kind', '')}"
-    with_jax = _jax.loaded() is not None
-    found = _devices.get((name, with_jax))
-    if found is None:
-        found = _devices[name, with_jax] = _make_device(dev)
-    return found
+    """A device as the core sees it; without one, that of calls that are made here."""
+    return _site(dev).core
 
 
-def _make_device(dev: Any) -> _core.Device:
-    jax = _jax.loaded()
-    environment = {"jax": jax.__version__} if jax is not None else {}
-    if dev is None or dev.platform == "cpu":
-        return _core.cpu_device(environment)
-    kind = getattr(dev, "device_kind", dev.platform)
-    identity = {"kind": dev.platform, "model": kind}
-    for name in ("compute_capability", "core_count", "num_cores"):
-        if (value := getattr(dev, name, None)) is not None:
-            identity[name] = value
-    environment["platform_version"] = getattr(dev.client, "platform_version", "")
-    return _core.make_device(f"{dev.platform}|{kind}", identity, environment)
+def _site(dev: Any) -> _sites.Site:
+    return _sites.current() if dev is None else _sites.site_of(dev)
 
 
 def device_fingerprint(dev: Any = None) -> str:
@@ -113,28 +93,23 @@ def device_fingerprint(dev: Any = None) -> str:
 def original_fingerprint(dev: Any = None) -> str:
     """What ejkernel calls the same device in its files."""
     if dev is None:
-        devices = _jax.devices()
-        if not devices:
-            return "cpu|cpu"
-        dev = devices[0]
+        dev = _sites.current().device
+    if dev is None:
+        return "cpu|cpu"
     kind = getattr(dev, "device_kind", getattr(dev, "platform", "unknown"))
     return f"{kind}|{getattr(getattr(dev, 'client', None), 'platform_version', '')}"
 
 
 def device_kind(dev: Any = None) -> str:
-    """"cpu", "gpu" or "tpu": what JAX's first device is; "cpu" in a program that has not imported JAX."""
-    if dev is None:
-        devices = _jax.devices()
-        if not devices:
-            return "cpu"
-        dev = devices[0]
-    platform: str = dev.platform.lower()
-    return {"cuda": "gpu", "rocm": "gpu"}.get(platform, platform)
+    """"cpu", "gpu" or "tpu". Without a device, that of calls that are made here: inside of `for_device`, or of a hook or
+    a method of a kernel, what that is for; else what `jax.default_device` or JAX's first device is; "cpu" in a program
+    that has not imported JAX."""
+    return _site(dev).kind
 
 
 def get_device_platform(dev: Any = None) -> str:
     """How kernels are written for a device: "triton" on a GPU, "pallas" on a TPU, "xla" elsewhere."""
-    return {"gpu": "triton", "tpu": "pallas"}.get(device_kind(dev), "xla")
+    return _site(dev).platform
 
 
 __all__ = [
