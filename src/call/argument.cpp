@@ -10,6 +10,7 @@
 #include <ejk/error.h>
 
 #include "base/format.h"
+#include "guard/device_block.h"
 #include "platform/place.h"
 #include "tensor/device_copy.h"
 
@@ -100,13 +101,19 @@ OutputBytes packed_bytes(const AnyView& array) {
 
 namespace {
 
+std::string array_text(const ArrayRef& array) {
+  return std::string(dtype_name(array.dtype)) + shape_text(array.shape);
+}
+
 bool is_floating(DType d) { return d >= DType::float16 && d <= DType::complex128; }
+
+// All ones are NaN in every floating type; for integers a pattern no kernel produces by rest.
+uint8_t poison_of(DType dtype) { return is_floating(dtype) ? 0xFF : 0xA5; }
 
 }  // namespace
 
 void poison(DType dtype, void* data, size_t bytes) {
-  // All ones are NaN in every floating type; for integers a pattern no kernel produces by rest.
-  if (bytes > 0) std::memset(data, is_floating(dtype) ? 0xFF : 0xA5, bytes);
+  if (bytes > 0) std::memset(data, poison_of(dtype), bytes);
 }
 
 void poison(const AnyView& array) { poison(array.dtype, array.data, array.bytes()); }
@@ -139,29 +146,65 @@ Arg describe_array(const ArrayRef& a) {
 
 PrivateArray::~PrivateArray() = default;
 
+namespace {
+
+// The caller's own may change meanwhile, as a cache does whose parts belong to several threads. Of
+// a large one a third copy would take too much memory.
+bool is_kept(const AnyView& original, size_t bytes) {
+  constexpr size_t most_kept = size_t{16} << 20;
+  return !original.packed() || bytes <= most_kept;
+}
+
+}  // namespace
+
 PrivateArray::PrivateArray(ArrayRef original, Role role, bool read_only)
     : copy_(std::move(original)), role_(role) {
   if (role == Role::in_out && !copy_.writable) role_ = Role::input;
   if (role == Role::input && copy_.writable) role_ = Role::in_out;
   const AnyView from = copy_.any();
+  if (from.device != nullptr) copy_on_device(from);
+  else copy_here(from, read_only);
+}
+
+void PrivateArray::copy_here(const AnyView& from, bool read_only) {
   const auto [first, bytes] = byte_extent(from);
   storage_ = std::make_shared<const GuardedMemory>(bytes, from.data);
-  ArrayGuards::add(storage_, role_, read_only && role_ == Role::input,
-                   std::string(dtype_name(copy_.dtype)) + shape_text(copy_.shape));
+  ArrayGuards::add(storage_, role_, read_only && role_ == Role::input, array_text(copy_));
   AnyView to = from;
   to.data = storage_->data() - first;
   to.writable = true;
   if (role_ != Role::output) copy_elements(from, to);
   copy_.data = to.data;
   original_ = from.data;
-  // The caller's own may change meanwhile, as a cache does whose parts belong to several threads.
-  // Of a large one a third copy would take too much memory.
-  constexpr size_t most_kept = size_t{16} << 20;
-  if (role_ == Role::in_out && (!from.packed() || bytes <= most_kept))
+  if (role_ == Role::in_out && is_kept(from, bytes))
     pristine_.assign(storage_->data(), storage_->data() + storage_->size());
 }
 
+void PrivateArray::copy_on_device(const AnyView& from) {
+  const auto [first, bytes] = byte_extent(from);
+  block_ = std::make_shared<const DeviceBlock>(*from.device, bytes);
+  ArrayGuards::add(block_, role_, false, array_text(copy_));
+  AnyView to = from;
+  to.data = block_->memory();
+  to.offset = static_cast<size_t>(static_cast<int64_t>(block_->offset()) - first);
+  to.writable = true;
+  if (role_ != Role::output) copy_elements(from, to);
+  copy_.data = to.data, copy_.offset = to.offset;
+  original_ = from.data, original_offset_ = from.offset;
+  if (role_ != Role::in_out || !is_kept(from, bytes)) return;
+  const auto kept = std::make_shared<const DeviceBlock>(*from.device, bytes);
+  kept->copy_from(block_->memory(), block_->offset());
+  pristine_block_ = kept;
+}
+
 void PrivateArray::reset() {
+  if (block_) {
+    if (role_ == Role::output) block_->fill(poison_of(copy_.dtype));
+    if (role_ != Role::in_out) return;
+    if (pristine_block_) block_->copy_from(pristine_block_->memory(), pristine_block_->offset());
+    else block_->copy_from(original_, original_offset_);
+    return;
+  }
   if (storage_->size() == 0) return;
   if (role_ == Role::in_out)
     std::memcpy(storage_->data(), pristine_.empty() ? original_ : pristine_.data(),

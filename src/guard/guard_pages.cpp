@@ -18,7 +18,7 @@ namespace {
 
 using base::page_size;
 
-constexpr std::byte pattern{0xCB};
+constexpr std::byte pattern = GuardedBlock::pattern;
 
 // At each end; of most of it only addresses, never touched. A row or a block too far must not land
 // behind it, in what happens to be mapped there.
@@ -119,7 +119,7 @@ ArrayGuards::Collect::~Collect() {
   collecting_argument = outer_argument_;
 }
 
-void ArrayGuards::add(std::shared_ptr<const GuardedMemory> memory, Role role, bool read_only,
+void ArrayGuards::add(std::shared_ptr<const GuardedBlock> memory, Role role, bool read_only,
                       std::string what) {
   if (collecting == nullptr) return;
   std::string text = "argument " + std::to_string(collecting_argument) + " (" + what + ")";
@@ -129,7 +129,8 @@ void ArrayGuards::add(std::shared_ptr<const GuardedMemory> memory, Role role, bo
 
 std::vector<std::span<std::byte>> ArrayGuards::memory() const {
   std::vector<std::span<std::byte>> all;
-  for (const Member& m : members_) all.emplace_back(m.memory->data(), m.memory->size());
+  for (const Member& m : members_)
+    if (const auto here = m.memory->here(); here.data() != nullptr) all.push_back(here);
   return all;
 }
 
@@ -161,14 +162,14 @@ std::optional<std::string> ArrayGuards::overrun() const {
 std::optional<std::string> ArrayGuards::trespass(const void* address) const {
   for (const Member& m : members_) {
     const auto* at = static_cast<const std::byte*>(address);
-    const std::byte* data = m.memory->data();
+    const std::span<std::byte> here = m.memory->here();
     const auto place = m.memory->place_of(address);
-    if (place == GuardedMemory::Place::before)
-      return "read or wrote " + bytes_text(data - at) + " before the begin of " + m.text;
-    if (place == GuardedMemory::Place::behind)
-      return "read or wrote " + bytes_text(at - (data + m.memory->size()) + 1) +
+    if (place == GuardedBlock::Place::before)
+      return "read or wrote " + bytes_text(here.data() - at) + " before the begin of " + m.text;
+    if (place == GuardedBlock::Place::behind)
+      return "read or wrote " + bytes_text(at - (here.data() + here.size()) + 1) +
              " past the end of " + m.text;
-    if (place == GuardedMemory::Place::inside && m.read_only)
+    if (place == GuardedBlock::Place::inside && m.read_only)
       return "wrote into " + m.text + ", which is an input";
   }
   return std::nullopt;

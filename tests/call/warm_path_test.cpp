@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "fake_device.h"
 #include "fakes.h"
 
 namespace {
@@ -90,6 +91,19 @@ struct Shared : Checked {
   }
 };
 
+// Where its arrays live is known at run time.
+struct Anywhere {
+  static constexpr std::string_view op_id = "anywhere";
+  using Config = Fixed::Config;
+  struct Tile {
+    int rows = 1;
+  };
+  int run(const Config& c, const ejk::Tensor&, ejk::View<float, 1>) const { return c.block; }
+  int run_gpu(const Tile& c, const ejk::Tensor&, ejk::DeviceView<float, 1>) const { return c.rows; }
+  Tile heuristic_cfg_gpu(const ejk::Invocation&) const { return {}; }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+
 class WarmPath : public testing::Test {
  protected:
   ejk::SelectorOptions options() {
@@ -104,11 +118,16 @@ class WarmPath : public testing::Test {
     executor(Checked{}, ejk::View<float, 2>{data, {2, 2}}, std::span<float>(data));
     executor(Shared{}, ejk::View<float, 2>{data, {2, 2}}, std::span<float>(data));
     executor(General{}, tensor, other, std::optional<int>(4), mode, many, ejk::kw("causal", true));
+    executor(Anywhere{}, tensor, other);
+    executor(Anywhere{}, there, there);
+    executor(Anywhere{}, there, ejk::device_view<float, 1>(there));
   }
 
   float data[4] = {};
   ejk::Tensor tensor = ejk::Tensor::of<float>({3, 5}).transposed({1, 0}),
               other = ejk::Tensor::of<float>({9});
+  fakes::FakeGpu gpu;
+  ejk::Tensor there = other.to(gpu.device);
   std::string mode = "a mode whose name is longer than any small string";
   ejk::Keyed<std::array<int, 60>> many{};
   ejk::Executor executor{options()};

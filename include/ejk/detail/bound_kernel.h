@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <ejk/detail/device_trial.h>
 #include <ejk/detail/gradient.h>
 #include <ejk/detail/kernel_traits.h>
 #include <ejk/detail/sketch.h>
@@ -102,7 +103,10 @@ class TypedTrial final : public Trial {
 
   template <class Params>
   TypedTrial(const K& kernel, const Params& params, bool backward)
-      : kernel_(kernel), backward_(backward), copies_(guards_, params) {}
+      : kernel_(kernel), backward_(backward), copies_(guards_, params) {
+    if constexpr (P::on_device)
+      device_ = std::apply([](const auto&... p) { return home_of(K::op_id, p...).device; }, params);
+  }
 
   void reset() override {
     if (fresh_) return;
@@ -122,12 +126,21 @@ class TypedTrial final : public Trial {
     else ran_.emplace(P::run(kernel_, config.as<Config>(), params()));
   }
 
+  const Device* device() const override { return device_; }
+  void wait() override { wait_for(device_); }
+
   bool run_reference() override {
     if constexpr (!has<K, hook_reference>) return false;
     else {
       if (backward_) return false;  // a reference has no gradient to compare
       fresh_ = false;
-      std::apply([&](auto&... p) { call_reference(p...); }, params());
+      std::apply(
+          [&](auto&... p) {
+            if constexpr (P::on_device && !hook_reference::callable<K, decltype(p)...>)
+              call_reference_on_cpu(std::make_index_sequence<sizeof...(p)>{}, p...);
+            else call_reference(p...);
+          },
+          params());
       return true;
     }
   }
@@ -196,6 +209,27 @@ class TypedTrial final : public Trial {
           };
   }
 
+  // A reference that takes arrays of the CPU gets copies of those on the device.
+  template <size_t... I, class... A>
+  void call_reference_on_cpu(std::index_sequence<I...>, A&... args) {
+    if constexpr (!hook_reference::unique<K>)
+      static_cast<void>(mistake::reference_has_another_signature<K>{});
+    else {
+      using Raws = typename Signature<decltype(hook_reference::pointer<K>())>::Parameters;
+      if constexpr (std::tuple_size_v<Raws> != sizeof...(A))
+        static_cast<void>(mistake::reference_has_another_signature<K>{});
+      else {
+        CpuCopies copies;
+        std::apply([&](auto&&... p) { call_reference(p...); },
+                   std::tuple<decltype(bind<K, static_cast<int>(I), std::tuple_element_t<I, Raws>>(
+                       Place{K::op_id, static_cast<int>(I)}, on_the_cpu(args, copies)))...>(
+                       bind<K, static_cast<int>(I), std::tuple_element_t<I, Raws>>(
+                           Place{K::op_id, static_cast<int>(I)}, on_the_cpu(args, copies))...));
+        copies.put_back();
+      }
+    }
+  }
+
   // A cotangent for the pull-back: the output itself is as good as any, and finite. A kernel that
   // returns nothing has written what it was given as Out: that, or all of those as a tuple.
   template <class Out, class Params>
@@ -238,6 +272,7 @@ class TypedTrial final : public Trial {
   const bool backward_;
   ArrayGuards guards_;  // of the arrays in the copies, which come after it
   ArgumentCopies<P> copies_;
+  const Device* device_ = nullptr;
   bool fresh_ = false;  // nothing ran since the last reset: large arrays are not copied again
   std::optional<Kept<typename P::Result>>
       ran_;  // compared only when asked: not while the clock runs

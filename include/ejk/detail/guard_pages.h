@@ -13,33 +13,51 @@
 
 namespace ejk::detail {
 
+// The memory of one array of a trial, with a pattern before and behind it.
+class GuardedBlock {
+ public:
+  static constexpr std::byte pattern{0xCB};
+
+  // Where an address lies. `inside`: in the memory or its pattern.
+  enum class Place { elsewhere, before, inside, behind };
+
+  GuardedBlock() = default;
+  virtual ~GuardedBlock() = default;
+  GuardedBlock(const GuardedBlock&) = delete;
+  GuardedBlock& operator=(const GuardedBlock&) = delete;
+
+  // How many bytes behind the end (positive) or before the begin (negative) the farthest changed
+  // byte of the pattern is; nullopt if it is whole.
+  virtual std::optional<std::ptrdiff_t> overrun() const = 0;
+  virtual void repair() const = 0;  // the pattern
+
+  // These are of memory in this process; what lies on a device has none.
+  virtual std::span<std::byte> here() const { return {}; }
+  virtual void arm(bool /*read_only*/) const {}
+  virtual Place place_of(const void* /*address*/) const { return Place::elsewhere; }
+};
+
 // Zeroed memory. Its end, rounded up to the alignment, touches the zone behind it; what lies
 // between it and the two zones is filled with a pattern.
-class GuardedMemory {
+class GuardedMemory final : public GuardedBlock {
  public:
   static constexpr size_t alignment = 64;
 
   // `like`: memory of as many bytes, on whose kind of pages this should lie. Throws std::bad_alloc.
   explicit GuardedMemory(size_t bytes, const void* like = nullptr);
-  ~GuardedMemory();
-  GuardedMemory(const GuardedMemory&) = delete;
-  GuardedMemory& operator=(const GuardedMemory&) = delete;
+  ~GuardedMemory() override;
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
 
   // Closes the two zones, and the memory itself to writers if `read_only`, for the rest of this
   // process. For a child: there is no way back.
-  void arm(bool read_only) const;
+  void arm(bool read_only) const override;
 
-  // How many bytes behind the end (positive) or before the begin (negative) the farthest changed
-  // byte of the pattern is; nullopt if it is whole.
-  std::optional<std::ptrdiff_t> overrun() const;
-  void repair() const;  // the pattern
-
-  // Where an address lies. `inside`: in the memory or its pattern.
-  enum class Place { elsewhere, before, inside, behind };
-  Place place_of(const void* address) const;
+  std::optional<std::ptrdiff_t> overrun() const override;
+  void repair() const override;
+  std::span<std::byte> here() const override { return {data_, size_}; }
+  Place place_of(const void* address) const override;
 
  private:
   std::byte *pages_ = nullptr, *data_ = nullptr;
@@ -62,7 +80,7 @@ class ArrayGuards {
     size_t outer_argument_;
   };
   // To what is being collected, if anything is. `what` for people: "float32[4, 8]".
-  static void add(std::shared_ptr<const GuardedMemory> memory, Role role, bool read_only,
+  static void add(std::shared_ptr<const GuardedBlock> memory, Role role, bool read_only,
                   std::string what);
 
   std::vector<std::span<std::byte>> memory() const;
@@ -76,7 +94,7 @@ class ArrayGuards {
 
  private:
   struct Member {
-    std::shared_ptr<const GuardedMemory> memory;
+    std::shared_ptr<const GuardedBlock> memory;
     bool read_only, in_out;
     std::string text;  // "argument 2 (float32[4, 8])"
   };

@@ -35,14 +35,15 @@ struct ArrayRef {
   AnyView any() const { return {data, dtype, platform, shape, strides, writable, device, offset}; }
 };
 
-// A copy of an array with the same strides, in guarded memory of its own. The original must outlive
-// it and keep its content, from which a packed in-out array is reset.
+class DeviceBlock;
+
+// A copy of an array with the same strides, in guarded memory of its own, where the original lives.
+// That must outlive it and keep its content, from which a packed in-out array is reset.
 class PrivateArray {
  public:
   // An input is closed to writers in a child, unless `read_only` is false.
   PrivateArray(ArrayRef original, Role role, bool read_only = true);
   ~PrivateArray();
-  void* data() const { return copy_.data; }
   const ArrayRef& array() const { return copy_; }
   // In-out arrays: the original content again. Outputs: poison.
   void reset();
@@ -50,11 +51,18 @@ class PrivateArray {
   void append_output(std::vector<OutputBytes>& outputs) const;
 
  private:
+  void copy_here(const AnyView& from, bool read_only);
+  void copy_on_device(const AnyView& from);
+
   ArrayRef copy_;
   Role role_;
   std::shared_ptr<const GuardedMemory> storage_;
+  std::shared_ptr<const DeviceBlock> block_;  // instead of it
   const void* original_ = nullptr;
-  std::vector<std::byte> pristine_;  // of an in-out array; none: its original is packed and large
+  size_t original_offset_ = 0;
+  // The content of an in-out array; none: its original is packed and large.
+  std::vector<std::byte> pristine_;
+  std::shared_ptr<const DeviceBlock> pristine_block_;
 };
 
 OutputBytes packed_bytes(const AnyView& array);
