@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from ejk import _core, _log
+
+if TYPE_CHECKING:
+    from ejk import compile_only
 
 _ABOUT = """Tunes recorded calls of Python kernels in worker processes, so that a config that crashes,
 hangs or exits costs some attempts and nothing else.
@@ -24,12 +29,19 @@ labelled; 130 interrupted, what was found until then is kept"""
 
 
 def main(words: list[str] | None = None) -> int:
-    given = _parser().parse_args(words)
+    parser = _parser()
+    given = parser.parse_args(words)
     if given.verb == "worker":
         from ejk import worker
 
         return worker.serve(given.modules)
-    return _tune(given)
+    if given.verb == "compile":
+        from ejk import compile_only
+
+        return compile_only.serve(_wanted(given), given.place)
+    if given.compile_only != bool(given.device):
+        parser.error("--compile-only and --device go together")
+    return _compile_only(given) if given.compile_only else _tune(given)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     which = tune.add_mutually_exclusive_group()
     which.add_argument("--recorded", action="store_true", help="all recorded calls (this is the default)")
     which.add_argument("--lowered", metavar="FILE", default="", help="the labelled calls of this file or dump folder")
-    tune.add_argument("--op", dest="ops", action="append", default=[], metavar="OP", help="only this op; repeatable")
+    _add_ops(tune)
     tune.add_argument("--store", default="", metavar="DIR", help="default: EJKERNEL_PERSISTENT_CACHE_DIR and its layers")
     tune.add_argument(
         "--recorded-in", default="", metavar="DIR",
@@ -58,11 +70,35 @@ def _parser() -> argparse.ArgumentParser:
         help="a worker that has not answered so many seconds after its budget is ended",
     )  # fmt: skip
     tune.add_argument("--retune", action="store_true", help="also calls that are tuned")
+    tune.add_argument(
+        "--compile-only", action="store_true",
+        help="run nothing: say which configs the compiler of --device takes, which need not be here",
+    )  # fmt: skip
+    tune.add_argument(
+        "--device", default="", metavar="NAME",
+        help="with --compile-only: A100, H100, B200, v4, v5e, v5p, v6e, or a platform that is here",
+    )  # fmt: skip
     tune.add_argument("--json", action="store_true", help="one JSON document instead of text")
 
     worker = verbs.add_parser("worker", help="tune what another process asks for; docs/worker.md says how")
     _add_modules(worker)
+
+    compiler = verbs.add_parser("compile", help="what tune --compile-only starts")
+    _add_modules(compiler)
+    _add_ops(compiler)
+    compiler.add_argument("--device", required=True)
+    compiler.add_argument("--recorded-in", default="")
+    compiler.add_argument("--from", dest="place", type=_place, default=(0, 0), metavar="CALL.CONFIG")
     return parser
+
+
+def _add_ops(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--op", dest="ops", action="append", default=[], metavar="OP", help="only this op; repeatable")
+
+
+def _place(word: str) -> tuple[int, int]:
+    call, _, config = word.partition(".")
+    return int(call), int(config)
 
 
 def _add_modules(verb: argparse.ArgumentParser) -> None:
@@ -94,7 +130,7 @@ def _tune(given: argparse.Namespace) -> int:
         text, found = _core.tune_in_workers(
             command=command,
             store=os.path.expanduser(given.store),
-            recorded=os.path.expanduser(given.recorded_in or (given.store and os.path.join(given.store, "recorded"))),
+            recorded=_recorded_in(given),
             lowered=given.lowered,
             ops=given.ops,
             budget=given.budget,
@@ -113,6 +149,33 @@ def _tune(given: argparse.Namespace) -> int:
         return 1 if found["skipped"] else 3
     bad = any(not entry["kept"] for entry in found["tuned"]) or any(skip["lost"] for skip in found["skipped"])
     return 1 if bad else 0
+
+
+def _recorded_in(given: argparse.Namespace) -> str:
+    return os.path.expanduser(given.recorded_in or (given.store and os.path.join(given.store, "recorded")))
+
+
+def _wanted(given: argparse.Namespace) -> compile_only.Wanted:
+    from ejk import compile_only
+
+    return compile_only.Wanted(given.device, given.modules, os.path.expanduser(given.recorded_in), given.ops)
+
+
+def _compile_only(given: argparse.Namespace) -> int:
+    from ejk import compile_only
+
+    given.recorded_in = _recorded_in(given)
+    try:
+        found = compile_only.prune(_wanted(given), given.deadline)
+    except RuntimeError as error:
+        _tell(str(error))
+        return 1
+    print(json.dumps(dataclasses.asdict(found), indent=1) if given.json else _shown(found.text()))
+    if not found.calls and not found.skipped:
+        _tell("nothing is recorded: run the program with EJKERNEL_OPS_RECORD=1 first")
+        return 3
+    usable = all(any(config["fits"] for config in call["configs"]) for call in found.calls)
+    return 0 if usable and not found.skipped else 1
 
 
 def _tell(message: str) -> None:

@@ -208,8 +208,9 @@ class for_device:
     """While it is entered, calls are for this device: hooks, keys and stored configs are those of its model.
 
     For functions that are traced to be compiled for a device, and for offline work. Takes a device of JAX, one of
-    `jax.experimental.topologies` too, or a platform ("cpu", "gpu", "cuda", "rocm", "tpu"). Functions that are jitted
-    already are traced again inside, and as they were outside. What is not in this machine is never tuned for: stored configs and
+    `jax.experimental.topologies` too, a platform ("cpu", "gpu", "cuda", "rocm", "tpu"), or a model that can be
+    compiled for ("A100", "H100", "B200", "v4", "v5e", "v5p", "v6e"). Functions that are jitted already are traced
+    again inside, and as they were outside. What is not in this machine is never tuned for: stored configs and
     heuristics answer. Arrays elsewhere cannot be computed with inside.
     """
 
@@ -231,15 +232,17 @@ _PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
 
 
 def _named(name: str) -> Site:
-    if name.lower() not in _PLATFORMS:
-        raise ValueError(f"[for_device] got {name!r}; expected {', '.join(_PLATFORMS)}, or a device; pass one of these")
-    return of_platform(name.lower())
+    if name.lower() in _PLATFORMS:
+        return of_platform(name.lower())
+    from ejk._models import device_named
+
+    return site_of(device_named(name))
 
 
 def _checked(device: Any) -> Site:
     if not (hasattr(device, "platform") and hasattr(device, "device_kind")):
         raise TypeError(
-            f"[for_device] got {device!r}; expected a device of JAX, or the name of a platform; pass one, "
+            f"[for_device] got {device!r}; expected a device of JAX, or the name of a platform or of a model; pass one, "
             "as jax.devices()[0]"
         )
     return site_of(device)

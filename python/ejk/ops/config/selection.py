@@ -294,7 +294,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         if not kernel_call.site.can_run:
             raise RuntimeError(
                 f"[{call.op}] got a call for {kernel_call.site.name} to tune; expected a device that is here, because "
-                "candidates are run; tune where it is"
+                "candidates are run; tune where it is, or see with ejk.ops.compile_candidates what fits it"
             )
         given = kernel_call.given_candidates = None if candidates is None else list(candidates)
         with _at(kernel_call.site, tracing):

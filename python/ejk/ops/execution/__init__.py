@@ -2,6 +2,7 @@
 """Running and tuning kernels."""
 
 from ejk.ops.execution.batch import pmap_with_config, vmap_with_config
+from ejk.ops.execution.compiling import CompiledCandidate, compile_candidates
 from ejk.ops.execution.executor import ConfigChooser, Executor, default_executor
 from ejk.ops.execution.offline import autotune_lowered
 from ejk.ops.execution.tuning import (
@@ -22,6 +23,7 @@ __all__ = [
     "AutotuneData",
     "Autotuner",
     "AutotuningResult",
+    "CompiledCandidate",
     "ConfigChooser",
     "Entry",
     "Executor",
@@ -32,6 +34,7 @@ __all__ = [
     "autotune_lowered",
     "autotune_recorded",
     "benchmark",
+    "compile_candidates",
     "default_executor",
     "pmap_with_config",
     "vmap_with_config",
