@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// fmt for the library's own files: compiled once, in format.cpp, as header-only it takes up to 3 s of CPU
-// in each of 25 files. The namespace of its own keeps it apart from a fmt that the program links.
+// fmt for the library's own files. It is compiled once, in format.cpp: header-only it takes up to
+// 3 s of CPU in each of 25 files. A namespace of its own keeps it apart from the fmt of a program.
 #pragma once
 
 #if defined(FMT_VERSION)
