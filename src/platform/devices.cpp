@@ -9,6 +9,7 @@
 
 #include "base/format.h"
 #include "platform/backend.h"
+#include "platform/device_kind.h"
 #include "platform/fingerprint.h"
 
 namespace ejk {
@@ -65,9 +66,11 @@ std::vector<const Device*> devices() {
 }
 
 std::string_view device_kind(const Device& device) {
-  if (device.platform == Platform::cpu) return "cpu";
   const Value* kind = device.identity.find("kind");
-  return kind != nullptr && kind->is_string() && kind->as_string() == "cpu" ? "cpu" : "gpu";
+  const bool is_cpu =
+      device.platform == Platform::cpu ||
+      (kind != nullptr && kind->is_string() && is(kind->as_string(), detail::DeviceKind::cpu));
+  return name_of(is_cpu ? detail::DeviceKind::cpu : detail::DeviceKind::gpu);
 }
 
 std::string_view get_device_platform(const Device& device) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "platform/device_kind.h"
 #include "platform/fingerprint.h"
 #include "platform/opencl/opencl_backend.h"
 
@@ -54,10 +55,10 @@ std::string version_class(const std::string& version) {
   return version.substr(0, name == version.npos ? name : version.find(' ', name + 1));
 }
 
-const char* kind_of(cl_device_type type) {
-  return (type & CL_DEVICE_TYPE_GPU) != 0   ? "gpu"
-         : (type & CL_DEVICE_TYPE_CPU) != 0 ? "cpu"
-                                            : "accelerator";
+DeviceKind kind_of(cl_device_type type) {
+  return (type & CL_DEVICE_TYPE_GPU) != 0   ? DeviceKind::gpu
+         : (type & CL_DEVICE_TYPE_CPU) != 0 ? DeviceKind::cpu
+                                            : DeviceKind::accelerator;
 }
 
 DeviceLimits limits_of(cl_device_id device) {
@@ -80,16 +81,17 @@ Value features_of(cl_device_id device) {
 
 // The driver belongs to it: two drivers for one chip run one config at very different speeds.
 Value identity_of(cl_platform_id platform, cl_device_id device, const DeviceLimits& limits) {
-  return Value::object({{"kind", kind_of(device_number<cl_device_type>(device, CL_DEVICE_TYPE))},
-                        {"platform", platform_text(platform, CL_PLATFORM_NAME)},
-                        {"version", version_class(platform_text(platform, CL_PLATFORM_VERSION))},
-                        {"vendor", device_text(device, CL_DEVICE_VENDOR)},
-                        {"model", device_text(device, CL_DEVICE_NAME)},
-                        {"compute_units", limits.compute_units},
-                        {"group_items", limits.group_items},
-                        {"local_bytes", limits.local_bytes},
-                        {"vector_width", limits.vector_width},
-                        {"features", features_of(device)}});
+  return Value::object(
+      {{"kind", name_of(kind_of(device_number<cl_device_type>(device, CL_DEVICE_TYPE)))},
+       {"platform", platform_text(platform, CL_PLATFORM_NAME)},
+       {"version", version_class(platform_text(platform, CL_PLATFORM_VERSION))},
+       {"vendor", device_text(device, CL_DEVICE_VENDOR)},
+       {"model", device_text(device, CL_DEVICE_NAME)},
+       {"compute_units", limits.compute_units},
+       {"group_items", limits.group_items},
+       {"local_bytes", limits.local_bytes},
+       {"vector_width", limits.vector_width},
+       {"features", features_of(device)}});
 }
 
 // The version of a platform names its compiler where it has one of its own.
