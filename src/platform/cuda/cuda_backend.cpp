@@ -3,11 +3,8 @@
 #include "platform/cuda/cuda_backend.h"
 
 #include <elf.h>
-#include <pthread.h>
-
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -15,6 +12,7 @@
 #include <ejk_kernels/cuda_dialect_cl.h>
 #include "base/format.h"
 #include "platform/cuda/compile.h"
+#include "platform/forked.h"
 
 namespace ejk::detail::cuda {
 namespace {
@@ -25,18 +23,12 @@ DevicePointer pointer(DeviceMemory memory, size_t offset = 0) {
   return reinterpret_cast<DevicePointer>(memory) + offset;
 }
 
-// A context cannot be used in a forked child.
-std::atomic<bool> is_forked{false};
-
 // The context is current from here to the end of the block; then what was, as other libraries rely
 // on it.
 class InContext {
  public:
   explicit InContext(Context context) : context_(context) {
-    if (is_forked.load(std::memory_order_relaxed))
-      throw DeviceError(Kind::lost,
-                        "[cuda] got a call in a forked process; expected one in the process that "
-                        "opened the device; start a new program instead");
+    refuse_forked(Platform::cuda);
     check(driver().cuCtxGetCurrent(&before_), "context");
     if (before_ != context_) check(driver().cuCtxSetCurrent(context_), "context");
   }
@@ -52,7 +44,7 @@ class InContext {
 
 // Frees from wherever it is called; what the driver says then is nobody's.
 void released(Context context, auto free) noexcept {
-  if (is_forked) return;
+  if (is_forked()) return;
   try {
     const InContext in(context);
     free();
@@ -178,8 +170,7 @@ bool is_whole_cubin(const std::string& bytes) {
 
 CudaBackend::CudaBackend(Ordinal device, int arch, std::string target)
     : arch_(arch), target_(std::move(target)) {
-  [[maybe_unused]] static const int once =
-      ::pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
+  watch_forks();
   check(driver().cuDevicePrimaryCtxRetain(&context_, device), "context");
 }
 

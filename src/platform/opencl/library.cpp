@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads OpenCL, and reads its error codes.
 #include "platform/opencl/library.h"
-#include "base/format.h"
 
 #include <dlfcn.h>
 
 #include <utility>
+
+#include "base/format.h"
 
 namespace ejk::detail::opencl {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the OpenCL devices of this machine and says what each of them is.
 #include "platform/opencl/open.h"
-#include "base/format.h"
 
 #include <algorithm>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/format.h"
 #include "platform/device_kind.h"
 #include "platform/fingerprint.h"
 #include "platform/opencl/opencl_backend.h"

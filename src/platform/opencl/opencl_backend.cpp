@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory, queues, programs and launches of an OpenCL device.
 #include "platform/opencl/opencl_backend.h"
-#include "base/format.h"
-
-#include <pthread.h>
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <utility>
 
 #include <ejk_kernels/opencl_dialect_cl.h>
 
+#include "base/format.h"
 #include "platform/build_log.h"
+#include "platform/forked.h"
 
 namespace ejk::detail::opencl {
 namespace {
@@ -20,16 +18,6 @@ namespace {
 using Kind = DeviceError::Kind;
 
 cl_mem mem(DeviceMemory memory) { return static_cast<cl_mem>(memory); }
-
-// Drivers' threads are not in a forked child: whatever is asked of them there waits for ever.
-std::atomic<bool> is_forked{false};
-
-void refuse_forked() {
-  if (is_forked.load(std::memory_order_relaxed))
-    throw DeviceError(Kind::lost,
-                      "[opencl] got a call in a forked process; expected one in the process that "
-                      "opened the device; start a new program instead");
-}
 
 // ---- programs
 
@@ -102,8 +90,7 @@ double end_of(const Event& event) {
 
 OpenClBackend::OpenClBackend(cl_device_id device, std::string target, bool binary_grows)
     : device_(device), target_(std::move(target)), binary_grows_(binary_grows) {
-  [[maybe_unused]] static const int once =
-      ::pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
+  watch_forks();
   cl_uint bits = 0;
   check(cl().GetDeviceInfo(device_, CL_DEVICE_MEM_BASE_ADDR_ALIGN, sizeof bits, &bits, nullptr),
         "alignment");
@@ -118,7 +105,7 @@ OpenClBackend::OpenClBackend(cl_device_id device, std::string target, bool binar
 // One for everything, timed or not: other libraries may have kept its handle.
 cl_command_queue OpenClBackend::thread_queue() {
   static thread_local std::vector<std::pair<uint64_t, CommandQueue>> queues;  // by backend
-  refuse_forked();
+  refuse_forked(Platform::opencl);
   for (const auto& [backend, queue] : queues)
     if (backend == id()) return queue.get();
   cl_int code = CL_SUCCESS;
@@ -148,7 +135,7 @@ double OpenClBackend::seconds_of(const std::function<void()>& enqueue) {
 // ---- memory -------------------------------------------------------------------------------------
 
 DeviceMemory OpenClBackend::allocate(size_t bytes) {
-  refuse_forked();
+  refuse_forked(Platform::opencl);
   cl_int code = CL_SUCCESS;
   Buffer made(cl().CreateBuffer(context_.get(), CL_MEM_READ_WRITE, std::max<size_t>(bytes, 1),
                                 nullptr, &code));
@@ -157,7 +144,7 @@ DeviceMemory OpenClBackend::allocate(size_t bytes) {
 }
 
 void OpenClBackend::release(DeviceMemory memory) noexcept {
-  if (memory != nullptr && !is_forked) cl().ReleaseMemObject(mem(memory));
+  if (memory != nullptr && !is_forked()) cl().ReleaseMemObject(mem(memory));
 }
 
 void OpenClBackend::write(DeviceMemory to, size_t offset, const void* from, size_t bytes) {
@@ -195,7 +182,7 @@ std::string_view OpenClBackend::dialect() const { return ejk_kernels::opencl_dia
 
 std::shared_ptr<DeviceProgram> OpenClBackend::build(const std::string& name,
                                                     const std::string& source) {
-  refuse_forked();
+  refuse_forked(Platform::opencl);
   const char* text = source.c_str();
   const size_t bytes = source.size();
   cl_int code = CL_SUCCESS;
@@ -213,7 +200,7 @@ std::shared_ptr<DeviceProgram> OpenClBackend::build(const std::string& name,
 
 std::shared_ptr<DeviceProgram> OpenClBackend::load(const std::string& binary,
                                                    std::vector<KernelFacts> /*facts*/) {
-  refuse_forked();
+  refuse_forked(Platform::opencl);
   const auto* bytes = reinterpret_cast<const unsigned char*>(binary.data());
   const size_t size = binary.size();
   cl_int accepted = CL_SUCCESS, code = CL_SUCCESS;
