@@ -57,7 +57,8 @@ struct Saxpy {
 
 Executor executor_that_tunes() {
   SelectorOptions options;
-  options.policy = AutotunePolicy{};
+  // Enough for every candidate's compilation, however busy the machine is.
+  options.policy = AutotunePolicy{.budget_seconds = 600};
   return Executor(std::move(options));
 }
 
