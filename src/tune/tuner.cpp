@@ -140,8 +140,10 @@ Tuning::Tuning(const TuneTask& what, const TunerOptions& how)
       deadline(started + std::max(0., what.budget.seconds)) {
   samples.sampling.cache = cache_state(how.cache, *what.trial);
   if (const Device* device = what.trial->device(); device != nullptr && what.guard)
-    note = fmt::format("first runs are not guarded: a child process cannot use {}; ",
-                       device->fingerprint);
+    note = fmt::format(
+        "first runs are not guarded: a child process cannot use {}; a config that ends this "
+        "process is not run again by the next one; ",
+        device->fingerprint);
   else if (what.guard)
     checks.guard = std::make_unique<Guard>(
         *what.trial, GuardLimits{}, [this] { return has_enough(); }, stopwatch);
