@@ -17,12 +17,13 @@
 #include <ejk/value.h>
 
 #include "base/sha256.h"
+#include "paths.h"
 
 namespace ejk {
 namespace {
 
 Value vectors() {
-  std::ifstream file(EJK_TEST_DATA "/keys.json");
+  std::ifstream file(test::data("keys.json"));
   return parse_json(std::string(std::istreambuf_iterator<char>(file), {}));
 }
 

@@ -13,6 +13,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paths.h"
+
 namespace ejk {
 namespace {
 
@@ -21,7 +23,7 @@ using testing::Not;
 
 const Value& vectors() {
   static const Value v = [] {
-    std::ifstream file(EJK_TEST_DATA "/keys.json");
+    std::ifstream file(test::data("keys.json"));
     return parse_json(std::string(std::istreambuf_iterator<char>(file), {}));
   }();
   return v;

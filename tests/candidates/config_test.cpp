@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paths.h"
+
 namespace ejk {
 namespace {
 
@@ -360,7 +362,7 @@ TEST(Config, NumbersAsMapKeysSortAsNumbers) {
 }
 
 TEST(Config, AttentionParametersReadAsTheOriginalWritesThem) {
-  std::ifstream file(EJK_TEST_DATA "/keys.json");
+  std::ifstream file(test::data("keys.json"));
   const Value vectors = parse_json(std::string(std::istreambuf_iterator<char>(file), {}));
   int checked = 0;
   for (const Value& bare : vectors.find("bare")->as_array()) {

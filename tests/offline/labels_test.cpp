@@ -11,6 +11,7 @@
 #include <ejk/ejk.h>
 
 #include "fakes.h"
+#include "paths.h"
 
 using ejk::find_labels;
 using ejk::FoundLabels;
@@ -25,7 +26,7 @@ const std::string plain = "ejkernel_ops#matmul@v1:0123456789abcdef";
 const std::string odd =
     "ejkernel_ops#we:ird / [op] <x> (y) #z 'q' \"d\" \\b \xCE\xBB@v2.1:fedcba9876543210";
 
-std::string path_of(const std::string& name) { return EJK_TEST_DATA "/lowered/" + name; }
+std::string path_of(const std::string& name) { return test::data("lowered/" + name); }
 
 std::string read(const std::string& name) {
   std::ifstream file(path_of(name), std::ios::binary);
@@ -144,7 +145,7 @@ TEST(Labels, WhatIsNotThereIsAnError) {
 }
 
 TEST(Labels, ThoseOfTheReleasedOriginalAreFoundAsItsPatternsFindThem) {
-  std::ifstream file(EJK_TEST_DATA "/keys.json");
+  std::ifstream file(test::data("keys.json"));
   const ejk::Value vectors = ejk::parse_json(std::string(std::istreambuf_iterator<char>(file), {}));
   size_t compared = 0;
   for (const ejk::Value& v : vectors.find("extract")->as_array()) {

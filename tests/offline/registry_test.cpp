@@ -7,6 +7,7 @@
 #include <ejk/ejk.h>
 
 #include "fakes.h"
+#include "paths.h"
 
 using testing::Contains;
 using testing::ElementsAre;
@@ -111,9 +112,9 @@ TEST(Registry, TwoKernelsOfOneOpAreRefused) {
 }
 
 TEST(Registry, KernelsOfASharedLibraryAreTunedFromTheirRecords) {
-  EXPECT_THAT(ejk::load_kernels(EJK_TEST_PLUGINS "/libkernels.so"),
+  EXPECT_THAT(ejk::load_kernels(test::plugin("kernels")),
               ElementsAre("plugin.shifted@v1", "plugin.row_sums@v1"));
-  EXPECT_THAT(ejk::load_kernels(EJK_TEST_PLUGINS "/libkernels.so"),
+  EXPECT_THAT(ejk::load_kernels(test::plugin("kernels")),
               ElementsAre("plugin.shifted@v1", "plugin.row_sums@v1"))
       << "twice is once";
 
@@ -176,20 +177,19 @@ TEST(Registry, AReadyCallPullsCotangentsBack) {
 TEST(Registry, OtherLibrariesAreRefusedWithAReason) {
   EXPECT_THAT(problem_with("/nowhere/lib.so"),
               HasSubstr("cannot load kernels from /nowhere/lib.so"));
-  EXPECT_THAT(problem_with(EJK_TEST_PLUGINS "/libnone.so"), HasSubstr("not a library of kernels"));
-  EXPECT_THAT(problem_with(EJK_TEST_PLUGINS "/libold.so"),
+  EXPECT_THAT(problem_with(test::plugin("none")), HasSubstr("not a library of kernels"));
+  EXPECT_THAT(problem_with(test::plugin("old")),
               HasSubstr("built with version 0.0.9 of this library, which is"));
 }
 
 TEST(Registry, TablesOfSomethingElseAreRefused) {
   const auto problem_with_table = [](const char* table) {
     ::setenv("EJK_TEST_TABLE", table, 1);
-    return problem_with(EJK_TEST_PLUGINS "/libforeign.so");
+    return problem_with(test::plugin("foreign"));
   };
   for (const char* table : {"", "zeroed", "text", "numbers", "nowhere", "no version"})
     EXPECT_THAT(problem_with_table(table), HasSubstr("its ejk_plugin is something else")) << table;
-  EXPECT_THAT(problem_with(EJK_TEST_PLUGINS "/libdata.so"),
-              HasSubstr("its ejk_plugin is something else"));
+  EXPECT_THAT(problem_with(test::plugin("data")), HasSubstr("its ejk_plugin is something else"));
   EXPECT_THAT(problem_with_table("other size"), HasSubstr("built with other headers"));
   EXPECT_THAT(problem_with_table("empty"), HasSubstr("registers no kernel"));
   for (const char* table : {"nameless", "no functions", "no config"})

@@ -13,6 +13,7 @@
 #include <ejk/ejk.h>
 
 #include "fakes.h"
+#include "paths.h"
 
 using testing::AnyOf;
 using testing::HasSubstr;
@@ -20,8 +21,8 @@ using testing::StartsWith;
 
 namespace {
 
-const std::string bad_kernels = EJK_TEST_PLUGINS "/libbad.so";
-const std::string slow_kernels = EJK_TEST_PLUGINS "/libslow.so";
+const std::string bad_kernels = test::plugin("bad");
+const std::string slow_kernels = test::plugin("slow");
 
 class WorkerTest : public testing::Test {
  protected:
@@ -166,7 +167,7 @@ TEST_F(WorkerTest, WhatTheWorkerCannotDoIsAnError) {
   how.plugins = {};
   ejk::Worker without(how);
   EXPECT_THAT(error_of(without, "bad.print@v1"), HasSubstr("no kernel of that op"));
-  how.plugins = {EJK_TEST_PLUGINS "/libmissing.so"};
+  how.plugins = {test::plugin("missing")};
   ejk::Worker missing(how);
   EXPECT_THAT(error_of(missing, "bad.print@v1"), HasSubstr("cannot load kernels"));
 }

@@ -10,15 +10,15 @@
 #include <gtest/gtest.h>
 
 #include "fuzz/labels.h"
+#include "paths.h"
 #include "sanitized.h"
 
 namespace {
 
 std::vector<std::string> corpus() {
   std::vector<std::string> out;
-  for (const char* folder : {"/lowered", "/lowered/dump", "/../fuzz/corpus/labels"})
-    for (const auto& item :
-         std::filesystem::directory_iterator(EJK_TEST_DATA + std::string(folder)))
+  for (const char* folder : {"lowered", "lowered/dump", "../fuzz/corpus/labels"})
+    for (const auto& item : std::filesystem::directory_iterator(test::data(folder)))
       if (item.is_regular_file()) {
         std::ifstream file(item.path(), std::ios::binary);
         out.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>{});

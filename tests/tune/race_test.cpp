@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "../../bench/recorded.h"
+#include "paths.h"
 #include "replay.h"
 #include "tune/decide.h"
 #include "tune/sample.h"
@@ -185,7 +186,7 @@ TEST(Race, LeavingRoundsDoesNotMoveTheOthers) {
 
 std::vector<replay::Trace> traces() {
   std::vector<replay::Trace> list;
-  for (const auto& file : bench::recorded_files(EJK_TEST_DATA "/noise"))
+  for (const auto& file : bench::recorded_files(test::data("noise")))
     list.push_back(replay::read_trace(file.filename().string(), bench::unzipped(file)));
   return list;
 }
