@@ -36,16 +36,27 @@ std::string cut(const std::string& line, size_t width) {
   return line.substr(0, end) + "~";
 }
 
-bool is_plain(const Value& value) { return !value.is_array() && !value.is_object(); }
+std::string members_text(const Value& object) {
+  std::string out;
+  for (const auto& [name, member] : object.as_object().members) {
+    const bool nested = member.is_object() && !member.as_object().members.empty();
+    const std::string inner = nested ? members_text(member) : plain_text(member);
+    if (member.is_null() || inner.empty()) continue;
+    out += (out.empty() ? "" : " ") + name + (nested ? "{" + inner + "}" : "=" + inner);
+  }
+  return out;
+}
 
+// What is given by value.
 std::string value_text(const Value& value) {
-  return value.is_string() ? value.as_string() : stable_json(value);
+  if (value.is_null()) return "none";
+  return value.is_object() ? "{" + config_text(value) + "}" : plain_text(value);
 }
 
 std::string argument_text(const Value& argument) {
   const Value *dtype = argument.find("dtype"), *shape = argument.find("shape");
   if (dtype == nullptr || shape == nullptr || !dtype->is_string() || !shape->is_array())
-    return stable_json(argument);
+    return value_text(argument);
   std::string out = dtype->as_string() + "[";
   for (const Value& size : shape->as_array())
     out += (out.back() == '[' ? "" : ",") + value_text(size);
@@ -120,14 +131,15 @@ std::string noise_text(double noise, int samples) {
   return noise > 0 && samples >= least_samples ? "+-" + percent_text(noise) : "-";
 }
 
+std::string plain_text(const Value& value) {
+  return value.is_string() ? value.as_string() : stable_json(value);
+}
+
 std::string config_text(const Value& config) {
+  if (config.is_null()) return "-";
   if (!config.is_object() || config.as_object().members.empty()) return stable_json(config);
-  std::string out;
-  for (const auto& [name, member] : config.as_object().members) {
-    if (!out.empty()) out += ' ';
-    out += name + "=" + (is_plain(member) ? value_text(member) : stable_json(member));
-  }
-  return out;
+  const std::string out = members_text(config);
+  return out.empty() ? "-" : out;
 }
 
 std::string count_text(size_t count, const std::string& one, const std::string& many) {
@@ -163,8 +175,7 @@ std::string call_text(const std::string& spec) {
     for (const Value& output : outputs->as_array()) add("-> " + argument_text(output));
   for (const char* name : {"batch_axes", "method", "kernel", "objective"})
     if (const Value* member = value.find(name); member && !member->is_null())
-      add(std::string(name) + ":" +
-          (is_plain(*member) ? value_text(*member) : stable_json(*member)));
+      add(std::string(name) + ":" + value_text(*member));
   return out.empty() ? "(no arguments)" : out;
 }
 

@@ -49,7 +49,10 @@ constexpr int least_samples = 6;
 std::string interval_text(const std::string& value, const std::string& low, const std::string& high,
                           int samples);
 std::string noise_text(double noise, int samples);
-// Objects of plain members as "block=64 threads=2", everything else as JSON.
+// A string as it is, everything else as JSON.
+std::string plain_text(const Value& value);
+// "block=64 forward{threads=2}", without members that are null. Everything else as JSON, nothing
+// as "-".
 std::string config_text(const Value& config);
 // "1 entry", "2 entries".
 std::string count_text(size_t count, const std::string& one, const std::string& many);
@@ -57,7 +60,7 @@ std::string count_text(size_t count, const std::string& one, const std::string& 
 std::string call_name(std::string_view op, std::string_view key);
 // Of a candidate that was rejected or not tried: "crashed: SIGSEGV".
 std::string why_text(const std::string& kind, const std::string& why);
-// The arguments of a call from its spec: "float32[512,512] float32[512,512] causal=true".
+// The arguments of a call from its spec: "float32[512,512] none {causal=true} -> float32[512,512]".
 std::string call_text(const std::string& spec);
 
 class Table {
