@@ -5,6 +5,7 @@
 #include <bit>
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -167,8 +168,13 @@ inline constexpr bool owns_memory<KeywordArgument<T>> = owns_memory<T>;  // T& f
 // A pull-back whose views are of what `prepare` made, which it therefore keeps.
 template <class Prepared, class Pull>
 struct PreparedPull {
+  static constexpr Platform platform = Pull::platform;
   std::shared_ptr<const Prepared> prepared;
   Pull pull;
+  template <class Dy>
+  static consteval bool takes() {
+    return Pull::template takes<Dy>();
+  }
   template <class Dy>
   auto operator()(const Dy& dy) const {
     return pull(dy);
@@ -342,12 +348,19 @@ class alignas(64) Executor {
   }
 
   // Runs forward and gives {out, pull}; pull(dy) gives the gradients. The pull-back keeps views of
-  // the arguments: they must outlive it.
+  // the arguments: they must outlive it. On a device if the arrays live there: then the output,
+  // dy and the gradients do, too.
   template <class K, class... Args>
   auto vjp(const K& kernel, Args&&... args) const {
-    using P = detail::FirstPlan<K, Context::plain, Args...>;
-    check_home<P>(args...);
-    return vjp_on<P>(kernel, std::forward<Args>(args)...);
+    constexpr detail::Platforms open =
+        detail::platforms_with_gradient<K, Context::plain,
+                                        detail::call_platforms_of<K, Context::plain, Args...>>();
+    if constexpr (is_decided<K, Context::plain, Args...>)
+      return vjp_on<detail::FirstPlan<K, Context::plain, Args...>>(kernel,
+                                                                   std::forward<Args>(args)...);
+    else
+      return vjp_where_arrays_live(detail::as_list<open>(detail::PlatformList<>{}), kernel,
+                                   std::forward<Args>(args)...);
   }
   template <Platform On, class K, class... Args>
   auto vjp(const K& kernel, Args&&... args) const {
@@ -542,6 +555,42 @@ class alignas(64) Executor {
         return std::pair<decltype(out), Pull>(std::move(out),
                                               Pull{std::move(owner), std::move(pull)});
       }
+    }
+  }
+
+  // Of these platforms, all of which the kernel has a gradient for.
+  template <Platform First, Platform... Rest, class K, class... Args>
+  auto vjp_where_arrays_live(detail::PlatformList<First, Rest...>, const K& kernel,
+                             Args&&... args) const {
+    const detail::Home home = detail::home_of(K::op_id, args...);
+    const auto on = [&]<Platform P>(std::integral_constant<Platform, P>) {
+      return vjp_on<detail::Plan<K, Context::plain, P>>(kernel, std::forward<Args>(args)...);
+    };
+    using FirstResult = decltype(on(std::integral_constant<Platform, First>{}));
+    if constexpr (sizeof...(Rest) == 0) {
+      if (home.platform() != First) detail::no_gradient_there(home);
+      return on(std::integral_constant<Platform, First>{});
+    } else {
+      using Out = typename FirstResult::first_type;
+      using There =
+          detail::PullThere<K, typename FirstResult::second_type,
+                            typename decltype(on(
+                                std::integral_constant<Platform, Rest>{}))::second_type...>;
+      std::optional<std::pair<Out, There>> made;
+      const auto make_if_there = [&]<Platform P>(std::integral_constant<Platform, P> platform) {
+        using Result = decltype(on(platform));
+        if constexpr (!std::same_as<typename Result::first_type, Out>)
+          static_cast<void>(detail::mistake::gradients_of_platforms_return_different_types<K>{});
+        else if (home.platform() == P) {
+          auto [out, pull] = on(platform);
+          made.emplace(std::move(out),
+                       There(std::in_place_type<typename Result::second_type>, std::move(pull)));
+        }
+      };
+      make_if_there(std::integral_constant<Platform, First>{});
+      (make_if_there(std::integral_constant<Platform, Rest>{}), ...);
+      if (!made) detail::no_gradient_there(home);
+      return std::move(*made);
     }
   }
 

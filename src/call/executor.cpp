@@ -87,6 +87,25 @@ void name_the_platform(const Home& home, Platform meant) {
                           home_text(home), platform_name(meant), platform_name(home.platform())));
 }
 
+void no_gradient_there(const Home& home) {
+  const std::string missing =
+      home.device == nullptr
+          ? "fwd_with_residuals and vjp"
+          : fmt::format("fwd_with_residuals_{0} and vjp_{0}", platform_name(home.platform()));
+  throw Error(
+      ErrorKind::invalid_argument,
+      fmt::format("{}, and the kernel has no gradient there; add {}, or copy the arrays with "
+                  "to(device)",
+                  home_text(home), missing));
+}
+
+void wrong_cotangent(std::string_view op, Platform there, std::string_view given) {
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("[{}] got a cotangent of type {}; expected what the kernel's vjp on {} "
+                          "takes, where the arguments live",
+                          op, given, platform_name(there)));
+}
+
 void config_of_another_platform(const Home& home, std::string_view given, std::string_view needed) {
   throw Error(
       ErrorKind::invalid_argument,

@@ -298,25 +298,204 @@ TEST(DeviceCalls, TakeDlpackArraysOfDevicesThatAreListed) {
   EXPECT_THAT(values(Tensor::around(view)), ElementsAre(2, 3));
 }
 
-struct Squares {
-  static constexpr std::string_view op_id = "squares";
-  using Config = Tile;
-  float run(const Config&, std::span<const float>) const { return 0; }
-  float run_gpu(const Config&, In x) const { return fakes::elements(x)[1]; }
-  std::pair<float, float> fwd_with_residuals_gpu(const Config& c, In x) const {
-    return {run_gpu(c, x), 2 * run_gpu(c, x)};
+// y = by x x, on tensors. Where forward ran is seen in the residuals: 1 on the CPU, 100 on devices.
+Tensor elementwise(const Tensor& like, const std::function<float(size_t)>& f) {
+  std::vector<float> out(static_cast<size_t>(like.size()));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = f(i);
+  return Tensor::of<float>(like.shape(), std::span(out)).to(like.device());
+}
+struct Square {
+  static constexpr std::string_view op_id = "square";
+  struct Config {
+    int by = 1;
+  };
+  struct Residuals {
+    Tensor factor;
+  };
+  using Forwarded = std::pair<Tensor, Residuals>;
+  static Tensor times(float by, const Tensor& a, const Tensor& b) {
+    const auto x = values(a), y = values(b);
+    return elementwise(a, [&](size_t i) { return by * x[i] * y[i]; });
   }
-  float vjp_gpu(const Config&, float residual, float dy) const { return residual * dy; }
+  static Forwarded forward(int by, float mark, const Tensor& x) {
+    return {times(static_cast<float>(by), x, x),
+            {elementwise(x, [&](size_t) { return mark * static_cast<float>(by); })}};
+  }
+
+  Tensor run(const Config& c, const Tensor& x) const { return forward(c.by, 1, x).first; }
+  Tensor run_gpu(const Tile& c, const Tensor& x) const { return forward(c.by, 100, x).first; }
+  Forwarded fwd_with_residuals(const Config& c, const Tensor& x) const {
+    return forward(c.by, 1, x);
+  }
+  Forwarded fwd_with_residuals_gpu(const Tile& c, const Tensor& x) const {
+    return forward(c.by, 100, x);
+  }
+  std::tuple<Tensor> vjp(const Config&, const Residuals& r, const Tensor&, const Tensor& dy,
+                         const Tensor& x) const {
+    return times(2, times(1, r.factor, x), dy);
+  }
+  std::tuple<Tensor> vjp_gpu(const Tile&, const Residuals& r, const Tensor&, const Tensor& dy,
+                             const Tensor& x) const {
+    return times(2, times(1, r.factor, x), dy);
+  }
+  Config heuristic_cfg(const Invocation&) const { return {}; }
+  Tile heuristic_cfg_gpu(const Invocation& inv) const { return {3 + inv.device->index}; }
+};
+
+TEST(DeviceGradients, AreMadeWhereTheArraysLive) {
+  fakes::FakeGpu gpu, cuda(Platform::cuda, 4);
+  const Executor e = heuristics_only();
+  for (const auto& [device, factor] :
+       {std::pair(&cpu_device(), 1.f), {&gpu.device, 300.f}, {&cuda.device, 700.f}}) {
+    const Tensor x = two.to(*device),
+                 dy = Tensor::of<float>({2}, std::vector<float>{1, 10}).to(*device);
+    const auto [y, pull] = e.vjp(Square{}, x);
+    const float by = factor > 1 ? factor / 100 : 1;
+    EXPECT_THAT(values(y), ElementsAre(by, 4 * by));
+    const auto [dx] = pull(dy);
+    EXPECT_THAT(values(dx), ElementsAre(2 * factor, 40 * factor));
+    EXPECT_EQ(&dx.device(), device) << "gradients stay where the arrays are";
+    EXPECT_EQ(&y.device(), device);
+  }
+}
+
+// As it is for one platform and as it is for both: the first comes first.
+struct SquareOnEach : Square {
+  static constexpr std::string_view op_id = "square_on_each";
+  std::tuple<Tensor> vjp_opencl(const Tile&, const Residuals&, const Tensor&,
+                                const Tensor& dy) const {
+    return dy;
+  }
+  Forwarded fwd_with_residuals_cuda(const Tile& c, const Tensor& x) const {
+    return forward(c.by, 1000, x);
+  }
+};
+
+TEST(DeviceGradients, ComeFromTheHooksOfTheirPlatformFirst) {
+  fakes::FakeGpu gpu, cuda(Platform::cuda);
+  const Executor e = heuristics_only();
+  const Tensor x = two.to(gpu.device), z = two.to(cuda.device);
+  EXPECT_THAT(values(std::get<0>(e.vjp(SquareOnEach{}, x).second(x))), ElementsAre(1, 2));
+  EXPECT_THAT(values(std::get<0>(e.vjp(SquareOnEach{}, z).second(z))), ElementsAre(6000, 24000));
+}
+
+// Views as parameters and cotangents; run writes, so there is no output. No gradient on the CPU.
+struct Written {
+  static constexpr std::string_view op_id = "written";
+  using Config = Tile;
+  using Y = Out<InOut>;
+  void run(const Config&, std::span<const float> x, std::span<float> y) const { scale(1, x, y); }
+  void run_gpu(const Config& c, In x, Y y) const {
+    scale(c.by, fakes::elements(x), fakes::elements(*y));
+  }
+  float fwd_with_residuals_gpu(const Config& c, In x, Y y) const {
+    run_gpu(c, x, y);
+    return fakes::elements(*y)[0];
+  }
+  Tensor vjp_gpu(const Config&, float residual, In dy) const {
+    Tensor dx(DType::float32, {dy.shape[0]}, *dy.device);
+    scale(static_cast<int>(residual), fakes::elements(dy),
+          fakes::elements(device_view<float, 1>(dx)));
+    return dx;
+  }
+  Config heuristic_cfg(const Invocation&) const { return {5}; }
+};
+
+TEST(DeviceGradients, TakeViews) {
+  fakes::FakeGpu gpu, cuda(Platform::cuda);
+  const Executor e = heuristics_only();
+  for (const fakes::FakeGpu* there : {&gpu, &cuda}) {
+    const Tensor x = two.to(there->device), y = two.to(there->device);
+    const In dy = device_view<float, 1>(x);
+    EXPECT_THAT(values(e.vjp(Written{}, x, y).second(dy)), ElementsAre(5, 10));
+    EXPECT_THAT(values(y), ElementsAre(5, 10));
+    EXPECT_THAT(values(e.vjp(Written{}, dy, y).second(dy)), ElementsAre(5, 10));
+  }
+  const Tensor x = two.to(gpu.device), y = two.to(gpu.device);
+  EXPECT_THAT(values(e.vjp<Platform::opencl>(Written{}, x, y).second(device_view<float, 1>(x))),
+              ElementsAre(5, 10));
+  const Tensor here = two.clone();
+  EXPECT_EQ(refusal([&] { e.vjp(Written{}, two, here); }),
+            "[written] the arrays live on cpu, and the kernel has no gradient there; add "
+            "fwd_with_residuals and vjp, or copy the arrays with to(device)");
+}
+
+// The hooks for all platforms take arrays of the CPU.
+struct OnlyHereBack {
+  static constexpr std::string_view op_id = "only_here_back";
+  using Config = Tile;
+  float run(const Config&, std::span<const float> x) const { return x[0]; }
+  float run_gpu(const Config&, In) const { return 0; }
+  std::pair<float, float> fwd_with_residuals(const Config&, std::span<const float> x) const {
+    return {x[0], x[1]};
+  }
+  float vjp(const Config&, float residual, float dy) const { return residual * dy; }
   Config heuristic_cfg(const Invocation&) const { return {}; }
 };
 
-TEST(DeviceCalls, HaveGradientsOfThePlatformThatIsNamed) {
+TEST(DeviceGradients, AreRefusedWhereTheKernelHasNone) {
+  fakes::FakeGpu first, second(Platform::opencl, 1);
+  const Executor e = heuristics_only();
+  EXPECT_EQ(e.vjp(OnlyHereBack{}, two).second(3.f), 6);
+  const Tensor x = two.to(first.device), y = two.to(second.device);
+  EXPECT_EQ(refusal([&] { e.vjp(OnlyHereBack{}, x); }),
+            "[only_here_back] argument 0 lives on opencl 0, and the kernel has no gradient there; "
+            "add fwd_with_residuals_opencl and vjp_opencl, or copy the arrays with to(device)");
+  EXPECT_EQ(refusal([&] { e.vjp(Written{}, x, y); }),
+            "[written] argument 1 lives on opencl 1 and argument 0 on opencl 0; copy one of them "
+            "with to(device)");
+}
+
+// On the CPU with a cotangent of another type.
+struct TwoCotangents {
+  static constexpr std::string_view op_id = "two_cotangents";
+  using Config = Tile;
+  float run(const Config&, std::span<const float> x) const { return x[0]; }
+  float run_gpu(const Config&, In) const { return 0; }
+  std::pair<float, float> fwd_with_residuals(const Config&, std::span<const float>) const {
+    return {};
+  }
+  std::pair<float, float> fwd_with_residuals_gpu(const Config&, In) const { return {}; }
+  int vjp(const Config&, float, std::string_view) const { return 1; }
+  int vjp_gpu(const Config&, float, In) const { return 2; }
+  Config heuristic_cfg(const Invocation&) const { return {}; }
+};
+
+TEST(DeviceGradients, SayWhichCotangentTheyTake) {
   fakes::FakeGpu gpu;
   const Executor e = heuristics_only();
   const Tensor x = two.to(gpu.device);
-  const auto [out, pull] = e.vjp<Platform::opencl>(Squares{}, x);
-  EXPECT_EQ(out, 2);
-  EXPECT_EQ(pull(3.f), 12);
+  const auto there = e.vjp(TwoCotangents{}, x).second;
+  EXPECT_EQ(there(device_view<float, 1>(x)), 2);
+  EXPECT_EQ(refusal([&] { there(std::string_view("dy")); }),
+            "[two_cotangents] got a cotangent of type std::basic_string_view<char>; expected what "
+            "the kernel's "
+            "vjp on opencl takes, where the arguments live");
+  EXPECT_EQ(e.vjp(TwoCotangents{}, two).second(std::string_view("dy")), 1);
+}
+
+// Forward is right with every config, the gradient only with the first.
+struct WrongBack : Square {
+  static constexpr std::string_view op_id = "wrong_back";
+  Tensor run_gpu(const Tile&, const Tensor& x) const { return times(1, x, x); }
+  Forwarded fwd_with_residuals_gpu(const Tile& c, const Tensor& x) const {
+    return {times(1, x, x), forward(c.by, 1, x).second};
+  }
+  Tile heuristic_cfg_gpu(const Invocation&) const { return {1}; }
+  std::vector<Tile> candidate_cfgs_gpu(const Invocation&) const { return {{1}, {2}}; }
+};
+
+TEST(DeviceGradients, AreComparedWhereATuningMeasuresThem) {
+  fakes::FakeGpu gpu;
+  const Tensor x = two.to(gpu.device);
+  const auto kind_of_second = [&](bool backward) {
+    SelectorOptions options;
+    options.policy = AutotunePolicy{.validate_backward = backward};
+    const auto tuned = Executor(std::move(options)).tune<Platform::opencl>(WrongBack{}, x);
+    return tuned.entry.candidates.at(1).kind;
+  };
+  EXPECT_EQ(kind_of_second(true), "wrong");
+  EXPECT_EQ(kind_of_second(false), "");
 }
 
 TEST(DeviceCalls, DoNotComeInBatchesYet) {

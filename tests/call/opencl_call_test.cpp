@@ -112,5 +112,58 @@ TEST_F(OpenClCalls, RejectWhatCannotRunIsWrongOrWritesBeside) {
   }
 }
 
+// y = x x, element by element, and dx = 2 x dy.
+struct Square {
+  static constexpr std::string_view op_id = "square";
+  struct Config {
+    int group = 8;
+  };
+  struct Residuals {
+    Tensor twice;
+  };
+  static constexpr Source source{R"(
+    __kernel EJK_GROUP(GROUP, 1, 1)
+    void square(int n, __global const float* x, __global float* y, __global float* twice) {
+      const int i = get_global_id(0);
+      if (i < n) y[i] = x[i] * x[i], twice[i] = 2 * x[i];
+    }
+    __kernel EJK_GROUP(GROUP, 1, 1)
+    void back(int n, __global const float* twice, __global const float* dy, __global float* dx) {
+      const int i = get_global_id(0);
+      if (i < n) dx[i] = twice[i] * dy[i];
+    })"};
+  static Grid grid(const Config& c, int64_t n) { return {{ceil_div(n, c.group)}, {c.group}}; }
+
+  Tensor run_gpu(const Config& c, const Tensor& x) const {
+    return fwd_with_residuals_gpu(c, x).first;
+  }
+  std::pair<Tensor, Residuals> fwd_with_residuals_gpu(const Config& c, const Tensor& x) const {
+    Tensor y(DType::float32, x.shape(), x.device()), twice(DType::float32, x.shape(), x.device());
+    launch(source, "square", c, grid(c, x.size()), static_cast<int>(x.size()),
+           device_view<const float, 1>(x), device_view<float, 1>(y), device_view<float, 1>(twice));
+    return {y, {twice}};
+  }
+  std::tuple<Tensor> vjp_gpu(const Config& c, const Residuals& r, const Tensor& dy) const {
+    Tensor dx(DType::float32, dy.shape(), dy.device());
+    launch(source, "back", c, grid(c, dy.size()), static_cast<int>(dy.size()),
+           device_view<const float, 1>(r.twice), device_view<const float, 1>(dy),
+           device_view<float, 1>(dx));
+    return dx;
+  }
+  Config heuristic_cfg(const Invocation&) const { return {}; }
+};
+
+TEST_F(OpenClCalls, HaveGradients) {
+  const Device& device = devices(Platform::opencl)[0];
+  const Executor e = executor_that_tunes();
+  const Tensor x = Tensor::of<float>({3}, std::vector<float>{1, 2, 3}).to(device);
+  const auto [y, pull] = e.vjp(Square{}, x);
+  EXPECT_THAT(values(y), testing::ElementsAre(1, 4, 9));
+  const Tensor dy = Tensor::of<float>({3}, std::vector<float>{1, 10, 100}).to(device);
+  const auto [dx] = pull(dy);
+  EXPECT_EQ(&dx.device(), &device);
+  EXPECT_THAT(values(dx), testing::ElementsAre(2, 40, 600));
+}
+
 }  // namespace
 }  // namespace ejk

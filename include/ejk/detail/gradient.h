@@ -2,9 +2,12 @@
 // Gradients: forward with residuals, and the pull-back in whichever form the kernel has it.
 #pragma once
 
+#include <bit>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 #include <ejk/detail/kernel_traits.h>
 
@@ -43,6 +46,13 @@ struct vjp_keeps_views_of_its_arguments {
       sizeof(Kernel) == 0,
       "ejk: vjp keeps views of its arguments for the pull-back, so an owning temporary (<Kernel, "
       "type>) would dangle; give it a name first");
+};
+template <class Kernel>
+struct gradients_of_platforms_return_different_types {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: where the arrays of a call live is known at run time only, and the kernel's "
+                "fwd_with_residuals or vjp returns another type on each platform; return the same, "
+                "pass views, or name the platform: vjp<ejk::Platform::opencl>(...)");
 };
 }  // namespace mistake
 
@@ -95,6 +105,8 @@ struct NoOutput {};
 template <class P, class Residuals, class Out, class Params>
 class Pull {
  public:
+  static constexpr Platform platform = P::platform;
+
   Pull(typename P::Kernel kernel, typename P::Config config, Residuals residuals, Out out,
        Params params)
       : kernel_(std::move(kernel)),
@@ -199,5 +211,92 @@ auto run_forward(const typename P::Kernel& kernel, const typename P::Config& con
     }
   }
 }
+
+// ---- where the arrays' platform is known at run time only ---------------------------------------
+
+// A hook for all platforms may be for the CPU's arrays alone.
+template <class P, class Indices = typename P::Indices>
+inline constexpr bool forward_takes_its_arrays = false;
+template <class P, size_t... I>
+inline constexpr bool forward_takes_its_arrays<P, std::index_sequence<I...>> =
+    P::Forward::template callable<typename P::Kernel, const typename P::Config&,
+                                  typename P::template Param<I>&...>;
+template <class P>
+consteval bool has_gradient_there() {
+  if constexpr (!P::sound) return false;
+  else if constexpr (!has_gradient<P>) return false;
+  else if constexpr (!P::on_device || !has_two_step_gradient<P>) return true;
+  else if constexpr (names_a_platform(P::Forward::text)) return true;
+  else return forward_takes_its_arrays<P>;
+}
+
+template <Platform... P>
+struct PlatformList {};
+
+// Of the platforms that a call may run on, those with a gradient; the first if there is none.
+template <class K, Context C, Platforms Open>
+consteval Platforms platforms_with_gradient() {
+  if constexpr (std::has_single_bit(Open)) return Open;
+  else {
+    Platforms found = 0;
+    const auto look = [&]<Platform P>(std::integral_constant<Platform, P>) {
+      if constexpr (includes(Open, P))
+        if (has_gradient_there<Plan<K, C, P>>()) found |= only(P);
+    };
+    look(std::integral_constant<Platform, Platform::cpu>{});
+    look(std::integral_constant<Platform, Platform::opencl>{});
+    look(std::integral_constant<Platform, Platform::cuda>{});
+    return found != 0 ? found : only(first_of(Open));
+  }
+}
+template <Platforms Open, Platform... P>
+consteval auto as_list(PlatformList<P...> so_far) {
+  if constexpr (Open == 0) return so_far;
+  else return as_list<(Open & (Open - 1))>(PlatformList<P..., first_of(Open)>{});
+}
+
+[[noreturn]] void no_gradient_there(const Home& home);
+[[noreturn]] void wrong_cotangent(std::string_view op, Platform there, std::string_view given);
+
+// The pull-back of the platform that the arrays of a call lived on: one of several.
+template <class K, class... Pulls>
+class PullThere {
+ public:
+  template <class Pull>
+  explicit PullThere(std::in_place_type_t<Pull> which, Pull pull) : pull_(which, std::move(pull)) {}
+
+  template <class Dy>
+  static consteval bool takes() {
+    return (Pulls::template takes<Dy>() || ...);
+  }
+  // Throws Error(invalid_argument) if the gradient there takes another type.
+  template <class Dy>
+  auto operator()(const Dy& dy) const {
+    using Taker = typename decltype(taker<Dy, Pulls...>())::type;
+    using Given = decltype(std::declval<const Taker&>()(dy));
+    return std::visit(
+        [&]<class Pull>(const Pull& pull) -> Given {
+          if constexpr (!Pull::template takes<Dy>() && takes<Dy>())
+            wrong_cotangent(K::op_id, Pull::platform, type_name<Dy>());
+          else if constexpr (std::same_as<decltype(pull(dy)), Given>) return pull(dy);
+          else {
+            static_cast<void>(mistake::gradients_of_platforms_return_different_types<K>{});
+            wrong_cotangent(K::op_id, Pull::platform, type_name<Dy>());
+          }
+        },
+        pull_);
+  }
+
+ private:
+  // The first that takes such a cotangent.
+  template <class Dy, class Pull, class... Rest>
+  static consteval auto taker() {
+    if constexpr (sizeof...(Rest) == 0 || Pull::template takes<Dy>())
+      return std::type_identity<Pull>{};
+    else return taker<Dy, Rest...>();
+  }
+
+  std::variant<Pulls...> pull_;
+};
 
 }  // namespace ejk::detail
