@@ -44,7 +44,7 @@ format:
 
 style:
 	@.venv/bin/clang-format --dry-run -Werror $(sources)
-	@.venv/bin/ruff check --quiet python bench tests
+	@.venv/bin/ruff check --quiet python bench tests examples
 	@.venv/bin/mypy --no-error-summary
 	@.venv/bin/shellcheck run test .ci/run cmake/setup.sh tests/under_load.sh
 

@@ -2,11 +2,13 @@
 """Every test has a store of its own; none touches the user's. JAX stays on the CPU."""
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
 import textwrap
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "examples/python"))
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 for name in ("EJKERNEL_OPS_STAMP", "EJKERNEL_OPS_RECORD", "EJKERNEL_AUTOTUNE_POLICY", "EJKERNEL_OPS_PREFIX"):
