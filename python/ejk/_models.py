@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -84,26 +85,53 @@ def device_named(name: str) -> Any:
     if model is None:
         raise ValueError(f"[device] got {name!r}; expected {', '.join(MODELS)}, or the kind of such a device; pass one of these")
     if model in _GPUS:
-        return _of_topology(name, "jax_cuda13_plugin", "jax-cuda13-plugin jax-cuda13-pjrt", "cuda",
-                            target_config=_GPUS[model].described(), topology="1x1x1")  # fmt: skip
-    return _of_topology(name, "libtpu", "libtpu", "tpu", topology_name=_TPUS[model][1])
+        return _of_gpu(name, _GPUS[model])
+    _expect(name, {"libtpu": "libtpu"})
+    return _of_topology("tpu", topology_name=_TPUS[model][1])
 
 
-def _of_topology(name: str, module: str, packages: str, platform: str, **topology: str) -> Any:
-    if importlib.util.find_spec(module) is None:
+_CUDA = "jax_plugins.xla_cuda13"
+
+
+def _of_gpu(name: str, gpu: _Gpu) -> Any:
+    _expect(name, {"jax_cuda13_plugin": "jax-cuda13-plugin", _CUDA: "jax-cuda13-pjrt"})
+    topology = {"target_config": gpu.described(), "topology": "1x1x1"}
+    try:
+        return _of_topology("cuda", **topology)
+    except NotImplementedError:  # JAX has begun without it, because there is no GPU
+        with _without_devices():
+            importlib.import_module(_CUDA).initialize()
+        return _of_topology("cuda", **topology)
+
+
+def _expect(name: str, packages: dict[str, str]) -> None:
+    """Packages by their modules."""
+    if not all(map(_is_installed, packages)):
+        wanted = " ".join(packages.values())
         raise RuntimeError(
-            f"[device] got {name!r}, for which JAX needs a plugin to compile; expected {packages} to be installed; "
-            f"pip install {packages}"
+            f"[device] got {name!r}, for which JAX needs a plugin to compile; expected {wanted} to be installed; "
+            f"pip install {wanted}"
         )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even what it is a part of
+        return False
+
+
+def _of_topology(platform: str, **topology: str) -> Any:
     _jax.required()
     from jax.experimental import topologies
 
-    with _without_a_tpu():
+    with _without_devices():
         return topologies.get_topology_desc(platform=platform, **topology).devices[0]
 
 
-_OF_LIBTPU = {
-    "TPU_SKIP_MDS_QUERY": "1",  # else it asks the network which machine this is, and waits for minutes
+_OF_PLUGINS = {
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # else JAX begins without its plugin where there is no driver
+    "TPU_SKIP_MDS_QUERY": "1",  # else libtpu asks the network which machine this is, and waits for minutes
     "TPU_ACCELERATOR_TYPE": "v5litepod-1",  # what it would have been told
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # any number of processes may compile
@@ -111,9 +139,9 @@ _OF_LIBTPU = {
 
 
 @contextlib.contextmanager
-def _without_a_tpu() -> Iterator[None]:
-    """Inside, libtpu is loaded without a look for the TPU of this machine."""
-    added = {name: value for name, value in _OF_LIBTPU.items() if name not in os.environ}
+def _without_devices() -> Iterator[None]:
+    """Inside, plugins are loaded without a look for the GPU or TPU of this machine."""
+    added = {name: value for name, value in _OF_PLUGINS.items() if name not in os.environ}
     os.environ.update(added)
     try:
         yield

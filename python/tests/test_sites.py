@@ -4,6 +4,8 @@
 There is one kind of device here: tests that need two take some of JAX's CPU devices for GPUs.
 """
 
+import importlib.util
+
 import ejk.modules
 import jax
 import jax.numpy as jnp
@@ -230,6 +232,14 @@ def test_labels_and_configs_are_those_of_the_device(untuned):
 def test_what_is_no_device_is_refused(given):
     with pytest.raises((TypeError, ValueError), match=r"got .*; expected .*; pass one"):
         for_device(given)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax_plugins") is not None, reason="a plugin is installed")
+def test_half_of_a_compiler_is_none(tmp_path, monkeypatch):
+    (tmp_path / "jax_cuda13_plugin.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RuntimeError, match=r"pip install jax-cuda13-plugin jax-cuda13-pjrt$"):
+        for_device("A100")
 
 
 def test_a_scope_needs_no_arrays_of_jax():
