@@ -93,6 +93,24 @@ make_venv() {
   printf '%s\n' "$stamp" >.venv/stamp
 }
 
+# JAX's compilers for devices that are not here. Everything else there is that of .venv.
+make_device_venv() {
+  make_venv
+  stamp=$(cat requirements-devices.txt .venv/stamp | sha256sum | cut -d ' ' -f 1)
+  [ "$(cat .venv-devices/stamp 2>/dev/null)" != "$stamp" ] || return 0
+  stage "making .venv-devices: 345 MB are downloaded and take 1.1 GB there:"
+  sed 's/#.*//; /^ *$/d' requirements-devices.txt
+  logged devices .venv/bin/python -m venv --clear --without-pip .venv-devices
+  # Not the path alone: packages beside it may have .pth files of their own.
+  packages="import sysconfig; print(sysconfig.get_path('purelib'))"
+  echo "import site; site.addsitedir('$(.venv/bin/python -c "$packages")')" \
+    >"$(.venv-devices/bin/python -c "$packages")/beside.pth"
+  (logged devices .venv/bin/python -m pip --python .venv-devices/bin/python --disable-pip-version-check \
+    install -r requirements-devices.txt) ||
+    fail "the compilers for devices could not be had: let pip reach a package index, then try again"
+  printf '%s\n' "$stamp" >.venv-devices/stamp
+}
+
 set_up() {
   install_packages
   make_venv

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two commands as a person meets them: help, wrong arguments, missing packages."""
 
+import importlib.metadata
 import json
 import os
 import pathlib
 import re
+import shutil
 import stat
 import subprocess
 
@@ -100,6 +102,49 @@ def test_the_time_of_each_stage_is_told(fake_tools, tmp_path):
     env = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}"}
     told = subprocess.run(["sh", "-c", script], cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
     assert told.splitlines()[-2:] == ["    90 s  building dev: ejk", "     7 s  testing dev"]
+
+
+def packages_of(file):
+    return dict(line.split("==") for line in (ROOT / file).read_text().splitlines() if "==" in line)
+
+
+def test_the_compilers_for_devices_are_those_of_the_jax_that_is_tested():
+    compilers, jax = packages_of("requirements-devices.txt"), packages_of("requirements.txt")["jax"]
+    assert compilers["jax-cuda13-plugin"] == compilers["jax-cuda13-pjrt"] == jax
+    wanted = [need for need in importlib.metadata.requires("jax") if need.startswith("libtpu")]
+    assert wanted == [f"libtpu=={compilers['libtpu'].rpartition('.')[0]}.*; extra == \"tpu\""]
+
+
+def make_device_venv(folder, pip):
+    """With a Python that makes no environment and has this for pip."""
+    shutil.copy(ROOT / "requirements-devices.txt", folder)
+    python = folder / ".venv/bin/python"
+    for made in (python, folder / ".venv-devices/bin/python"):
+        made.parent.mkdir(parents=True)
+        made.write_text(f"#!/bin/sh\ncase $2 in venv) ;; pip) {pip} ;; *) echo {folder} ;; esac\n")
+        made.chmod(0o755)
+    (folder / ".venv/stamp").write_text("made")
+    script = f". {ROOT}/cmake/setup.sh; make_venv() {{ :; }}; make_device_venv; make_device_venv; echo went on"
+    return subprocess.run(["sh", "-euc", script], cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_it_is_said_beforehand_what_is_downloaded_how_large_and_where(tmp_path):
+    done = make_device_venv(tmp_path, "echo installed")
+    assert done.returncode == 0, done.stderr
+    first, *packages, last = done.stdout.splitlines()
+    assert first.endswith("making .venv-devices: 345 MB are downloaded and take 1.1 GB there:")
+    assert dict(line.split("==") for line in packages) == packages_of("requirements-devices.txt")
+    assert last == "went on" and (tmp_path / ".venv-devices/stamp").exists()
+
+
+def test_compilers_that_cannot_be_downloaded_are_a_clear_word(tmp_path):
+    done = make_device_venv(tmp_path, "echo no route to the index; exit 1")
+    assert (done.returncode, "went on" in done.stdout) == (1, False)
+    assert "no route to the index" in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "the compilers for devices could not be had: let pip reach a package index, then try again"
+    )
+    assert not (tmp_path / ".venv-devices/stamp").exists()
 
 
 def shown_commands():
