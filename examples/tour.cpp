@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ./run shows: the built-in operations tuned for a small transformer on this machine, then
-// found again on disk.
+// kernels on an OpenCL device, then all choices found again on disk.
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <random>
@@ -10,6 +12,8 @@
 
 #include <ejk/ejk.h>
 #include <ejk/ops.h>
+
+#include "device_kernels.h"
 
 namespace {
 
@@ -65,6 +69,19 @@ void for_each_call(const Visit& visit) {
   }
 }
 
+// The same for an OpenCL device: what is written for a GPU, and a product as for a CPU.
+template <class Visit>
+void for_each_device_call(const ejk::Device& device, const Visit& visit) {
+  using namespace examples;
+  const auto there = [&](std::vector<int64_t> shape) { return random_tensor(shape).to(device); };
+  visit("GPU-shaped", Saxpy{}, 2.f, there({1 << 20}), there({1 << 20}));
+  visit("GPU-shaped", Transpose{}, there({1024, 1024}), there({1024, 1024}));
+  visit("GPU-shaped", Blur{}, there({1024, 1024}), there({1024, 1024}));
+  visit("GPU-shaped", RowSum{}, there({512, 4096}), there({512}));
+  visit("GPU-shaped", TiledMatmul{}, there({256, 256}), there({256, 256}), there({256, 256}));
+  visit("CPU-shaped", DirectMatmul{}, there({384, 384}), there({384, 384}), there({384, 384}));
+}
+
 // ---- texts --------------------------------------------------------------------------------------
 
 std::string readable_time(double s) {
@@ -109,7 +126,32 @@ std::string shapes(const ejk::Invocation& inv) {
   return text;
 }
 
+// Of the time of the guess: what the tuned config needs of it, and what it saves.
+std::string bar(double share) {
+  constexpr size_t width = 24;
+  const double part = std::clamp(share, 0.0, 1.0) * static_cast<double>(width);
+  const auto full = std::max<size_t>(1, static_cast<size_t>(std::lround(part)));
+  return std::string(full, '#') + std::string(width - full, '.');
+}
+
 // ---- the two passes -----------------------------------------------------------------------------
+
+// What tuning some calls came to.
+struct Gains {
+  int calls = 0, stored = 0, gained = 0;
+  double logs = 0, seconds = 0;  // of the speedups; that the tunings took
+  double largest = 1;
+  std::string largest_op;
+
+  void add(const ejk::Entry& entry, const std::string& op, bool has_gained) {
+    ++calls, seconds += entry.evidence.tuning_seconds;
+    if (!has_gained) return;
+    ++gained, logs += std::log(entry.evidence.speedup);
+    if (entry.evidence.speedup > largest) largest = entry.evidence.speedup, largest_op = op;
+  }
+  // Calls that gained nothing count as 1.
+  double mean() const { return std::exp(logs / std::max(1, calls)); }
+};
 
 class Tour {
  public:
@@ -124,41 +166,64 @@ class Tour {
         ejk::device_fingerprint().c_str(), ejk::visible_cores(), static_cast<int>(model),
         static_cast<int>(heads), static_cast<int>(head), static_cast<int>(inner),
         static_cast<int>(vocabulary), static_cast<int>(context));
-    measure();
-    const bool all = find_again();
-    std::printf("\nThe store is %s\n", store_.c_str());
-    if (stored_ > 0)
-      std::printf(
-          "%d of %d choices were there from an earlier run; to measure again: %s --retune\n",
-          stored_, calls_, program_.c_str());
+    const auto on_cpu = [](const auto& visit) { for_each_call(visit); };
+    const Gains cpu = measure<ejk::Platform::cpu>(3, on_cpu);
+    std::printf(
+        "\nTuning made %d of %d calls faster than the heuristic's choice by more than the noise,\n"
+        "by which a config seemed to differ from itself. For the other %d it gained nothing that\n"
+        "could be told.\n",
+        cpu.gained, cpu.calls, cpu.calls - cpu.gained);
+
+    const auto devices = ejk::devices(ejk::Platform::opencl);
+    if (devices.empty()) {
+      std::printf("\nNo OpenCL device, so nothing is tuned there: %s\n",
+                  ejk::why_no_devices(ejk::Platform::opencl).c_str());
+      const bool all = find_again<ejk::Platform::cpu>(on_cpu);
+      show_store(cpu.stored, cpu.calls);
+      return all;
+    }
+    const ejk::Device& device = devices[0];
+    std::printf(
+        "\n%s\n\nKernels of examples/device_kernels.h there. The guess is what is usually taken: "
+        "groups "
+        "of 64,\n128 or 16 x 16 items, vectors of the device's width. Each is tuned within 5 "
+        "s.\n\n",
+        device.fingerprint.c_str());
+    const auto on_device = [&](const auto& visit) { for_each_device_call(device, visit); };
+    const Gains there = measure<ejk::Platform::opencl>(6, on_device);
+    bool all = find_again<ejk::Platform::cpu>(on_cpu);
+    all = find_again<ejk::Platform::opencl>(on_device) && all;
+    show_store(cpu.stored + there.stored, cpu.calls + there.calls);
+    say_in_short(there);
     return all;
   }
 
  private:
   // Measures what is not stored yet, and shows the evidence for every choice.
-  void measure() {
+  template <ejk::Platform On>
+  Gains measure(double budget_seconds, const auto& calls) {
     const ejk::Executor executor;
+    const ejk::Executor guesses(ejk::SelectorOptions{.policy = {{.allow_autotune = false}}});
     store_ = executor.chain().persistent()->layers().empty()
                  ? "nowhere: set EJKERNEL_PERSISTENT_CACHE_DIR"
                  : executor.chain().persistent()->layers().front()->where();
-    const auto budget = ejk::policy_override({.budget_seconds = 3});  // 16 calls: under a minute
-    print_row("for", "op", "shapes", "heuristic", "tuned", "speedup (95 %)", "noise", "");
-    for_each_call([&](const char* what, const auto& kernel, auto&&... args) {
+    const auto budget = ejk::policy_override({.budget_seconds = budget_seconds});
+    print_row("for", "op", "shapes", "guess", "tuned", "speedup (95 %)", "of the guess's time", "");
+    Gains gains;
+    calls([&](const char* what, const auto& kernel, auto&&... args) {
       const ejk::Invocation inv = executor.describe(kernel, args...);
       const double started = seconds();
       const auto stored = retune_ ? std::nullopt : stored_entry(executor, kernel, args...);
-      const ejk::Entry entry = stored ? *stored : executor.tune(kernel, args...).entry;
-      show(what, inv, ejk::to_value(kernel.heuristic_cfg(inv)), entry,
-           stored ? "stored " + entry.evidence.time
-                  : "measured in " + readable_time(seconds() - started));
-      ++calls_;
-      if (stored) ++stored_;
+      const ejk::Entry entry = stored ? *stored : executor.template tune<On>(kernel, args...).entry;
+      const ejk::Value guess =
+          ejk::to_value(guesses.template choose_config<On>(kernel, args...).config);
+      const bool has_gained = show(what, inv, guess, entry,
+                                   stored ? "stored " + entry.evidence.time
+                                          : "measured in " + readable_time(seconds() - started));
+      gains.add(entry, inv.op_id, has_gained);
+      if (stored) ++gains.stored;
     });
-    std::printf(
-        "\nTuning made %d of %d calls faster than the heuristic's choice by more than the noise,\n"
-        "by which a config seemed to differ from itself. For the other %d it gained nothing that\n"
-        "could be told.\n",
-        gained_, calls_, calls_ - gained_);
+    return gains;
   }
 
   // What is kept for this call and would be used; empty if nothing is.
@@ -172,71 +237,106 @@ class Tour {
     return found ? std::optional(found->entry) : std::nullopt;
   }
 
-  static void print_row(const char* what, const char* op, const char* of, const char* heuristic,
-                        const char* tuned, const char* speedup, const char* noise,
+  static void print_row(const char* what, const char* op, const char* of, const char* guess,
+                        const char* tuned, const char* speedup, const std::string& bar,
                         const std::string& rest) {
-    std::printf("%-13s %-16s %-24s %10s %10s   %-18s %6s   %s\n", what, op, of, heuristic, tuned,
-                speedup, noise, rest.c_str());
+    std::printf("%-13s %-18s %-22s %9s %9s   %-20s %-24s  %s\n", what, op, of, guess, tuned,
+                speedup, bar.c_str(), rest.c_str());
     std::fflush(stdout);
   }
 
-  void show(const char* what, const ejk::Invocation& inv, const ejk::Value& heuristic,
-            const ejk::Entry& entry, const std::string& how) {
+  // True if it is clear that something was gained.
+  static bool show(const char* what, const ejk::Invocation& inv, const ejk::Value& guess,
+                   const ejk::Entry& entry, const std::string& how) {
     const ejk::Evidence& e = entry.evidence;
-    const std::string changes = differences(heuristic, entry.config);
-    // The same config gains nothing, one sample says nothing, and neither does less than the noise.
-    const bool gained =
-        !changes.empty() && e.samples >= 5 && e.speedup_low > 1 && e.speedup > 1 + e.noise;
-    char speedup[64], noise[32];
-    std::snprintf(speedup, sizeof speedup, "%.2f [%.2f, %.2f]", e.speedup, e.speedup_low,
+    const std::string changes = differences(guess, entry.config);
+    const bool gained = !changes.empty() && is_beyond_noise(e);
+    char speedup[64];
+    std::snprintf(speedup, sizeof speedup, "%.2fx [%.2f, %.2f]", e.speedup, e.speedup_low,
                   e.speedup_high);
-    std::snprintf(noise, sizeof noise, "%.1f %%", 100 * e.noise);
     print_row(what, inv.op_id.c_str(), shapes(inv).c_str(),
               readable_time(e.heuristic_seconds).c_str(), readable_time(e.seconds).c_str(), speedup,
-              noise,
-              (changes.empty() ? "the heuristic's choice" : changes) +
-                  (changes.empty() || gained ? "" : ", no clear gain") + "; " + how +
-                  (e.complete ? "" : ", cut by the budget") +
+              bar(gained ? 1 / e.speedup : 1),
+              (changes.empty() ? "the guess is best" : changes) +
+                  (changes.empty() || gained ? "" : ", no clear gain") + median_text(entry) + "; " +
+                  how + (e.complete ? "" : ", cut by the budget") +
                   (entry.outcome == ejk::Outcome::unresolved ? ", too noisy to tell" : ""));
-    if (gained) ++gained_;
+    return gained;
+  }
+
+  // Less than the noise says nothing, and neither does one sample; few say enough if all of them
+  // are twice as fast.
+  static bool is_beyond_noise(const ejk::Evidence& e) {
+    if (e.samples < 5) return e.samples >= 2 && e.speedup_low > 2;
+    return e.speedup_low > 1 && e.speedup > 1 + e.noise;
+  }
+
+  // Of all that were timed on a device: what one gets who picks blindly.
+  static std::string median_text(const ejk::Entry& entry) {
+    std::vector<double> times;
+    for (const ejk::Measurement& m : entry.candidates)
+      if (m.seconds > 0) times.push_back(m.seconds);
+    if (times.empty() || entry.id.device == ejk::device_fingerprint()) return "";
+    std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
+    return "; median of " + std::to_string(times.size()) + ": " +
+           readable_time(times[times.size() / 2]);
   }
 
   // A new executor knows nothing but the store.
-  bool find_again() {
+  template <ejk::Platform On>
+  static bool find_again(const auto& calls) {
     const ejk::Executor executor;
     const auto frozen = ejk::policy_override({.allow_autotune = false});
     bool all = true;
     std::printf("\nThe same calls with a new executor, whose memory is empty:\n");
-    std::printf("%-13s %-16s %-24s %-12s %12s   %s\n", "for", "op", "shapes", "from", "choice took",
+    std::printf("%-13s %-18s %-22s %-12s %12s   %s\n", "for", "op", "shapes", "from", "choice took",
                 "the next one");
-    for_each_call([&](const char* what, const auto& kernel, auto&&... args) {
+    calls([&](const char* what, const auto& kernel, auto&&... args) {
       const ejk::Invocation inv = executor.describe(kernel, args...);
       const double started = seconds();
-      const auto chosen = executor.choose_config(kernel, args...);
+      const auto chosen = executor.template choose_config<On>(kernel, args...);
       const double first = seconds() - started;
       static_cast<void>(executor(kernel, args...));
-      std::printf("%-13s %-16s %-24s %-12s %12s   %s\n", what, inv.op_id.c_str(),
+      std::printf("%-13s %-18s %-22s %-12s %12s   %s\n", what, inv.op_id.c_str(),
                   shapes(inv).c_str(), origin_name(chosen.origin).data(),
                   readable_time(first).c_str(),
-                  readable_time(warm_choice(executor, kernel, args...)).c_str());
+                  readable_time(warm_choice<On>(executor, kernel, args...)).c_str());
       all = all && chosen.origin == ejk::Origin::persistent;
     });
     if (!all) std::printf("NOT every choice came from disk.\n");
     return all;
   }
 
-  template <class Kernel, class... Args>
+  template <ejk::Platform On, class Kernel, class... Args>
   static double warm_choice(const ejk::Executor& executor, const Kernel& kernel, Args&... args) {
     constexpr int calls = 1000;
     const double started = seconds();
-    for (int i = 0; i < calls; ++i) static_cast<void>(executor.choose_config(kernel, args...));
+    for (int i = 0; i < calls; ++i) static_cast<void>(executor.choose_config<On>(kernel, args...));
     return (seconds() - started) / calls;
+  }
+
+  void show_store(int stored, int calls) const {
+    std::printf("\nThe store is %s\n", store_.c_str());
+    if (stored > 0)
+      std::printf(
+          "%d of %d choices were there from an earlier run; to measure again: %s --retune\n",
+          stored, calls, program_.c_str());
+  }
+
+  static void say_in_short(const Gains& there) {
+    if (there.gained == 0)
+      std::printf("\nTuning on OpenCL gained nothing here that could be told from the noise.\n");
+    else
+      std::printf(
+          "\nThe %d OpenCL kernels run %.1f times as fast as with the usual guesses, %s %.1f "
+          "times: "
+          "%.0f s of tuning, once.\n",
+          there.calls, there.mean(), there.largest_op.c_str(), there.largest, there.seconds);
   }
 
   const bool retune_;
   const std::string program_;
   std::string store_;
-  int calls_ = 0, stored_ = 0, gained_ = 0;
 };
 
 }  // namespace
