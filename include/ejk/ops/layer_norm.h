@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <ejk/argument.h>
+#include <ejk/device_view.h>
 #include <ejk/ops/row_config.h>
 #include <ejk/tensor.h>
 
@@ -32,6 +33,9 @@ struct RowMoments {
 // A row with a NaN or an infinity becomes NaN. Finite rows up to 1e38 are right also where squares
 // leave the range of float or the mean is large beside the differences from it. With eps = 0, a row
 // of equal elements is NaN. Results do not depend on the config.
+//
+// On OpenCL and CUDA devices arrays are packed, and everything else holds as well, but that results
+// depend on the config by rounding, and that a device may take numbers below 1.2e-38 for zero.
 template <class T>
 struct LayerNorm : RowKernel {
   static constexpr std::string_view op_id = "layer_norm", version = "1";
@@ -41,6 +45,11 @@ struct LayerNorm : RowKernel {
 
   void run(const Config& config, const In& x, const PerColumn& weight, const PerColumn& bias,
            float eps, const Result& out) const;
+  using DeviceIn = DeviceView<const T, 2>;
+  using DevicePerColumn = std::optional<DeviceView<const T, 1>>;
+  using DeviceResult = Out<DeviceView<T, 2>>;
+  void run_gpu(const GpuConfig& config, const DeviceIn& x, const DevicePerColumn& weight,
+               const DevicePerColumn& bias, float eps, const DeviceResult& out) const;
   // The same in double precision, element by element.
   void reference(const In& x, const PerColumn& weight, const PerColumn& bias, float eps,
                  const Result& out) const;
@@ -62,7 +71,8 @@ extern template struct LayerNorm<float>;
 extern template struct LayerNorm<BFloat16>;
 
 // The same over the last axis of a tensor of any rank from 1 on, by the default executor. Weight
-// and bias have x's element type and the length of its last axis. The result is packed.
+// and bias have x's element type and the length of its last axis, and live where x does. The result
+// is packed and lives there too.
 Tensor layer_norm(const Tensor& x, const std::optional<Tensor>& weight = {},
                   const std::optional<Tensor>& bias = {}, float eps = 1e-5f);
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <ejk/argument.h>
+#include <ejk/device_view.h>
 #include <ejk/ops/row_config.h>
 #include <ejk/tensor.h>
 
@@ -25,6 +26,9 @@ namespace ejk::ops {
 // A row with a NaN becomes NaN. In a row with infinities these become NaN and the rest zero. Finite
 // rows are right also where x^2 leaves the range of float. With eps = 0, a row of zeros is NaN.
 // Results do not depend on the config.
+//
+// On OpenCL and CUDA devices arrays are packed, and everything else holds as well, but that results
+// depend on the config by rounding, and that a device may take numbers below 1.2e-38 for zero.
 template <class T>
 struct RmsNorm : RowKernel {
   static constexpr std::string_view op_id = "rms_norm", version = "1";
@@ -34,6 +38,11 @@ struct RmsNorm : RowKernel {
 
   void run(const Config& config, const In& x, const Weight& weight, float eps,
            const Result& out) const;
+  using DeviceIn = DeviceView<const T, 2>;
+  using DeviceWeight = std::optional<DeviceView<const T, 1>>;
+  using DeviceResult = Out<DeviceView<T, 2>>;
+  void run_gpu(const GpuConfig& config, const DeviceIn& x, const DeviceWeight& weight, float eps,
+               const DeviceResult& out) const;
   // The same in double precision, element by element.
   void reference(const In& x, const Weight& weight, float eps, const Result& out) const;
 
@@ -54,7 +63,8 @@ extern template struct RmsNorm<float>;
 extern template struct RmsNorm<BFloat16>;
 
 // The same over the last axis of a tensor of any rank from 1 on, by the default executor. The
-// weight has x's element type and the length of its last axis. The result is packed.
+// weight has x's element type and the length of its last axis, and lives where x does. The result
+// is packed and lives there too.
 Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight = {}, float eps = 1e-6f);
 
 }  // namespace ejk::ops

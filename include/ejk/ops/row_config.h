@@ -20,13 +20,26 @@ struct RowConfig {
   Backward backward = {};
 };
 
+// On OpenCL and CUDA devices. Fields change results by rounding only.
+struct RowGpuConfig {
+  int group = 1;      // items that share a row, a power of two
+  int rows = 1;       // that a group works on, one after the other
+  int width = 4;      // elements that an item reads at once: 1, 2, 4, 8 or 16
+  bool keep = false;  // items keep what they read of a row, else they read it again
+};
+
 // What the kernels have in common: which of these configs there are for a call, whose first
 // argument is the matrix of rows.
 struct RowKernel {
   using Config = RowConfig;
+  using GpuConfig = RowGpuConfig;
   Config heuristic_cfg(const Invocation& inv) const;
   Space<Config> candidate_cfgs(const Invocation& inv) const;
   bool is_valid(const Config& config, const Invocation& inv) const;
+
+  GpuConfig heuristic_cfg_gpu(const Invocation& inv) const;
+  Space<GpuConfig> candidate_cfgs_gpu(const Invocation& inv) const;
+  bool is_valid(const GpuConfig& config, const Invocation& inv) const;
 };
 
 }  // namespace ejk::ops

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <ejk/argument.h>
+#include <ejk/device_view.h>
 #include <ejk/ops/row_config.h>
 #include <ejk/tensor.h>
 
@@ -22,6 +23,9 @@ namespace ejk::ops {
 //
 // -inf becomes 0. A row with a NaN or +inf, and a row of nothing but -inf, becomes NaN.
 // Results do not depend on the config.
+//
+// On OpenCL and CUDA devices arrays are packed, and everything else holds as well, but that results
+// depend on the config by rounding.
 template <class T>
 struct Softmax : RowKernel {
   static constexpr std::string_view op_id = "softmax", version = "1";
@@ -29,6 +33,10 @@ struct Softmax : RowKernel {
   using Result = Out<StridedView<T, 2>>;
 
   void run(const Config& config, const In& x, float scale, const Result& out) const;
+  using DeviceIn = DeviceView<const T, 2>;
+  using DeviceResult = Out<DeviceView<T, 2>>;
+  void run_gpu(const GpuConfig& config, const DeviceIn& x, float scale,
+               const DeviceResult& out) const;
   // The same in double precision, element by element.
   void reference(const In& x, float scale, const Result& out) const;
 
@@ -44,7 +52,7 @@ extern template struct Softmax<float>;
 extern template struct Softmax<BFloat16>;
 
 // The same over the last axis of a tensor of any rank from 1 on, by the default executor. The
-// result is packed.
+// result is packed and lives where x does.
 Tensor softmax(const Tensor& x, float scale = 1);
 
 }  // namespace ejk::ops

@@ -315,11 +315,10 @@ template struct LayerNorm<BFloat16>;
 
 Tensor layer_norm(const Tensor& x, const std::optional<Tensor>& weight,
                   const std::optional<Tensor>& bias, float eps) {
-  return over_last_axis(
-      op, x, [&]<class T>(const StridedView<const T, 2>& rows, const StridedView<T, 2>& out) {
-        const ColumnTensor<T> weights(op, "weight", x, weight), biases(op, "bias", x, bias);
-        default_executor()(LayerNorm<T>{}, rows, weights.line(), biases.line(), eps, out);
-      });
+  return over_last_axis(op, x, [&]<class T>(const auto& rows, const auto& out) {
+    const ColumnTensor<T> weights(op, "weight", x, weight), biases(op, "bias", x, bias);
+    default_executor()(LayerNorm<T>{}, rows, weights.line_of(rows), biases.line_of(rows), eps, out);
+  });
 }
 
 }  // namespace ejk::ops

@@ -229,11 +229,10 @@ template struct RmsNorm<float>;
 template struct RmsNorm<BFloat16>;
 
 Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, float eps) {
-  return over_last_axis(
-      op, x, [&]<class T>(const StridedView<const T, 2>& rows, const StridedView<T, 2>& out) {
-        const ColumnTensor<T> per_column(op, "weight", x, weight);
-        default_executor()(RmsNorm<T>{}, rows, per_column.line(), eps, out);
-      });
+  return over_last_axis(op, x, [&]<class T>(const auto& rows, const auto& out) {
+    const ColumnTensor<T> per_column(op, "weight", x, weight);
+    default_executor()(RmsNorm<T>{}, rows, per_column.line_of(rows), eps, out);
+  });
 }
 
 }  // namespace ejk::ops

@@ -172,6 +172,7 @@ HWY_AFTER_NAMESPACE();
 
 #include "ops/common/over_last_axis.h"
 #include "ops/common/over_rows.h"
+#include "ops/softmax/scale.h"
 
 namespace ejk::ops {
 
@@ -182,11 +183,6 @@ constexpr std::string_view op = "softmax";
 EJK_RUN_ROWS(SoftmaxRows, softmax_rows)
 EJK_RUN_ROWS(SoftmaxGradientRows, softmax_gradient_rows)
 
-void check_scale(float scale) {
-  if (!(scale > 0) || !std::isfinite(scale))
-    refuse(op, fmt::format("scale = {}", scale), "a positive finite scale");
-}
-
 }  // namespace
 
 template <class T>
@@ -194,7 +190,7 @@ void Softmax<T>::run(const Config& config, const In& x, float scale, const Resul
   const StridedView<T, 2>& out = *result;
   check_row_config(op, config);
   check_rows<T>(op, x, {}, out);
-  check_scale(scale);
+  check_scale(op, scale);
   const bool apart = (config.streamed && adjacent(out)) || !std::is_same_v<T, float>;
   const RowBuffers<float> exps(apart, parts_for(x.shape[0], config.threads), x.shape[1]);
   forward_in_parts(
@@ -206,7 +202,7 @@ void Softmax<T>::run(const Config& config, const In& x, float scale, const Resul
 template <class T>
 void Softmax<T>::reference(const In& x, float scale, const Result& out) const {
   check_rows<T>(op, x, {}, *out);
-  check_scale(scale);
+  check_scale(op, scale);
   const int64_t columns = x.shape[1];
   std::vector<double> exps(static_cast<size_t>(columns));
   for (int64_t row = 0; row < x.shape[0]; ++row) {
@@ -242,10 +238,9 @@ template struct Softmax<float>;
 template struct Softmax<BFloat16>;
 
 Tensor softmax(const Tensor& x, float scale) {
-  return over_last_axis(
-      op, x, [&]<class T>(const StridedView<const T, 2>& rows, const StridedView<T, 2>& out) {
-        default_executor()(Softmax<T>{}, rows, scale, out);
-      });
+  return over_last_axis(op, x, [&]<class T>(const auto& rows, const auto& out) {
+    default_executor()(Softmax<T>{}, rows, scale, out);
+  });
 }
 
 }  // namespace ejk::ops

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes a small call on a device of arrays of the host.
+#pragma once
+
+#include <optional>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ejk/detail/bound_kernel.h>
+#include <ejk/tensor.h>
+
+#include "ops/device_cases.h"
+
+namespace ejk::ops {
+
+// The same numbers in every process.
+template <class T>
+Tensor random_tensor(std::vector<int64_t> shape, unsigned seed) {
+  Tensor out = Tensor::of<T>(std::move(shape));
+  std::mt19937 engine(seed);
+  std::uniform_real_distribution<float> uniform(-2, 2);
+  for (int64_t i = 0; i < out.size(); ++i) out.data<T>()[i] = T(uniform(engine));
+  return out;
+}
+
+inline Tensor on_device(const Tensor& t, const Device& device) { return t.to(device); }
+inline std::optional<Tensor> on_device(const std::optional<Tensor>& t, const Device& device) {
+  return t ? std::optional(t->to(device)) : std::nullopt;
+}
+template <class A>
+const A& on_device(const A& number, const Device&) {
+  return number;
+}
+
+template <Platform On, class K, class... A>
+void use_case_on(const UseDeviceCase& use, std::string name,
+                 std::function<int64_t(const AnyConfig&)> local_bytes, const K& kernel,
+                 A&... there) {
+  using P = ejk::detail::Plan<K, Context::plain, On>;
+  const auto params = P::bind_all(there...);
+  const Invocation call = P::invocation(kernel, params, typename P::Indices{});
+  const ejk::detail::BoundKernel<P, decltype(params)> bound(kernel, params);
+  use({std::move(name), bound, call, std::move(local_bytes)});
+}
+
+// The kernel's call with these arguments of run, arrays as tensors of the host, copied to the
+// device. `local_bytes` says of a config how much local memory its kernels need at most.
+template <class K, class L, class... A>
+void use_case(const Device& device, const UseDeviceCase& use, std::string name,
+              const L& local_bytes, const K& kernel, const A&... host) {
+  auto there = std::make_tuple(on_device(host, device)...);
+  const auto of_any = [&local_bytes](const AnyConfig& config) -> int64_t {
+    return local_bytes(config.as<typename K::GpuConfig>());
+  };
+  std::apply(
+      [&](auto&... a) {
+        if (device.platform == Platform::opencl)
+          use_case_on<Platform::opencl>(use, std::move(name), of_any, kernel, a...);
+        else use_case_on<Platform::cuda>(use, std::move(name), of_any, kernel, a...);
+      },
+      there);
+}
+
+}  // namespace ejk::ops

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// One row among the items of a group, for operations over rows: item i has its vectors i, i + GROUP, ...
+//
+// Macros of a program besides those of device.cl: ROWS (rows of a group, one after the other), KEPT
+// (vectors that an item keeps in registers between its walks over a row; 0: it reads them again).
+//
+// A walk is EACH_VECTOR(STEP_OF_IT), where STEP_OF_IT(part, i, c, n) is a statement for this item's
+// vector number i, which begins at column c and has n columns. Statements that add up do so in one of
+// four parts, which do not wait for each other. In them READ(i, c, n) reads the row `x_row`, ROW(i, c, n)
+// gives what was read in a walk before. BEYOND, which the source defines, stands in for elements behind
+// the end of the row.
+
+#define ROW_STEP (GROUP * WIDTH)
+
+#if KEPT
+#define ROW_REGISTERS FLOATS kept[KEPT];
+#define READ(i, c, n) (kept[i] = load(x_row + (c), n, BEYOND))
+#define ROW(i, c, n) kept[i]
+#define EACH_VECTOR(DO)                                       \
+  _Pragma("unroll") for (int i = 0; i < KEPT; ++i) {          \
+    const int c = (item + i * GROUP) * WIDTH, n = min(WIDTH, columns - c); \
+    if (n > 0) DO(i % 4, i, c, n)                             \
+  }
+#else
+#define ROW_REGISTERS
+#define READ(i, c, n) load(x_row + (c), n, BEYOND)
+#define ROW(i, c, n) READ(i, c, n)
+#if GROUP > 1
+#define EACH_VECTOR(DO)                                       \
+  for (int c = item * WIDTH; c < columns; c += ROW_STEP) {    \
+    const int n = min(WIDTH, columns - c);                    \
+    DO(0, 0, c, n)                                            \
+  }
+#else
+#define EACH_VECTOR(DO)                                       \
+  {                                                           \
+    int c = 0;                                                \
+    for (; c + 4 * WIDTH <= columns; c += 4 * WIDTH) {        \
+      DO(0, 0, c, WIDTH)                                      \
+      DO(1, 0, c + WIDTH, WIDTH)                              \
+      DO(2, 0, c + 2 * WIDTH, WIDTH)                          \
+      DO(3, 0, c + 3 * WIDTH, WIDTH)                          \
+    }                                                         \
+    for (; c < columns; c += WIDTH) {                         \
+      const int n = min(WIDTH, columns - c);                  \
+      DO(0, 0, c, n)                                          \
+    }                                                         \
+  }
+#endif
+#endif
+
+#define FOUR_PARTS(name, value) \
+  FLOATS name[4];               \
+  SET_PARTS(name, value)
+#define SET_PARTS(name, value) name[0] = name[1] = name[2] = name[3] = (FLOATS)(value);
+#define SUM_OF_PARTS(name) sum_of((name[0] + name[1]) + (name[2] + name[3]))
+#define MAX_OF_PARTS(name) max_of(fmax(fmax(name[0], name[1]), fmax(name[2], name[3])))
+
+// Where squares leave the range of float, the row is multiplied by a power of two that brings its largest
+// number near 1.
+EJK_DEVICE float power_to_one(float largest) {
+  const int exponent = (int)((as_uint(largest) >> 23) & 255u);
+  return as_float((uint)max(254 - exponent, 1) << 23);
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small calls of the operations that run on devices, to be checked with any config: by the tests on
+// every driver and compiler that there is, and by `ejk doctor --selftest`.
+//
+// An operation has its calls in device_cases.cpp of its folder, a function
+//
+//   void rms_norm_cases(const Device& device, const UseDeviceCase& use);
+//
+// which is declared and listed below, and makes each of them with use_case() of
+// ops/common/device_case.h. Shapes are odd, so that every bound counts, and small, as checkers are
+// slow.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <ejk/any_config.h>
+#include <ejk/kernel.h>
+
+namespace ejk::ops {
+
+struct DeviceCase {
+  std::string name;  // "float32[7, 133], weight"
+  const AnyKernel& kernel;
+  const Invocation& call;
+  // The local memory that the space says a config needs, of the kernel that needs most.
+  std::function<int64_t(const AnyConfig&)> local_bytes;
+};
+using UseDeviceCase = std::function<void(const DeviceCase&)>;
+
+void rms_norm_cases(const Device& device, const UseDeviceCase& use);
+void layer_norm_cases(const Device& device, const UseDeviceCase& use);
+void softmax_cases(const Device& device, const UseDeviceCase& use);
+
+struct DeviceOp {
+  std::string_view name;
+  void (*cases)(const Device& device, const UseDeviceCase& use);
+};
+inline constexpr DeviceOp device_ops[] = {
+    {"rms_norm", rms_norm_cases},
+    {"layer_norm", layer_norm_cases},
+    {"softmax", softmax_cases},
+};
+
+}  // namespace ejk::ops

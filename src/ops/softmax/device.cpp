@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax of rows on OpenCL and CUDA devices.
+#include <ejk/ops/softmax.h>
+
+#include <ejk_kernels/device_cl.h>
+#include <ejk_kernels/device_rows_cl.h>
+#include <ejk_kernels/softmax_cl.h>
+
+#include "ops/common/device_rows.h"
+#include "ops/softmax/scale.h"
+
+namespace ejk::ops {
+namespace {
+
+constexpr std::string_view op = "softmax";
+constexpr Source source{"softmax.cl", ejk_kernels::device_cl, ejk_kernels::device_rows_cl,
+                        ejk_kernels::softmax_cl};
+
+}  // namespace
+
+template <class T>
+void Softmax<T>::run_gpu(const GpuConfig& config, const DeviceIn& x, float scale,
+                         const DeviceResult& out) const {
+  check_device_rows<T>(op, config, x, {}, *out);
+  check_scale(op, scale);
+  launch(source, "softmax", row_program<T>(config, x.shape[1]), row_grid(config, x.shape),
+         static_cast<int>(x.shape[0]), static_cast<int>(x.shape[1]), scale, x, *out);
+}
+
+#define EJK_INSTANTIATE(T)                                                                         \
+  template void Softmax<T>::run_gpu(const GpuConfig&, const DeviceIn&, float, const DeviceResult&) \
+      const;
+EJK_INSTANTIATE(float)
+EJK_INSTANTIATE(BFloat16)
+
+}  // namespace ejk::ops

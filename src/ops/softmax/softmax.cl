@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// exp(scale x) / sum(exp(scale x)) for each row.
+//
+// Exponentials are kept in registers, or where the output goes; bfloat16 would round them there, and they
+// are computed again instead.
+
+#define BEYOND (-INFINITY)
+#define FIND_MOST(part, i, c, n) most[part] = fmax(most[part], READ(i, c, n));
+#define EXPONENTIAL(i, c, n) fast_exp((ROW(i, c, n) - top) * scale)
+#if KEPT
+#define ADD_EXPONENTIALS(part, i, c, n)       \
+  {                                           \
+    kept[i] = EXPONENTIAL(i, c, n); \
+    sums[part] += kept[i];                    \
+  }
+#define WRITE(part, i, c, n) store(kept[i] * factor, out_row + (c), n);
+#elif BF16
+#define ADD_EXPONENTIALS(part, i, c, n) sums[part] += EXPONENTIAL(i, c, n);
+#define WRITE(part, i, c, n) store(EXPONENTIAL(i, c, n) * factor, out_row + (c), n);
+#else
+#define ADD_EXPONENTIALS(part, i, c, n)                       \
+  {                                                           \
+    const FLOATS e = EXPONENTIAL(i, c, n);         \
+    store(e, out_row + (c), n);                               \
+    sums[part] += e;                                          \
+  }
+#define WRITE(part, i, c, n) store(load(out_row + (c), n, 0.f) * factor, out_row + (c), n);
+#endif
+
+__kernel EJK_GROUP(GROUP, 1, 1)
+void softmax(int rows, int columns, float scale, __global const Element* x, __global Element* out) {
+  GROUP_ROOM(room);
+  const int item = (int)get_local_id(0);
+  const int begin = (int)get_group_id(0) * ROWS, end = min(begin + ROWS, rows);
+  for (int row = begin; row < end; ++row) {
+    __global const Element* x_row = x + (size_t)row * columns;
+    __global Element* out_row = out + (size_t)row * columns;
+    ROW_REGISTERS
+    FOUR_PARTS(most, -INFINITY)
+    EACH_VECTOR(FIND_MOST)
+    const float top = group_max(MAX_OF_PARTS(most), room);
+    FOUR_PARTS(sums, 0.f)
+    EACH_VECTOR(ADD_EXPONENTIALS)
+    const float factor = 1.f / group_sum(SUM_OF_PARTS(sums), room);
+    EACH_VECTOR(WRITE)
+  }
+}

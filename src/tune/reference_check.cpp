@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a config once and compares what it leaves with the reference's.
+#include "tune/reference_check.h"
+
+#include <utility>
+
+namespace ejk::detail {
+namespace {
+
+Expected expected_of(Trial& trial, const Expected::Tolerances& tolerance) {
+  trial.reset();
+  std::vector<OutputBytes> untouched = trial.outputs();
+  if (!trial.run_reference())
+    throw Error(ErrorKind::invalid_argument, "[check] the kernel has no reference");
+  return Expected(std::move(untouched), trial.outputs(), tolerance);
+}
+
+}  // namespace
+
+ReferenceCheck::ReferenceCheck(Trial& trial, const Expected::Tolerances& tolerance)
+    : trial_(trial), expected_(expected_of(trial, tolerance)) {}
+
+std::optional<std::string> ReferenceCheck::problem_with(const AnyConfig& config) {
+  try {
+    trial_.reset();
+    trial_.run(config);
+    trial_.wait();
+    if (auto beside = trial_.overrun()) return beside;
+    return expected_.difference(trial_.outputs());
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace ejk::detail
