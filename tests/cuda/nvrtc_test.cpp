@@ -4,30 +4,17 @@
 
 #include <ejk_kernels/cuda_dialect_cl.h>
 
-#include <filesystem>
-#include <optional>
 #include <string>
 
 #include "cuda/emulated_cuda.h"
+#include "cuda/real_nvrtc.h"
 #include "platform/cuda/compile.h"
 #include "platform/cuda/library.h"
 
 namespace ejk::detail::cuda {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-// In the toolkit, or as Python's nvidia-cuda-nvrtc, which ./test installs.
-std::optional<std::string> real_nvrtc() {
-  std::vector<fs::path> folders = {"/usr/local/cuda/lib64"};
-  std::error_code none;
-  for (const auto& python : fs::directory_iterator(EJK_TEST_VENV "/lib", none))
-    folders.push_back(python.path() / "site-packages/nvidia/cu13/lib");
-  for (const fs::path& folder : folders)
-    if (fs::exists(folder / "libnvrtc.so.13")) return (folder / "libnvrtc.so.13").string();
-  return std::nullopt;
-}
 
 class NvrtcTest : public testing::TestWithParam<int> {
  protected:

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks the operations that run on devices with many configs, for the tests here.
+//
+// An operation comes into all of them by its calls in src/ops/device_cases.h. For each check there
+// is a control: a mistake in the source that it must find. What an operation shares with others is
+// spoilt for all; one with bounds and barriers of its own adds them to `controls`.
+#pragma once
+
+#include <cstdlib>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ejk/candidates.h>
+#include <ejk/config.h>
+#include <ejk/names.h>
+
+#include "ops/device_cases.h"
+#include "platform/backend.h"
+#include "platform/device_kind.h"
+#include "tune/reference_check.h"
+
+namespace device_ops {
+
+// A mistake: in the programs of `op` (empty: of all) one text stands for another.
+struct Control {
+  std::string_view name, op, from, to;
+};
+inline constexpr Control controls[] = {
+    {"barrier", "", "barrier(CLK_LOCAL_MEM_FENCE);", ";"},
+    {"bound", "", "min(WIDTH, columns - c)", "WIDTH"},
+};
+
+// A device as another kind would be, for the configs that are offered there: CPUs behind OpenCL are
+// offered one item per group, GPUs groups with local memory.
+inline ejk::Device shaped_like(ejk::detail::DeviceKind kind, ejk::Device device) {
+  device.identity["kind"] = ejk::name_of(kind);
+  device.limits = kind == ejk::detail::DeviceKind::gpu ? ejk::DeviceLimits{1024, 48 << 10, 1, 80}
+                                                       : ejk::DeviceLimits{4096, 1 << 20, 16, 2};
+  return device;
+}
+
+// For both kinds the heuristic's and `samples` others, each once, as far as they can run on the
+// device.
+inline std::vector<ejk::AnyConfig> sampled_configs(const ejk::ops::DeviceCase& c, uint64_t samples,
+                                                   uint64_t seed = 1) {
+  std::vector<ejk::AnyConfig> configs;
+  std::set<std::string> seen;
+  const auto add = [&](const ejk::AnyConfig& config) {
+    if (c.kernel.is_valid(config, c.call) && seen.insert(to_json(config.to_value())).second)
+      configs.push_back(config);
+  };
+  for (const auto kind : {ejk::detail::DeviceKind::cpu, ejk::detail::DeviceKind::gpu}) {
+    const ejk::Device device = shaped_like(kind, *c.call.device);
+    ejk::Invocation call = c.call;
+    call.device = &device;
+    add(c.kernel.heuristic_cfg(call).value());
+    const auto offered = c.kernel.candidate_cfgs(call);
+    for (const uint64_t point : sample_points(*offered, samples, seed)) add(offered->config(point));
+  }
+  return configs;
+}
+
+// How far results may be off: a rounding of the type, or some of sums in float.
+inline std::optional<ejk::Tolerance> tolerance(ejk::DType dtype) {
+  return ejk::Tolerance{dtype == ejk::DType::bfloat16 ? 8e-3 : 5e-6, 1e-30};
+}
+
+struct Findings {
+  int runs = 0;
+  std::vector<std::string> problems;
+};
+
+// Compiling takes most of the time, a second each for some: $EJK_TEST_SAMPLES for more.
+inline uint64_t usual_samples() {
+  const char* given = std::getenv("EJK_TEST_SAMPLES");
+  return given == nullptr ? 1 : std::strtoull(given, nullptr, 10);
+}
+
+// Runs all cases with all of their sampled configs.
+enum class Until { end, first_problem };
+inline Findings check(const ejk::ops::DeviceOp& op, const ejk::Device& device,
+                      Until until = Until::end) {
+  Findings findings;
+  uint64_t seed = 0;  // other samples for each case
+  op.cases(device, [&](const ejk::ops::DeviceCase& c) {
+    const auto trial = c.kernel.trial(c.call);
+    ejk::detail::ReferenceCheck reference(*trial, tolerance);
+    for (const ejk::AnyConfig& config : sampled_configs(c, usual_samples(), ++seed)) {
+      if (until == Until::first_problem && !findings.problems.empty()) return;
+      ++findings.runs;
+      if (const auto problem = reference.problem_with(config))
+        findings.problems.push_back(std::string(op.name) + ' ' + c.name + " with " +
+                                    to_json(config.to_value()) + ": " + *problem);
+    }
+  });
+  return findings;
+}
+
+// Another device's backend that spoils the sources.
+class SpoilingBackend : public ejk::detail::Backend {
+ public:
+  SpoilingBackend(ejk::detail::Backend& real, const Control& control)
+      : real_(real), control_(control) {}
+  // How many places it has found in all programs.
+  int changed = 0;
+
+  std::shared_ptr<ejk::detail::DeviceProgram> build(const std::string& name,
+                                                    const std::string& source) override {
+    std::string text = source;
+    for (size_t at = 0; (at = text.find(control_.from, at)) != text.npos; ++changed)
+      text.replace(at, control_.from.size(), control_.to), at += control_.to.size();
+    return real_.build(name, text);
+  }
+  std::string target() const override {
+    return real_.target() + " spoilt: " + std::string(control_.name);
+  }
+
+  ejk::detail::DeviceMemory allocate(size_t bytes) override { return real_.allocate(bytes); }
+  void release(ejk::detail::DeviceMemory m) noexcept override { real_.release(m); }
+  void write(ejk::detail::DeviceMemory to, size_t at, const void* from, size_t bytes) override {
+    real_.write(to, at, from, bytes);
+  }
+  void read(void* to, ejk::detail::DeviceMemory from, size_t at, size_t bytes) override {
+    real_.read(to, from, at, bytes);
+  }
+  void copy(ejk::detail::DeviceMemory to, size_t to_at, ejk::detail::DeviceMemory from,
+            size_t from_at, size_t bytes) override {
+    real_.copy(to, to_at, from, from_at, bytes);
+  }
+  void fill(ejk::detail::DeviceMemory m, size_t at, size_t bytes, uint8_t value) override {
+    real_.fill(m, at, bytes, value);
+  }
+  std::string_view dialect() const override { return real_.dialect(); }
+  std::shared_ptr<ejk::detail::DeviceProgram> load(const std::string&,
+                                                   std::vector<ejk::detail::KernelFacts>) override {
+    return nullptr;
+  }
+  void launch(ejk::detail::DeviceKernel& kernel, const ejk::Grid& grid,
+              std::span<const ejk::detail::LaunchArgument> arguments) override {
+    real_.launch(kernel, grid, arguments);
+  }
+  void wait() override { real_.wait(); }
+  double seconds_of(const std::function<void()>& enqueue) override {
+    return real_.seconds_of(enqueue);
+  }
+  void* queue() override { return real_.queue(); }
+
+ private:
+  ejk::detail::Backend& real_;
+  const Control& control_;
+};
+
+// Every operation with every control that is for it.
+inline std::vector<std::pair<ejk::ops::DeviceOp, Control>> controlled_ops() {
+  std::vector<std::pair<ejk::ops::DeviceOp, Control>> all;
+  for (const auto& op : ejk::ops::device_ops)
+    for (const Control& control : controls)
+      if (control.op.empty() || control.op == op.name) all.emplace_back(op, control);
+  return all;
+}
+
+}  // namespace device_ops
