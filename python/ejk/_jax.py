@@ -42,6 +42,11 @@ def is_tracer(x: object) -> bool:
     return jax is not None and isinstance(x, jax.core.Tracer)
 
 
+def concrete(x: Any) -> Any:
+    """What a tracer of jax.grad has outside of jax.jit, None if it is one that has no numbers; else the same."""
+    return getattr(x, "to_concrete_value", lambda: None)() if is_tracer(x) else x
+
+
 def is_numpy(x: object) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(x, numpy.ndarray)

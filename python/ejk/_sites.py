@@ -175,8 +175,7 @@ def of_arrays(arrays: Iterable[Any]) -> Site | None:
 
 def _committed_to(array: Any) -> Any:
     """A device; None if JAX may put the array, or one like it, anywhere."""
-    if _jax.is_tracer(array):  # one of jax.grad outside of jax.jit has numbers
-        array = getattr(array, "to_concrete_value", lambda: None)()
+    array = _jax.concrete(array)
     sharding = getattr(array, "sharding", None)
     if sharding is None or not getattr(array, "committed", True):
         return None

@@ -210,6 +210,9 @@ def test_what_is_for_elsewhere_does_not_compute_here(untuned):
             untuned(Ways(), x)
         with pytest.raises(ValueError, match=message):
             untuned(Ways(), X)
+        with pytest.raises(ValueError, match=message):
+            jax.grad(lambda x: untuned(Ways(), x).sum())(x)
+        assert "3.000000e+02" in jax.jit(jax.grad(lambda x: untuned(Ways(), x).sum())).lower(x).as_text()
         compiled = untuned.compile(Ways(), x)
     with pytest.raises(ValueError, match=message):
         compiled(x)

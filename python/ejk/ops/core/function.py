@@ -191,6 +191,10 @@ class Arguments:
     def has_tracers(self) -> bool:
         return any(map(_jax.is_tracer, self._all))
 
+    def are_only_types(self) -> bool:
+        """Whether nothing is computed of them now, as inside of jax.jit."""
+        return any(_jax.concrete(array) is None for array in self._all)
+
     @functools.cached_property
     def committed_to(self) -> _sites.Site | None:
         """Where the arrays are, None if JAX may put them anywhere. Raises ValueError if that is in several places."""

@@ -298,7 +298,7 @@ def _check_scope(inv: Any) -> None:
 
 
 def _check_site(inv: Any, site: _sites.Site, arguments: Arguments) -> None:
-    if arguments.has_tracers():
+    if arguments.are_only_types():
         return
     there = site_of_arguments(inv, arguments)
     if not site.is_like(there):
