@@ -175,7 +175,7 @@ def test_candidates_are_compiled_and_not_run():
         ("something else of size 3 and limit 2", None, None),
     ],
 )
-def test_what_a_tpus_compiler_says_of_memory_is_understood(said, needed, limit):
+def test_what_compilers_say_of_memory_is_understood(said, needed, limit):
     class Says(Kernel):
         op_id = "says"
 
@@ -184,3 +184,4 @@ def test_what_a_tpus_compiler_says_of_memory_is_understood(said, needed, limit):
 
     (found,) = compile_candidates(Says(), np.ones(3, np.float32), configs=[1])
     assert (found.fits, found.why, found.needed, found.limit) == (False, said, needed, limit)
+        ("Mosaic GPU kernel exceeds available shared memory: smem_bytes=262152 > max_smem_bytes=232448", 262152, 232448),

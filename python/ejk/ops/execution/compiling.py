@@ -89,7 +89,7 @@ def _hollow(tree: Any) -> Any:
 
 
 _SIZE = r"([\d.]+)([KMG]?)"
-_SAID = [  # by Triton's compiler, by that of Pallas, by XLA's for TPUs
+_SAID = [  # by Triton's compiler, by Mosaic's for GPUs, by that of Pallas and by XLA's for TPUs
     re.compile(rf"[Ss]hared memory size limit exceeded: requested {_SIZE}, available: {_SIZE}"),
     re.compile(rf"size {_SIZE} and limit {_SIZE} exceeded scoped vmem limit"),
     re.compile(rf"Used {_SIZE} of {_SIZE} vmem"),
@@ -99,6 +99,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 def _bytes_in(why: str) -> tuple[int | None, int | None]:
     """How much memory a compiler says that is needed, and there is."""
+    re.compile(rf"smem_bytes={_SIZE} > max_smem_bytes={_SIZE}"),
     for words in _SAID:
         if found := words.search(why):
             needed, unit, limit, unit_of_limit = found.groups()
