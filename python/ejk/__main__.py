@@ -41,6 +41,8 @@ def main(words: list[str] | None = None) -> int:
         return compile_only.serve(_wanted(given), given.place)
     if given.compile_only != bool(given.device):
         parser.error("--compile-only and --device go together")
+    if given.compile_only and given.lowered:
+        parser.error("--compile-only and --lowered do not go together")
     return _compile_only(given) if given.compile_only else _tune(given)
 
 

@@ -76,26 +76,27 @@ _TPUS = {  # the kind of device, and a small topology of such
 MODELS = (*_GPUS, *_TPUS)
 
 
-def device_named(name: str) -> Any:
-    """A device of this model or kind ("H100", "v5e", "TPU v5 lite") to compile for, with JAX's plugin for it. Raises
-    ValueError if the name is not known, RuntimeError if there is no plugin."""
+def model_named(name: str) -> str | None:
+    """The model of this name or kind: "H100", "v5e", "TPU v5 lite"."""
     kinds = {gpu.kind: model for model, gpu in _GPUS.items()} | {kind: model for model, (kind, _) in _TPUS.items()}
     by_name = {known.lower(): model for known, model in (kinds | {model: model for model in MODELS}).items()}
-    model = by_name.get(name.lower())
-    if model is None:
-        raise ValueError(f"[device] got {name!r}; expected {', '.join(MODELS)}, or the kind of such a device; pass one of these")
+    return by_name.get(name.lower())
+
+
+def device_of(model: str) -> Any:
+    """A device of this model to compile for, with JAX's plugin for it. Raises RuntimeError if there is none."""
     if model in _GPUS:
-        return _of_gpu(name, _GPUS[model])
-    _expect(name, {"libtpu": "libtpu"})
+        return _of_gpu(model)
+    _expect(model, {"libtpu": "libtpu"})
     return _of_topology("tpu", topology_name=_TPUS[model][1])
 
 
 _CUDA = "jax_plugins.xla_cuda13"
 
 
-def _of_gpu(name: str, gpu: _Gpu) -> Any:
-    _expect(name, {"jax_cuda13_plugin": "jax-cuda13-plugin", _CUDA: "jax-cuda13-pjrt"})
-    topology = {"target_config": gpu.described(), "topology": "1x1x1"}
+def _of_gpu(model: str) -> Any:
+    _expect(model, {"jax_cuda13_plugin": "jax-cuda13-plugin", _CUDA: "jax-cuda13-pjrt"})
+    topology = {"target_config": _GPUS[model].described(), "topology": "1x1x1"}
     try:
         return _of_topology("cuda", **topology)
     except NotImplementedError:  # JAX has begun without it, because there is no GPU
@@ -104,12 +105,12 @@ def _of_gpu(name: str, gpu: _Gpu) -> Any:
         return _of_topology("cuda", **topology)
 
 
-def _expect(name: str, packages: dict[str, str]) -> None:
+def _expect(model: str, packages: dict[str, str]) -> None:
     """Packages by their modules."""
     if not all(map(_is_installed, packages)):
         wanted = " ".join(packages.values())
         raise RuntimeError(
-            f"[device] got {name!r}, for which JAX needs a plugin to compile; expected {wanted} to be installed; "
+            f"[for_device] got {model!r}, for which JAX needs a plugin to compile; expected {wanted} to be installed; "
             f"pip install {wanted}"
         )
 

@@ -233,9 +233,15 @@ _PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
 def _named(name: str) -> Site:
     if name.lower() in _PLATFORMS:
         return of_platform(name.lower())
-    from ejk._models import device_named
+    from ejk._models import MODELS, device_of, model_named
 
-    return site_of(device_named(name))
+    model = model_named(name)
+    if model is None:
+        raise ValueError(
+            f"[for_device] got {name!r}; expected a platform ({', '.join(_PLATFORMS)}), {', '.join(MODELS)}, or the kind "
+            "of such a device; pass one of these"
+        )
+    return site_of(device_of(model))
 
 
 def _checked(device: Any) -> Site:

@@ -160,11 +160,13 @@ def serve(wanted: Wanted, place: tuple[int, int]) -> int:
         answers.flush()
 
     from ejk.ops import for_device
+    from ejk.ops.execution.compiling import expect_compiler
 
     try:
         for module in wanted.modules:
             worker._remember_kernels_of(importlib.import_module(module))
         here = for_device(wanted.device)
+        expect_compiler("tune", here.site)
     except Exception as error:  # a module may fail in any way; who started this is told
         say("refused", message=f"{type(error).__name__}: {error}")
         return 1

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ejk.ops import Kernel, compile_candidates
+from ejk.ops import Kernel, compile_candidates, for_device
 
 KERNELS = """
 import os, signal, time
@@ -129,7 +129,18 @@ def test_a_device_is_needed(prune):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "--compile-only and --device go together" in done.stderr
     done = prune([], device="Z80")
-    assert done.returncode == 1 and "got 'Z80'; expected A100, H100" in done.stderr
+    assert done.returncode == 1 and "got 'Z80'; expected a platform" in done.stderr
+
+
+def test_a_platform_without_a_compiler_is_refused(prune):
+    done = prune(["Scaled"], device="tpu")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "got tpu, of which no compiler is here; expected a model" in done.stderr
+
+
+def test_a_lowered_computation_is_not_looked_at(prune):
+    done = prune([], "--lowered", "dump.txt")
+    assert done.returncode == 2 and "--compile-only and --lowered do not go together" in done.stderr
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="it is installed")
@@ -166,12 +177,25 @@ def test_candidates_are_compiled_and_not_run():
     assert [c.cfg for c in compile_candidates(Some(), np.ones((2, 3), np.float32), configs=[1])] == [1]
 
 
+def test_nothing_is_said_to_compile_where_there_is_no_compiler():
+    class Some(Kernel):
+        op_id = "some"
+
+        def run(self, x, *, cfg):
+            return x
+
+    message = r"\[some\] got tpu, of which no compiler is here; expected a model, or a device of JAX; pass one, as"
+    with for_device("tpu"), pytest.raises(RuntimeError, match=message):
+        compile_candidates(Some(), np.ones(3, np.float32), configs=[1])
+
+
 @pytest.mark.parametrize(
     "said, needed, limit",
     [
         ("Scoped allocation with size 34.00M and limit 16.00M exceeded scoped vmem limit by 18.00M.", 34 << 20, 16 << 20),
         ("Scoped allocation with size 17825792 and limit 512.0K exceeded scoped vmem limit", 17825792, 512 << 10),
         ("Ran out of memory in memory space vmem. Used 24.50M of 16.00M vmem.", 49 << 19, 16 << 20),
+        ("Mosaic GPU kernel exceeds available shared memory: smem_bytes=262152 > max_smem_bytes=232448", 262152, 232448),
         ("something else of size 3 and limit 2", None, None),
     ],
 )
@@ -184,4 +208,3 @@ def test_what_compilers_say_of_memory_is_understood(said, needed, limit):
 
     (found,) = compile_candidates(Says(), np.ones(3, np.float32), configs=[1])
     assert (found.fits, found.why, found.needed, found.limit) == (False, said, needed, limit)
-        ("Mosaic GPU kernel exceeds available shared memory: smem_bytes=262152 > max_smem_bytes=232448", 262152, 232448),

@@ -237,6 +237,11 @@ def test_what_is_no_device_is_refused(given):
         for_device(given)
 
 
+def test_an_unknown_name_is_answered_with_those_that_are_known():
+    with pytest.raises(ValueError, match=r"got 'metal'; expected a platform \(cpu, gpu, cuda, rocm, tpu\), A100, .*v6e,"):
+        for_device("metal")
+
+
 @pytest.mark.skipif(importlib.util.find_spec("jax_plugins") is not None, reason="a plugin is installed")
 def test_half_of_a_compiler_is_none(tmp_path, monkeypatch):
     (tmp_path / "jax_cuda13_plugin.py").touch()

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import pytest
 from causal_attention import CausalAttention
 from conftest import run_program
-from ejk._models import MODELS, device_named
-from ejk.ops import compile_candidates, device_fingerprint, for_device
+from ejk._models import MODELS, device_of
+from ejk.ops import Kernel, compile_candidates, device_fingerprint, for_device
+from jax.experimental import pallas as pl
 from kernels import without_tuning
 from tiled_matmul import TiledMatmul
 
@@ -40,7 +41,7 @@ def documented(model):
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_config_of_a_model_is_compiled_for_it(model, name):
-    device, kernel, executor = device_named(model), KERNELS[name], without_tuning()
+    device, kernel, executor = device_of(model), KERNELS[name], without_tuning()
     is_gpu = device.platform != "tpu"
     given = arrays(name, sharding=jax.sharding.SingleDeviceSharding(device))
     with for_device(device):
@@ -90,7 +91,7 @@ def pruned(tmp_path, monkeypatch):
 @pytest.mark.parametrize("model", MODELS)
 def test_every_candidate_compiles_or_is_rejected_with_its_bytes(model, pruned):
     found = pruned(model)
-    assert (found["device"], found["skipped"]) == (device_named(model).device_kind, [])
+    assert (found["device"], found["skipped"]) == (device_of(model).device_kind, [])
     calls = {call["op"].partition("@")[0]: call["configs"] for call in found["calls"]}
     counts, memory = documented(model)
     assert {name: (sum(c["fits"] for c in calls[name]), len(calls[name])) for name in KERNELS} == counts
@@ -110,6 +111,27 @@ def shown(config):
     return json.dumps(vars(config))
 
 
+class ByMosaic(Kernel):
+    """Without parameters for Triton, JAX takes Mosaic for GPUs."""
+
+    op_id = "by_mosaic"
+
+    def run_triton(self, x, *, cfg):
+        def double(x, out):
+            out[...] = 2 * x[...]
+
+        rows = pl.BlockSpec((cfg, x.shape[1]), lambda i: (i, 0))
+        return pl.pallas_call(double, grid=len(x) // cfg, in_specs=[rows], out_specs=rows, out_shape=jax.typeof(x))(x)
+
+
+@pytest.mark.parametrize("model", ["H100", "B200"])
+def test_bytes_are_told_of_kernels_by_mosaic_too(model):
+    with for_device(model):
+        small, large = compile_candidates(ByMosaic(), jax.ShapeDtypeStruct((512, 128), jnp.float32), configs=[64, 256])
+    assert small.fits, small.why
+    assert (large.fits, large.needed, large.limit) == (False, 262152, 232448)
+
+
 @pytest.mark.parametrize("before", ["", "jax.devices()"])
 @pytest.mark.parametrize("model", ["A100", "v5e"])
 def test_nobody_has_to_tell_jax_that_there_is_no_such_device(model, before):
@@ -120,7 +142,7 @@ def test_nobody_has_to_tell_jax_that_there_is_no_such_device(model, before):
         print(for_device({model!r}).site.name)
         print(jax.devices("cpu") == jax.devices())
     """
-    assert run_program(code, JAX_PLATFORMS="").stdout.split("\n") == [device_named(model).device_kind, "True", ""]
+    assert run_program(code, JAX_PLATFORMS="").stdout.split("\n") == [device_of(model).device_kind, "True", ""]
 
 
 def test_models_are_told_apart():

@@ -39,7 +39,8 @@ def compile_candidates(
 ) -> list[CompiledCandidate]:
     """Compiles a call with each of the kernel's candidates, or of `configs`, and runs none.
 
-    For the device of the scope `for_device`, which need not be here. Arrays may be jax.ShapeDtypeStruct.
+    For the device of the scope `for_device`, which need not be here. Arrays may be jax.ShapeDtypeStruct. Raises
+    RuntimeError if there is no compiler for it.
     """
     args, kwargs = _prepared(kernel, args, kwargs)
     return list(compile_each(Invocation(kernel=kernel, args=args, kwargs=kwargs), configs))
@@ -48,11 +49,20 @@ def compile_candidates(
 def compile_each(inv: Invocation[Any, Any], configs: Iterable[Any] | None = None) -> Iterator[CompiledCandidate]:
     """The same, one after the other."""
     call = KernelCall(inv.kernel, inv, site_of_call(inv))
+    expect_compiler(inv.op_id, call.site)
     form = Given(_hollow(inv.args), _hollow(dict(inv.kwargs)))
     for config in candidates_of(call) if configs is None else configs:
         begin = time.perf_counter()
         why = _why_not(call, form, config)
         yield CompiledCandidate(config, not why, why, *_bytes_in(why), seconds=time.perf_counter() - begin)
+
+
+def expect_compiler(who: str, site: _sites.Site) -> None:
+    if site.device is None:
+        raise RuntimeError(
+            f"[{who}] got {site.name}, of which no compiler is here; expected a model, or a device of JAX; pass one, as "
+            '"H100"'
+        )
 
 
 def candidates_of(call: KernelCall) -> list[Any]:
@@ -69,9 +79,7 @@ def _why_not(call: KernelCall, form: Given, config: Any) -> str:
             if not call.is_valid(config):
                 return "is_valid refuses it"
             function = function_of(call.kernel, form, call.fit(config), call.site, call.method, mesh=mesh)
-            lowered = lowered_for(call.site, function, form.arrays, over_mesh=mesh is not None)
-        if call.site.device is not None:  # else there is no compiler to ask
-            lowered.compile()
+            lowered_for(call.site, function, form.arrays, over_mesh=mesh is not None).compile()
     except Exception as error:  # of the kernel, of JAX or of a compiler: this config is none
         return str(error).strip() or type(error).__name__
     return ""
@@ -91,6 +99,7 @@ def _hollow(tree: Any) -> Any:
 _SIZE = r"([\d.]+)([KMG]?)"
 _SAID = [  # by Triton's compiler, by Mosaic's for GPUs, by that of Pallas and by XLA's for TPUs
     re.compile(rf"[Ss]hared memory size limit exceeded: requested {_SIZE}, available: {_SIZE}"),
+    re.compile(rf"smem_bytes={_SIZE} > max_smem_bytes={_SIZE}"),
     re.compile(rf"size {_SIZE} and limit {_SIZE} exceeded scoped vmem limit"),
     re.compile(rf"Used {_SIZE} of {_SIZE} vmem"),
 ]
@@ -99,7 +108,6 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 def _bytes_in(why: str) -> tuple[int | None, int | None]:
     """How much memory a compiler says that is needed, and there is."""
-    re.compile(rf"smem_bytes={_SIZE} > max_smem_bytes={_SIZE}"),
     for words in _SAID:
         if found := words.search(why):
             needed, unit, limit, unit_of_limit = found.groups()
