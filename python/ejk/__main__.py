@@ -173,6 +173,8 @@ def _compile_only(given: argparse.Namespace) -> int:
         _tell(str(error))
         return 1
     print(json.dumps(dataclasses.asdict(found), indent=1) if given.json else _shown(found.text()))
+    if found.interrupted:
+        return 130
     if not found.calls and not found.skipped:
         _tell("nothing is recorded: run the program with EJKERNEL_OPS_RECORD=1 first")
         return 3

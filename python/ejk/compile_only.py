@@ -37,6 +37,7 @@ class Found:
     device: str = ""
     calls: list[dict[str, Any]] = field(default_factory=list)
     skipped: list[dict[str, str]] = field(default_factory=list)
+    interrupted: bool = False
 
     def text(self) -> str:
         lines = []
@@ -64,7 +65,7 @@ class _Lost(Exception):
 
 
 def prune(wanted: Wanted, deadline: float) -> Found:
-    """Raises RuntimeError if nothing can be compiled."""
+    """Raises RuntimeError if nothing can be compiled. After an interrupt, what was found until then."""
     found, place = Found(), (0, 0)
     while True:
         try:
@@ -74,6 +75,9 @@ def prune(wanted: Wanted, deadline: float) -> Found:
                 place = _note(found, event, place)
         except _Lost as lost:
             place = _note_loss(found, place, str(lost))
+        except KeyboardInterrupt:
+            _note_interrupt(found, place)
+            return found
 
 
 def _note(found: Found, event: dict[str, Any], place: tuple[int, int]) -> tuple[int, int]:
@@ -110,13 +114,21 @@ def _note_loss(found: Found, place: tuple[int, int], why: str) -> tuple[int, int
     return place
 
 
+def _note_interrupt(found: Found, place: tuple[int, int]) -> None:
+    found.interrupted = True
+    if len(found.calls) + len(found.skipped) > place[0]:
+        call = found.calls.pop()
+        found.skipped.append({"op": call["op"], "key": call["key"], "why": "interrupted"})
+
+
 def _events(wanted: Wanted, place: tuple[int, int], deadline: float) -> Iterator[dict[str, Any]]:
     command = [sys.executable, "-m", "ejk", "compile", "--device", wanted.device, "--recorded-in", wanted.recorded]
     command += ["--from", f"{place[0]}.{place[1]}"]
     for option, values in (("--import", wanted.modules), ("--op", wanted.ops)):
         for value in values:
             command += [option, value]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+    # A group of its own: an interrupt is for this process, which ends that one.
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=0) as process:
         try:
             is_compiling = False
             for line in _lines(process, lambda: deadline if is_compiling else None):

@@ -5,6 +5,7 @@
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -41,6 +42,8 @@ class Aborts(Scaled):
 class Hangs(Scaled):
     op_id = "hangs"
     def act(self):
+        if "HANGS" in os.environ:
+            open(os.environ["HANGS"], "w").close()
         time.sleep(1e6)
     def candidate_cfgs(self, inv):
         return [2]
@@ -68,14 +71,17 @@ def prune(tmp_path, monkeypatch):
         environment = {**os.environ, **environment}
         return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300, env=environment)
 
+    def record(*names):
+        code = f"import scaled_kernels as k; k.call({', '.join('k.' + name for name in names)})"
+        done = python("-c", code, EJKERNEL_OPS_RECORD="1")
+        assert done.returncode == 0, done.stderr
+
     def run(names, *words, device="cpu"):
         if names:
-            code = f"import scaled_kernels as k; k.call({', '.join('k.' + name for name in names)})"
-            done = python("-c", code, EJKERNEL_OPS_RECORD="1")
-            assert done.returncode == 0, done.stderr
-        command = ["-m", "ejk", "tune", "--compile-only", "--import", "scaled_kernels", "--device", device]
-        return python(*command, *words)
+            record(*names)
+        return python(*run.words, "--device", device, *words)
 
+    run.record, run.words = record, ["-m", "ejk", "tune", "--compile-only", "--import", "scaled_kernels"]
     return run
 
 
@@ -105,6 +111,22 @@ def test_a_config_that_takes_too_long_is_dropped(prune):
     done = prune(["Hangs"], "--deadline", "1")
     assert done.returncode == 1, "nothing is left"
     assert done.stdout.splitlines()[1] == "  dropped 2: it took more than 1 s"
+
+
+def test_what_was_found_until_an_interrupt_is_printed(prune, tmp_path):
+    prune.record("Aborts", "Hangs", "Scaled")
+    os.mkfifo(tmp_path / "hangs")
+    process = subprocess.Popen(
+        [sys.executable, *prune.words, "--device", "cpu"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "HANGS": str(tmp_path / "hangs")}, start_new_session=True,
+    )  # fmt: skip
+    (tmp_path / "hangs").read_text()  # it hangs now
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, "Traceback" in err) == (130, False), err
+    first, dropped, last = out.splitlines()
+    assert first.startswith("aborts@v1 ") and "2 of 3 configs compile for cpu" in first and "signal 6" in dropped
+    assert last.startswith("hangs@v1 ") and last.endswith(" was left out: interrupted")
 
 
 def test_a_call_that_has_no_candidates_is_left_out(prune):
