@@ -214,13 +214,23 @@ class Line {
     filter(verb, report_.filter);
     recorded(verb, report_.kernels);
 
-    verb = add("doctor", "What is wrong with this machine for measuring, and with the store",
-               [this](Output& out) { return doctor_verb(doctor_, out); });
+    verb =
+        add("doctor", "What is wrong with this machine for measuring, and with the store",
+            [this](Output& out) {
+              return doctor_.selftest ? doctor_selftest(doctor_, out) : doctor_verb(doctor_, out);
+            });
     store(verb, doctor_.store);
     verb->add_option("--seconds", doctor_.seconds, "How long to measure the noise; 0: not at all")
         ->type_name("S")
         ->check(number_of(0, false, 600))
         ->capture_default_str();
+    CLI::Option* const selftest = verb->add_flag(
+        "--selftest", doctor_.selftest,
+        "Run the library's kernels for OpenCL and CUDA on all devices, against their references");
+    verb->add_option("--platform", doctor_.platform, "Only on its devices")
+        ->type_name("NAME")
+        ->check(CLI::IsMember({"opencl", "cuda"}))
+        ->needs(selftest);
     verb->add_option("--root", doctor_.root, "")->group("");  // a prepared tree, in tests
   }
 

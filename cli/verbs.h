@@ -78,8 +78,11 @@ struct DoctorOptions {
   std::string store;
   double seconds = 1;  // of the noise measurement; 0: none
   std::string root = "/";
+  bool selftest = false;  // the library's kernels on devices instead
+  std::string platform;   // of them; empty: all
 };
 int doctor_verb(const DoctorOptions&, Output& out);
+int doctor_selftest(const DoctorOptions&, Output& out);
 
 // The store, where its recorded calls are, and who runs them.
 struct KernelOptions {

@@ -5,7 +5,8 @@ import json
 import re
 import subprocess
 
-from tool import ROOT, TOOL
+import pytest
+from tool import BUILD, ROOT, TOOL
 
 
 def machine(tmp_path, **files):
@@ -77,3 +78,35 @@ def test_doctor_knows_the_variables_that_the_readme_lists():
     shown = set(re.findall(r"(?m)^\| `(EJKERNEL_\w+)` \|", (ROOT / "README.md").read_text()))
     known = set(re.findall(r'"(EJKERNEL_\w+)"', (ROOT / "cli/doctor.cpp").read_text()))
     assert shown == known
+
+
+EMULATED_CUDA = BUILD / "tests/libemulated_cuda.so"
+CUDA = {"EJK_CUDA_LIBRARY": str(EMULATED_CUDA), "EJK_NVRTC_LIBRARY": str(EMULATED_CUDA)}
+needs_emulated_cuda = pytest.mark.skipif(not EMULATED_CUDA.exists(), reason="built without tests of CUDA")
+
+
+@needs_emulated_cuda
+def test_selftest_runs_every_kernel_for_devices(ejk):
+    found = ejk("doctor", "--selftest", "--platform", "cuda", "--json", env=CUDA).json
+    assert found["fit"] and [d["platform"] for d in found["devices"]] == ["cuda"]
+    device = found["devices"][0]
+    listed = re.findall(r'\{"(\w+)", \w+_cases\}', (ROOT / "src/ops/device_cases.h").read_text())
+    assert {c["op"] for c in device["calls"]} == set(listed)
+    assert all(c["right"] == c["configs"] >= 2 for c in device["calls"])
+    assert device["right"] == sum(c["configs"] for c in device["calls"]) and device["wrong"] == 0
+
+
+@needs_emulated_cuda
+def test_selftest_says_what_fails(ejk):
+    env = CUDA | {"FAKE_CUDA_FAIL": "cuLaunchKernel:1:700"}  # and all after it
+    found = ejk("doctor", "--selftest", "--platform", "cuda", "--json", env=env, expect=4).json
+    assert not found["fit"] and found["devices"][0]["right"] == 0
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in json.dumps(found["devices"][0]["calls"][0]["problems"])
+
+
+def test_selftest_without_a_device_is_no_success(ejk):
+    env = {"OCL_ICD_VENDORS": "/nowhere", "EJK_CUDA_LIBRARY": "/nowhere"}
+    found = ejk("doctor", "--selftest", "--json", env=env, expect=4).json
+    assert not found["fit"] and found["devices"] == [] and set(found["absent"]) == {"opencl", "cuda"}
+    assert "nothing ran" in ejk("doctor", "--selftest", env=env, expect=4).stdout
+    ejk("doctor", "--platform", "opencl", expect=2)
