@@ -33,6 +33,8 @@ using UseDeviceCase = std::function<void(const DeviceCase&)>;
 void rms_norm_cases(const Device& device, const UseDeviceCase& use);
 void layer_norm_cases(const Device& device, const UseDeviceCase& use);
 void softmax_cases(const Device& device, const UseDeviceCase& use);
+void matmul_cases(const Device& device, const UseDeviceCase& use);
+void grouped_matmul_cases(const Device& device, const UseDeviceCase& use);
 
 struct DeviceOp {
   std::string_view name;
@@ -42,6 +44,8 @@ inline constexpr DeviceOp device_ops[] = {
     {"rms_norm", rms_norm_cases},
     {"layer_norm", layer_norm_cases},
     {"softmax", softmax_cases},
+    {"matmul", matmul_cases},
+    {"grouped_matmul", grouped_matmul_cases},
 };
 
 }  // namespace ejk::ops

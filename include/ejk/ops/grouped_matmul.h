@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <ejk/argument.h>
+#include <ejk/device_view.h>
 #include <ejk/executor.h>
 #include <ejk/invocation.h>
 #include <ejk/ops/matmul.h>
@@ -25,6 +26,10 @@ namespace ejk::ops {
 //
 // Types, strides, NaN and infinities, threads and memory: as in Matmul. The values of group_sizes
 // do not count in the key: a config must do for any division of the rows.
+//
+// On OpenCL and CUDA devices arrays are packed, and group_sizes is there too. Its values are not
+// checked, as that would wait for them: a negative one is 0, and rows that are not there are left
+// out.
 template <Element In, Element Result = float>
 struct GroupedMatmul {
   static constexpr std::string_view op_id = "grouped_matmul", version = "1";
@@ -32,6 +37,11 @@ struct GroupedMatmul {
     MatmulBlocking forward;
     MatmulBlocking grad_a, grad_b;
     bool operator==(const Config&) const = default;
+  };
+  struct GpuConfig {
+    MatmulGpuBlocking forward;
+    MatmulGpuBlocking grad_a, grad_b;
+    bool operator==(const GpuConfig&) const = default;
   };
   using Rows = StridedView<const In, 2>;
   using Matrices = StridedView<const In, 3>;
@@ -44,11 +54,22 @@ struct GroupedMatmul {
 
   void run(const Config& config, const Rows& a, const Matrices& b, Sizes group_sizes,
            const Output& c) const;
+  using DeviceRows = DeviceView<const In, 2>;
+  using DeviceMatrices = DeviceView<const In, 3>;
+  using DeviceSizes = DeviceView<const int32_t, 1>;
+  using DeviceOutput = Out<DeviceView<Result, 2>>;
+  using DeviceCotangent = DeviceView<const Result, 2>;
+  void run_gpu(const GpuConfig& config, const DeviceRows& a, const DeviceMatrices& b,
+               const DeviceSizes& group_sizes, const DeviceOutput& c) const;
   void reference(const Rows& a, const Matrices& b, Sizes group_sizes, const Output& c) const;
 
   Config heuristic_cfg(const Invocation& inv) const;
   Space<Config> candidate_cfgs(const Invocation& inv) const;
   bool is_valid(const Config& config, const Invocation& inv) const;
+
+  GpuConfig heuristic_cfg_gpu(const Invocation& inv) const;
+  Space<GpuConfig> candidate_cfgs_gpu(const Invocation& inv) const;
+  bool is_valid(const GpuConfig& config, const Invocation& inv) const;
 
   Residuals fwd_with_residuals(const Config& config, const Rows& a, const Matrices& b,
                                Sizes group_sizes, const Output& c) const {
@@ -59,6 +80,15 @@ struct GroupedMatmul {
                 const Rows& a, const Matrices& b, Sizes group_sizes, const Output&) const {
     return gradients(config, a, b, group_sizes, dc);
   }
+  Residuals fwd_with_residuals_gpu(const GpuConfig& config, const DeviceRows& a,
+                                   const DeviceMatrices& b, const DeviceSizes& group_sizes,
+                                   const DeviceOutput& c) const {
+    run_gpu(config, a, b, group_sizes, c);
+    return {};
+  }
+  Gradients vjp_gpu(const GpuConfig& config, const Residuals&, const DeviceCotangent& dc,
+                    const DeviceRows& a, const DeviceMatrices& b, const DeviceSizes& group_sizes,
+                    const DeviceOutput& c) const;
 
  private:
   Gradients gradients(const Config& config, const Rows& a, const Matrices& b, Sizes group_sizes,
@@ -66,7 +96,8 @@ struct GroupedMatmul {
 };
 
 // Through the default executor, or another. a is of rank 2, b of rank 3, both float32 or both
-// bfloat16; group_sizes is a packed int32 tensor of rank 1. `result` is float32, or bfloat16 for
+// bfloat16; group_sizes is a packed int32 tensor of rank 1. All live in one place, where the result
+// does too; on a device what is not packed is copied first. `result` is float32, or bfloat16 for
 // bfloat16 arguments. Throws Error(invalid_argument) that says what was given and what is needed.
 Tensor grouped_matmul(const Tensor& a, const Tensor& b, const Tensor& group_sizes,
                       DType result = DType::float32);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products on the CPU: c = a b + bias, batched, with any strides.
+// Matrix products: c = a b + bias, batched, on the CPU with any strides, on devices packed.
 #pragma once
 
 #include <functional>
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <ejk/argument.h>
+#include <ejk/device_view.h>
 #include <ejk/executor.h>
 #include <ejk/invocation.h>
 #include <ejk/space.h>
@@ -34,6 +35,25 @@ struct MatmulBlocking {
   bool operator==(const MatmulBlocking&) const = default;
 };
 
+// How one product is cut into pieces on an OpenCL or CUDA device: a group makes a block of bm x bn
+// elements of c from parts of a and b that are bk deep, an item tiles of it in its registers. All
+// fields change results by rounding only.
+struct MatmulGpuBlocking {
+  enum class Way {
+    direct,       // one item per group, and vectors: CPUs behind OpenCL
+    tiled,        // the items of a group share the parts in local memory: GPUs
+    tensor_core,  // the same with tensor cores, for bfloat16 on CUDA; tm x tn are of a warp
+  };
+  Way way = Way::tiled;
+  int bm = 64, bn = 64, bk = 16;
+  int tm = 4, tn = 4;  // an item's tile: rows, and columns or (direct) vectors of columns
+  int width = 4;       // in a vector: 1, 2, 4, 8, 16; not direct: elements that are read at once
+  MatmulBlocking::Pack pack = MatmulBlocking::Pack::none;  // direct: what is copied to local memory
+  int pad = 0;     // not direct: elements behind each line of a part in local memory
+  int stages = 1;  // not direct: 2: room for the next parts beside those in use, one barrier less
+  bool operator==(const MatmulGpuBlocking&) const = default;
+};
+
 // c[batch, m, n] = a[batch, m, k] b[batch, k, n] + bias[n]. A batch of 1 in a or b serves all.
 //
 // Elements are float, or BFloat16 that are multiplied and summed as float and rounded once at the
@@ -44,6 +64,8 @@ struct MatmulBlocking {
 //
 // NaN and infinities propagate as in IEEE arithmetic: nothing is skipped because a factor is zero,
 // so 0 * inf gives NaN. The result does not depend on the number of threads.
+//
+// On OpenCL and CUDA devices arrays are packed, and no size is beyond 2^30.
 template <Element In, Element Result = float>
 struct Matmul {
   static constexpr std::string_view op_id = "matmul", version = "1";
@@ -51,6 +73,11 @@ struct Matmul {
     MatmulBlocking forward;
     MatmulBlocking grad_a, grad_b;  // of dc b^T and a^T dc
     bool operator==(const Config&) const = default;
+  };
+  struct GpuConfig {
+    MatmulGpuBlocking forward;
+    MatmulGpuBlocking grad_a, grad_b;
+    bool operator==(const GpuConfig&) const = default;
   };
   using Input = StridedView<const In, 3>;
   using Bias = std::optional<StridedView<const In, 1>>;
@@ -63,12 +90,22 @@ struct Matmul {
 
   void run(const Config& config, const Input& a, const Input& b, const Bias& bias,
            const Output& c) const;
+  using DeviceInput = DeviceView<const In, 3>;
+  using DeviceBias = std::optional<DeviceView<const In, 1>>;
+  using DeviceOutput = Out<DeviceView<Result, 3>>;
+  using DeviceCotangent = DeviceView<const Result, 3>;
+  void run_gpu(const GpuConfig& config, const DeviceInput& a, const DeviceInput& b,
+               const DeviceBias& bias, const DeviceOutput& c) const;
   // Sums in double, in the textbook's order.
   void reference(const Input& a, const Input& b, const Bias& bias, const Output& c) const;
 
   Config heuristic_cfg(const Invocation& inv) const;
   Space<Config> candidate_cfgs(const Invocation& inv) const;
   bool is_valid(const Config& config, const Invocation& inv) const;
+
+  GpuConfig heuristic_cfg_gpu(const Invocation& inv) const;
+  Space<GpuConfig> candidate_cfgs_gpu(const Invocation& inv) const;
+  bool is_valid(const GpuConfig& config, const Invocation& inv) const;
 
   Residuals fwd_with_residuals(const Config& config, const Input& a, const Input& b,
                                const Bias& bias, const Output& c) const {
@@ -79,6 +116,15 @@ struct Matmul {
                 const Input& a, const Input& b, const Bias& bias, const Output&) const {
     return gradients(config, a, b, bias, dc);
   }
+  Residuals fwd_with_residuals_gpu(const GpuConfig& config, const DeviceInput& a,
+                                   const DeviceInput& b, const DeviceBias& bias,
+                                   const DeviceOutput& c) const {
+    run_gpu(config, a, b, bias, c);
+    return {};
+  }
+  Gradients vjp_gpu(const GpuConfig& config, const Residuals&, const DeviceCotangent& dc,
+                    const DeviceInput& a, const DeviceInput& b, const DeviceBias& bias,
+                    const DeviceOutput& c) const;
 
  private:
   Gradients gradients(const Config& config, const Input& a, const Input& b, const Bias& bias,
@@ -92,12 +138,13 @@ struct MatmulOptions {
 };
 
 // Through the default executor, or another. a and b are of rank 2 or 3, both float32 or both
-// bfloat16, strided or not; the result is of rank 3 if one of them is. Throws
+// bfloat16, strided or not, and live in one place; the result lives there too and is of rank 3 if
+// one of them is. On a device what is not packed or is to be transposed is copied first. Throws
 // Error(invalid_argument) that says what was given and what is needed.
 Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
 Tensor matmul(const Executor& executor, const Tensor& a, const Tensor& b,
               const MatmulOptions& options = {});
-// The same into a tensor that exists. Its type is the result's.
+// The same into a tensor that exists, on a device a packed one. Its type is the result's.
 void matmul_into(const Executor& executor, const Tensor& c, const Tensor& a, const Tensor& b,
                  const MatmulOptions& options = {});
 

@@ -172,6 +172,7 @@ void check(const Tensor& a, const Tensor& b, const Tensor& sizes, DType result) 
       !sizes.packed())
     refuse(op, given, "a and b of float32 or both of bfloat16, group_sizes of packed int32");
   check_result(op, given, a, result);
+  check_one_place(op, a, {{"b", &b}, {"group_sizes", &sizes}});
 }
 
 std::span<const int32_t> numbers(const Tensor& sizes) {
@@ -188,10 +189,15 @@ StridedView<const T, Rank> input(const Tensor& t) {
 Tensor grouped_matmul(const Executor& executor, const Tensor& a, const Tensor& b,
                       const Tensor& sizes, DType result) {
   check(a, b, sizes, result);
-  Tensor c(result, {a.shape()[0], b.shape()[2]});
+  Tensor c(result, {a.shape()[0], b.shape()[2]}, a.device());
   with_types(a, result, [&]<class In, class Result>() {
-    executor(GroupedMatmul<In, Result>{}, input<In, 2>(a), input<In, 3>(b), numbers(sizes),
-             Out(c.strided<Result, 2>()));
+    if (a.on_cpu())
+      executor(GroupedMatmul<In, Result>{}, input<In, 2>(a), input<In, 3>(b), numbers(sizes),
+               Out(c.strided<Result, 2>()));
+    else
+      executor(GroupedMatmul<In, Result>{}, device_view<const In, 2>(packed(a)),
+               device_view<const In, 3>(packed(b)), device_view<const int32_t, 1>(sizes),
+               Out(device_view<Result, 2>(c)));
   });
   return c;
 }
@@ -203,21 +209,34 @@ Tensor grouped_matmul(const Tensor& a, const Tensor& b, const Tensor& sizes, DTy
 std::pair<Tensor, std::function<std::pair<Tensor, Tensor>(const Tensor&)>> grouped_matmul_vjp(
     const Executor& executor, const Tensor& a, const Tensor& b, const Tensor& sizes, DType result) {
   check(a, b, sizes, result);
-  Tensor c(result, {a.shape()[0], b.shape()[2]});
-  return with_types(
-      a, result,
-      [&]<class In, class Result>()
-          -> std::pair<Tensor, std::function<std::pair<Tensor, Tensor>(const Tensor&)>> {
-        auto pull = executor
-                        .vjp(GroupedMatmul<In, Result>{}, input<In, 2>(a), input<In, 3>(b),
-                             numbers(sizes), Out(c.strided<Result, 2>()))
-                        .second;
-        return {c, [pull = std::move(pull), a, b, sizes, c](const Tensor& dc) {
-                  check_cotangent(op, c, dc);
-                  auto [da, db] = pull(input<Result, 2>(dc));
-                  return std::pair(std::move(da), std::move(db));
-                }};
-      });
+  Tensor c(result, {a.shape()[0], b.shape()[2]}, a.device());
+  using Pulled = std::function<std::pair<Tensor, Tensor>(const Tensor&)>;
+  return with_types(a, result, [&]<class In, class Result>() -> std::pair<Tensor, Pulled> {
+    // `view` makes what the kernel's pull-back takes of dc.
+    const auto pulled = [&](auto pull, const Tensor& rows, const Tensor& matrices,
+                            auto view) -> Pulled {
+      return [pull = std::move(pull), rows, matrices, sizes, c, view](const Tensor& dc) {
+        check_cotangent(op, c, dc);
+        const Tensor kept = dc.on_cpu() ? dc : packed(dc);
+        auto [da, db] = pull(view(kept));
+        return std::pair(std::move(da), std::move(db));
+      };
+    };
+    const GroupedMatmul<In, Result> kernel;
+    if (a.on_cpu())
+      return {c, pulled(executor
+                            .vjp(kernel, input<In, 2>(a), input<In, 3>(b), numbers(sizes),
+                                 Out(c.strided<Result, 2>()))
+                            .second,
+                        a, b, input<Result, 2>)};
+    const Tensor rows = packed(a), matrices = packed(b);
+    return {c, pulled(executor
+                          .vjp(kernel, device_view<const In, 2>(rows),
+                               device_view<const In, 3>(matrices),
+                               device_view<const int32_t, 1>(sizes), Out(device_view<Result, 2>(c)))
+                          .second,
+                      rows, matrices, device_view<const Result, 2>)};
+  });
 }
 
 }  // namespace ejk::ops

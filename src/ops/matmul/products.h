@@ -3,8 +3,10 @@
 // types that are known at run time only.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -84,6 +86,18 @@ inline void check_result(std::string_view op, std::string_view given, const Tens
     refuse(op, fmt::format("{}, result {}", given, dtype_name(result)),
            "a float32 result, or bfloat16 for bfloat16 arguments");
 }
+// Null: it is left out.
+inline void check_one_place(
+    std::string_view op, const Tensor& a,
+    std::initializer_list<std::pair<std::string_view, const Tensor*>> others) {
+  for (const auto& [name, other] : others)
+    if (other != nullptr && &other->device() != &a.device())
+      refuse(op,
+             fmt::format("a on {}, {} on {}", a.device().fingerprint, name,
+                         other->device().fingerprint),
+             "all on one device; copy them with to(device)");
+}
+inline Tensor packed(const Tensor& t) { return t.packed() ? t : t.clone(); }
 inline void check_cotangent(std::string_view op, const Tensor& c, const Tensor& dc) {
   if (dc.dtype() != c.dtype() || dc.shape() != c.shape())
     refuse(op, described("dc", dc), described("the gradient of c,", c));

@@ -26,13 +26,21 @@
 
 namespace device_ops {
 
-// A mistake: in the programs of `op` (empty: of all) one text stands for another.
+// A mistake: in the programs of `ops` (empty: of all) one text stands for another.
 struct Control {
-  std::string_view name, op, from, to;
+  std::string_view name, ops, from, to;
+  bool on_cuda = true;  // false: its configs are offered to CPUs behind OpenCL only
+
+  bool is_for(std::string_view op) const {
+    const auto padded = [](std::string_view text) { return " " + std::string(text) + " "; };
+    return ops.empty() || padded(ops).find(padded(op)) != std::string::npos;
+  }
 };
 inline constexpr Control controls[] = {
     {"barrier", "", "barrier(CLK_LOCAL_MEM_FENCE);", ";"},
-    {"bound", "", "min(WIDTH, columns - c)", "WIDTH"},
+    {"bound", "rms_norm layer_norm softmax", "min(WIDTH, columns - c)", "WIDTH"},
+    {"bound", "matmul grouped_matmul", "row < rows && column < columns", "row < rows"},
+    {"strip", "matmul grouped_matmul", "v < min(columns - j, STRIP)", "v < STRIP", false},
 };
 
 // A device as another kind would be, for the configs that are offered there: CPUs behind OpenCL are
@@ -156,11 +164,12 @@ class SpoilingBackend : public ejk::detail::Backend {
 };
 
 // Every operation with every control that is for it.
-inline std::vector<std::pair<ejk::ops::DeviceOp, Control>> controlled_ops() {
+inline std::vector<std::pair<ejk::ops::DeviceOp, Control>> controlled_ops(ejk::Platform on) {
   std::vector<std::pair<ejk::ops::DeviceOp, Control>> all;
   for (const auto& op : ejk::ops::device_ops)
     for (const Control& control : controls)
-      if (control.op.empty() || control.op == op.name) all.emplace_back(op, control);
+      if (control.is_for(op.name) && (control.on_cuda || on != ejk::Platform::cuda))
+        all.emplace_back(op, control);
   return all;
 }
 

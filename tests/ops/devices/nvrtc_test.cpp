@@ -71,9 +71,13 @@ TEST_P(OpsWithNvrtc, CompileAndNeedTheLocalMemoryThatIsPredicted) {
   uint64_t compiled = 0, seed = 0;
   for (const int arch : architectures) {
     CompilingBackend backend(arch);
+    const ejk::Value identity = ejk::Value::object(
+        {{"compute_capability", std::to_string(arch / 10) + "." + std::to_string(arch % 10)}});
     const ejk::Device device =
-        shaped_like(ejk::detail::DeviceKind::gpu,
-                    {.platform = ejk::Platform::cuda, .fingerprint = "cuda", .backend = &backend});
+        shaped_like(ejk::detail::DeviceKind::gpu, {.platform = ejk::Platform::cuda,
+                                                   .identity = identity,
+                                                   .fingerprint = "cuda",
+                                                   .backend = &backend});
     GetParam().cases(device, [&](const ejk::ops::DeviceCase& c) {
       const auto offered = c.kernel.candidate_cfgs(c.call);
       std::vector<ejk::AnyConfig> configs = {c.kernel.heuristic_cfg(c.call).value()};

@@ -39,7 +39,8 @@ TEST_P(SpoiltOnOpenCl, IsFound) {
   EXPECT_FALSE(findings.problems.empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Ops, SpoiltOnOpenCl, testing::ValuesIn(controlled_ops()),
+INSTANTIATE_TEST_SUITE_P(Ops, SpoiltOnOpenCl,
+                         testing::ValuesIn(controlled_ops(ejk::Platform::opencl)),
                          [](const auto& p) {
                            return std::string(p.param.first.name) + "_" +
                                   std::string(p.param.second.name);
