@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-_overlay_context: Any = None
+_scopes_in_traces: dict[str, Any] = {}  # "context": what tells JAX of our scopes
 
 
 def loaded() -> Any:
@@ -93,18 +93,19 @@ def outside_of_any_trace() -> Iterator[None]:
 
 def retrace_under(token: object) -> None:
     """From now on this thread's jitted functions are those traced under `token` (None: no overlay)."""
-    global _overlay_context
     if loaded() is None:
         if token is None or not available():
             return
         required()
     jax = loaded()
-    if _overlay_context is None:
+    context = _scopes_in_traces.get("context")
+    if context is None:
         if token is None:
             return
-        _overlay_context = jax.make_user_context(None)
+        # Of two threads that make one the first one's is kept: with two, what is entered in one may be left in the other.
+        context = _scopes_in_traces.setdefault("context", jax.make_user_context(None))
     # Entered for good: what is in force is set anew whenever it changes, so scopes may end in any order.
-    _overlay_context(token).__enter__()
+    context(token).__enter__()
 
 
 def example_data(aval: Any, index: int) -> Any:

@@ -5,14 +5,16 @@ There is one kind of device here: tests that need two take some of JAX's CPU dev
 """
 
 import importlib.util
+import threading
 
 import ejk.modules
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import run_program
-from ejk import _sites
+from ejk import _jax, _sites
 from ejk.ops import (
     AutotunePolicy,
     ConfigCache,
@@ -192,6 +194,45 @@ def test_jitted_functions_are_traced_again_inside_and_are_what_they_were_outside
             assert "7.000000e+01" in function.trace(x).lower(lowering_platforms=("cuda",)).as_text()
     np.testing.assert_array_equal(function(x), X)
     assert len(traces) == 3
+
+
+def test_threads_that_enter_their_first_scopes_at_once_leave_them_too(untuned, monkeypatch):
+    both_make, both_are_inside, first_has_traced = threading.Barrier(2), threading.Barrier(2), threading.Event()
+    functions = [jax.jit(lambda x: untuned(Ways(), x)) for _ in range(2)]
+    x, results, make = jnp.asarray(X), {}, jax.make_user_context
+
+    def one_after_the_other(*default):
+        made, is_second = make(*default), both_make.wait() == 1
+        if is_second:
+            first_has_traced.wait()
+        return made
+
+    def enter_and_leave(function):
+        with for_device("tpu"):
+            function.trace(x)
+            first_has_traced.set()
+            both_are_inside.wait()
+        results[function] = function(x)
+
+    monkeypatch.setattr(_jax, "_scopes_in_traces", {})
+    monkeypatch.setattr(jax, "make_user_context", one_after_the_other)
+    threads = [threading.Thread(target=enter_and_leave, args=(function,)) for function in functions]
+    for step in (threading.Thread.start, threading.Thread.join):
+        for thread in threads:
+            step(thread)
+    for function in functions:
+        np.testing.assert_array_equal(results[function], X)
+
+
+def test_what_is_exported_for_elsewhere_is_traced_for_it(untuned):
+    def exported(platform):
+        return jax.export.export(function, platforms=[platform])(jnp.asarray(X)).mlir_module()
+
+    function = jax.jit(lambda x: untuned(Ways(), x))
+    assert "3.000000e+02" not in exported("cpu")
+    with for_device("tpu"):
+        assert "3.000000e+02" in exported("tpu")
+    assert "3.000000e+02" not in exported("cpu")
 
 
 def test_a_scope_of_a_device_that_is_here_goes_before_the_arrays(gpu, untuned):
