@@ -87,7 +87,7 @@ def device_of(model: str) -> Any:
     """A device of this model to compile for, with JAX's plugin for it. Raises RuntimeError if there is none."""
     if model in _GPUS:
         return _of_gpu(model)
-    _expect(model, {"libtpu": "libtpu"})
+    _expect(model, {"libtpu": "libtpu"}, "tpu")
     return _of_topology("tpu", topology_name=_TPUS[model][1])
 
 
@@ -95,7 +95,7 @@ _CUDA = "jax_plugins.xla_cuda13"
 
 
 def _of_gpu(model: str) -> Any:
-    _expect(model, {"jax_cuda13_plugin": "jax-cuda13-plugin", _CUDA: "jax-cuda13-pjrt"})
+    _expect(model, {"jax_cuda13_plugin": "jax-cuda13-plugin", _CUDA: "jax-cuda13-pjrt"}, "cuda13-local")
     topology = {"target_config": _GPUS[model].described(), "topology": "1x1x1"}
     try:
         return _of_topology("cuda", **topology)
@@ -105,13 +105,13 @@ def _of_gpu(model: str) -> Any:
         return _of_topology("cuda", **topology)
 
 
-def _expect(model: str, packages: dict[str, str]) -> None:
-    """Packages by their modules."""
+def _expect(model: str, packages: dict[str, str], extra: str) -> None:
+    """Packages by their modules; the extra of JAX installs them in the version that belongs to it."""
     if not all(map(_is_installed, packages)):
-        wanted = " ".join(packages.values())
         raise RuntimeError(
-            f"[for_device] got {model!r}, for which JAX needs a plugin to compile; expected {wanted} to be installed; "
-            f"pip install {wanted}"
+            f"[for_device] got {model!r}, for which JAX needs a plugin to compile; expected "
+            f"{' and '.join(packages.values())}, in the version that belongs to it; "
+            f'pip install "jax[{extra}]=={_jax.required().__version__}"'
         )
 
 

@@ -168,7 +168,8 @@ def test_a_lowered_computation_is_not_looked_at(prune):
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="it is installed")
 def test_a_missing_compiler_is_named(prune):
     done = prune([], device="v5e")
-    assert done.returncode == 1 and "pip install libtpu" in done.stderr
+    assert done.returncode == 1
+    assert f'expected libtpu, in the version that belongs to it; pip install "jax[tpu]=={jax.__version__}"' in done.stderr
 
 
 # ---- in this process ------------------------------------------------------------------------------

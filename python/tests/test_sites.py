@@ -5,6 +5,7 @@ There is one kind of device here: tests that need two take some of JAX's CPU dev
 """
 
 import importlib.util
+import re
 import threading
 
 import ejk.modules
@@ -287,7 +288,8 @@ def test_an_unknown_name_is_answered_with_those_that_are_known():
 def test_half_of_a_compiler_is_none(tmp_path, monkeypatch):
     (tmp_path / "jax_cuda13_plugin.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RuntimeError, match=r"pip install jax-cuda13-plugin jax-cuda13-pjrt$"):
+    wanted = f'pip install "jax[cuda13-local]=={jax.__version__}"'
+    with pytest.raises(RuntimeError, match=rf"expected jax-cuda13-plugin and jax-cuda13-pjrt, .*{re.escape(wanted)}$"):
         for_device("A100")
 
 
