@@ -87,10 +87,6 @@ auto Matmul<In, Result>::vjp_gpu(const GpuConfig& config, const Residuals&,
   const auto made = [&](DType dtype, auto shape) {
     return Tensor(dtype, {shape.begin(), shape.end()}, device);
   };
-  const auto array = [](const Tensor& t) {
-    const AnyView view = t.any();
-    return DeviceArray{view.device, view.data, view.offset};
-  };
 
   const Tensor da = made(dtype_of<In>, a.shape);
   const bool added_up = a.shape[0] != batch;
@@ -101,11 +97,11 @@ auto Matmul<In, Result>::vjp_gpu(const GpuConfig& config, const Residuals&,
                  .sizes = known.grad_a.sizes,
                  .a = device_array(dc),
                  .b = device_array(b),
-                 .c = array(all_da),
+                 .c = device_array(all_da),
                  .b_serves_all = b.shape[0] == 1});
   if (added_up)
-    sum_rows_on_device(batch, a.shape[1] * a.shape[2], array(all_da), DType::float32, array(da),
-                       dtype_of<In>);
+    sum_rows_on_device(batch, a.shape[1] * a.shape[2], device_array(all_da), DType::float32,
+                       device_array(da), dtype_of<In>);
 
   const Tensor db = made(dtype_of<In>, b.shape);
   run_on_device(op, config.grad_b,
@@ -113,14 +109,14 @@ auto Matmul<In, Result>::vjp_gpu(const GpuConfig& config, const Residuals&,
                  .sizes = known.grad_b.sizes,
                  .a = device_array(a),
                  .b = device_array(dc),
-                 .c = array(db),
+                 .c = device_array(db),
                  .a_serves_all = a.shape[0] == 1});
 
   std::optional<Tensor> dbias;
   if (bias) {
     dbias = made(dtype_of<In>, bias->shape);
     sum_rows_on_device(batch * dc.shape[1], dc.shape[2], device_array(dc), dtype_of<Result>,
-                       array(*dbias), dtype_of<In>);
+                       device_array(*dbias), dtype_of<In>);
   }
   return {da, db, dbias};
 }

@@ -10,6 +10,7 @@
 #include <ejk_kernels/matmul_cl.h>
 #include <ejk_kernels/sums_cl.h>
 #include <ejk_kernels/tensor_core_cl.h>
+#include <ejk_kernels/turn_cl.h>
 
 #include "base/format.h"
 #include "ops/common/device_arrays.h"
@@ -139,6 +140,13 @@ namespace {
 
 constexpr Source sums_source{"sums.cl", ejk_kernels::device_cl, ejk_kernels::sums_cl};
 
+constexpr Source turn_source{"turn.cl", ejk_kernels::turn_cl};
+
+struct TurnProgram {
+  int group, each;
+  bool two_bytes;
+};
+
 struct SumsProgram {
   int group, columns;
   bool from_bf16, to_bf16;
@@ -155,6 +163,17 @@ void sum_rows_on_device(int64_t rows, int64_t columns, const DeviceArray& from, 
                             .to_bf16 = to_type == DType::bfloat16};
   launch(sums_source, "sum_rows", program,
          {.groups = {ceil_div(columns, int64_t{program.group} * program.columns)},
+          .items = {program.group}},
+         static_cast<int>(rows), static_cast<int>(columns), from, to);
+}
+
+void transpose_on_device(int64_t batch, int64_t rows, int64_t columns, DType dtype,
+                         const DeviceArray& from, const DeviceArray& to) {
+  const bool on_cpu = runs_on_cpu(*from.device);
+  const TurnProgram program{
+      .group = on_cpu ? 1 : 64, .each = on_cpu ? 256 : 1, .two_bytes = is_short(dtype)};
+  launch(turn_source, "turn", program,
+         {.groups = {rows, ceil_div(columns, int64_t{program.group} * program.each), batch},
           .items = {program.group}},
          static_cast<int>(rows), static_cast<int>(columns), from, to);
 }

@@ -24,6 +24,10 @@ template <class T, int Rank>
 DeviceArray device_array(const DeviceView<T, Rank>& view) {
   return {view.device, view.memory, view.offset};
 }
+inline DeviceArray device_array(const Tensor& packed) {
+  const AnyView view = packed.any();
+  return {view.device, view.data, view.offset};
+}
 
 // What a program is made for, beside its blocking.
 struct ProductKind {
@@ -59,6 +63,10 @@ void run_on_device(std::string_view op, const MatmulGpuBlocking& blocking, const
 // to[columns] = the sums of from[rows, columns] over the rows, both float32 or bfloat16.
 void sum_rows_on_device(int64_t rows, int64_t columns, const DeviceArray& from, DType from_type,
                         const DeviceArray& to, DType to_type);
+
+// to[batch, columns, rows] = from[batch, rows, columns] transposed, of float32 or bfloat16.
+void transpose_on_device(int64_t batch, int64_t rows, int64_t columns, DType dtype,
+                         const DeviceArray& from, const DeviceArray& to);
 
 // Whether a device can run it.
 bool product_can_run(const MatmulGpuBlocking& blocking, const ProductKind& kind,

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "ops/matmul/device_product.h"
 #include "ops/matmul/products.h"
 
 namespace ejk::ops {
@@ -57,7 +58,12 @@ StridedView<T, 3> matrices(const Tensor& t, bool transpose) {
 // The same on a device, in the product's order there.
 Tensor packed_matrices(const Tensor& t, bool transpose) {
   const Tensor matrices = t.rank() == 3 ? t : packed(t).reshaped({1, t.shape()[0], t.shape()[1]});
-  return packed(transpose ? matrices.transposed({0, 2, 1}) : matrices);
+  if (!transpose) return packed(matrices);
+  const Tensor from = packed(matrices);
+  const int64_t batch = from.shape()[0], rows = from.shape()[1], columns = from.shape()[2];
+  Tensor to(t.dtype(), {batch, columns, rows}, t.device());
+  transpose_on_device(batch, rows, columns, t.dtype(), device_array(from), device_array(to));
+  return to;
 }
 
 template <class In>

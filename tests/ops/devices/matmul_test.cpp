@@ -69,6 +69,8 @@ TEST_F(DeviceMatmul, TakesTypesBatchesAndBiases) {
 TEST_F(DeviceMatmul, CopiesWhatLiesInAnotherOrder) {
   const Tensor a = normals({20, 10}, 1), b = normals({40, 20}, 2);
   expect_same(a, b, {.transpose_a = true, .transpose_b = true});
+  expect_same(rounded(normals({2, 300, 7}, 3)), rounded(normals({2, 5, 300}, 4)),
+              {.transpose_a = true, .transpose_b = true});
 }
 
 TEST_F(DeviceMatmul, HasGradients) {
