@@ -128,4 +128,8 @@ struct OpenedPlatform {
 OpenedPlatform open_opencl();
 OpenedPlatform open_cuda();
 
+// Whether the program has used a driver of the platform by itself. Touches none.
+bool opencl_is_in_use();
+bool cuda_is_in_use();
+
 }  // namespace ejk::detail

@@ -3,6 +3,7 @@
 #include <ejk/device.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include <ejk/names.h>
@@ -11,17 +12,30 @@
 #include "platform/backend.h"
 #include "platform/device_kind.h"
 #include "platform/fingerprint.h"
+#include "platform/place.h"
+#include "platform/zygote.h"
 
 namespace ejk {
 namespace {
 
+std::atomic<const detail::OpenedPlatform*> opened_platforms[2];
+
 // Never destroyed: devices, their memory and programs may be in use until the very end.
+const detail::OpenedPlatform& remember(detail::OpenedPlatform found) {
+  const auto* kept = new detail::OpenedPlatform(std::move(found));
+  for (auto& place : opened_platforms)
+    if (const detail::OpenedPlatform* none = nullptr; place.compare_exchange_strong(none, kept))
+      break;
+  return *kept;
+}
+
 const detail::OpenedPlatform& opened(Platform platform) {
+  detail::start_zygote([] { return detail::opencl_is_in_use() || detail::cuda_is_in_use(); });
   if (platform == Platform::opencl) {
-    static const auto& opencl = *new detail::OpenedPlatform(detail::open_opencl());
+    static const auto& opencl = remember(detail::open_opencl());
     return opencl;
   }
-  static const auto& cuda = *new detail::OpenedPlatform(detail::open_cuda());
+  static const auto& cuda = remember(detail::open_cuda());
   return cuda;
 }
 
@@ -63,6 +77,14 @@ std::vector<const Device*> devices() {
   for (const Platform platform : {Platform::cpu, Platform::opencl, Platform::cuda})
     for (const Device& device : devices(platform)) all.push_back(&device);
   return all;
+}
+
+bool detail::is_listed(const Device& device) {
+  const auto has = [&](const OpenedPlatform* platform) {
+    return platform != nullptr &&
+           std::ranges::any_of(platform->devices, [&](const Device& d) { return &d == &device; });
+  };
+  return std::ranges::any_of(opened_platforms, [&](const auto& place) { return has(place); });
 }
 
 std::string_view device_kind(const Device& device) {

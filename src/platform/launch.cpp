@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -96,18 +97,30 @@ std::string program_text(const Backend& backend, const LaunchText& text, std::st
                      fmt::join(texts.first(texts.size() - 1), "\n"), name, texts.back());
 }
 
+std::atomic<bool> launches_only_compile{false};
+
 void launch_first(Backend& backend, const LaunchText& text, std::span<const uint64_t> key,
                   const Grid& grid, std::span<const LaunchArgument> arguments) {
   const std::string kernel(text.kernel),
       name(text.source.name.empty() ? text.kernel : text.source.name);
   const auto program = backend.programs().get(name, program_text(backend, text, name));
   auto made = program->program->kernel(kernel);
+  const bool grows = backend.binary_grows();
+  if (!grows)
+    backend.programs().keep(*program, kernel);  // what ends the process need not be built again
+  if (launches_only_compile) {
+    if (!grows) return;
+    backend.launch(*made, {.items = grid.items}, arguments);  // the compiler wants to see a group
+    return backend.programs().keep(*program, kernel);
+  }
   backend.launch(*made, grid, arguments);
-  backend.programs().keep(*program, kernel);
+  if (grows) backend.programs().keep(*program, kernel);
   launched.add(key, std::move(made));
 }
 
 }  // namespace
+
+void only_compile_launches() { launches_only_compile = true; }
 
 void launch(const LaunchText& text, std::span<uint64_t> key, const Grid& grid,
             std::span<const LaunchArgument> arguments) {

@@ -16,4 +16,7 @@ std::string place_text(const Device* device);
 // Throws Error(invalid_argument) if the device is only described, not opened in this process.
 Backend& backend_of(const Device& device);
 
+// Whether it is one of those that ejk::devices() lists. Opens no platform.
+bool is_listed(const Device& device);
+
 }  // namespace ejk::detail

@@ -24,7 +24,30 @@ uint64_t next_id() {
   return ++last;
 }
 
+std::atomic<BuildWatch> build_watch{nullptr};
+
+class Building {
+ public:
+  Building() : watch_(build_watch) { tell(true); }
+  ~Building() { tell(false); }
+  Building(const Building&) = delete;
+  Building& operator=(const Building&) = delete;
+
+  void made(const DeviceProgram& program) {
+    for (const KernelFacts& facts : program.facts()) spilled_bytes_ += facts.spilled_bytes;
+  }
+
+ private:
+  void tell(bool begins) const {
+    if (watch_ != nullptr) watch_(begins, spilled_bytes_);
+  }
+  BuildWatch watch_;
+  int64_t spilled_bytes_ = 0;
+};
+
 }  // namespace
+
+void watch_builds(BuildWatch watch) { build_watch = watch; }
 
 Backend::Backend() : id_(next_id()), programs_(std::make_unique<ProgramCache>(*this)) {}
 Backend::~Backend() = default;
@@ -55,6 +78,7 @@ std::shared_ptr<CachedProgram> ProgramCache::slot(const std::string& name,
 }
 
 void ProgramCache::make(CachedProgram& program) {
+  Building building;
   const double begin = base::seconds_now();
   if (auto stored = read_program(program.key)) {
     program.program = backend_.load(stored->binary, std::move(stored->facts));
@@ -62,6 +86,7 @@ void ProgramCache::make(CachedProgram& program) {
     if (program.is_kept) program.kept_kernels = {stored->kernels.begin(), stored->kernels.end()};
   }
   if (!program.program) program.program = backend_.build(program.name, program.source);
+  building.made(*program.program);
   const std::lock_guard lock(mutex_);
   ++(program.is_kept ? counts_.loaded : counts_.built);
   counts_.build_seconds += base::seconds_now() - begin;
@@ -71,7 +96,8 @@ void ProgramCache::keep(CachedProgram& program, const std::string& kernel) {
   const std::lock_guard lock(program.mutex);
   const bool grows = backend_.binary_grows();
   if (program.is_kept && (!grows || program.kept_kernels.contains(kernel))) return;
-  backend_.wait();
+  if (grows) backend_.wait();
+  const Building building;
   // One that was asked before says the same for ever; the driver's own cache makes another fast.
   const auto grown =
       program.is_kept ? backend_.build(program.name, program.source) : program.program;

@@ -22,6 +22,16 @@ struct CachedProgram {
   std::set<std::string> kept_kernels;  // those that had been launched when it was written
 };
 
+// Is told, by the thread that does it, when a program begins to be made, loaded or kept, and when
+// that is over: where runs have a deadline, the compiler's time is not theirs. `spilled_bytes`:
+// what its kernels keep in memory for want of registers. One for the process; null: nobody.
+using BuildWatch = void (*)(bool begins, int64_t spilled_bytes);
+void watch_builds(BuildWatch watch);
+
+// From now on launches of this process only make and keep their programs. Where these must be
+// launched for that, with one group. For a process that compiles ahead: there is no way back.
+void only_compile_launches();
+
 // First in memory, then on disk, else built. Thread-safe; a text is built by one thread, and those
 // that want the same wait for it.
 class ProgramCache {
@@ -35,8 +45,8 @@ class ProgramCache {
 
   // Throws what Backend::build throws; the next one tries again.
   std::shared_ptr<CachedProgram> get(const std::string& name, const std::string& source);
-  // After the first launch of that kernel by a thread: waits for it and writes the binary, unless
-  // the one on disk has it.
+  // Writes the binary, unless the one on disk has the kernel. Where binaries grow, after the first
+  // launch of the kernel by a thread, which it waits for.
   void keep(CachedProgram& program, const std::string& kernel);
   Counts counts() const;
 

@@ -279,6 +279,20 @@ TEST_F(CudaBackendTest, LaunchesThatDoNotFitAreRefused) {
   EXPECT_THAT(y.values(), ElementsAre(3.f)) << "the device is as well as before";
 }
 
+TEST_F(CudaBackendTest, GroupsThatNeedMoreRegistersThanThereAreAreRefused) {
+  Backend& backend = open();
+  const auto program = backend.load(saxpy(backend)->binary(), {{"saxpy", 128, 0, 0}});
+  ASSERT_NE(program, nullptr);
+  const Array<float> x(backend, {1, 2}), y(backend, {10, 20});
+  const auto launch_items = [&](int64_t items) {
+    launch(backend, *program, "saxpy", {.items = {items}}, 2, 2.f, x, y), backend.wait();
+  };
+  std::string text;
+  EXPECT_EQ(kind_of([&] { launch_items(513); }, &text), Kind::invalid_launch);
+  EXPECT_EQ(text, "[saxpy] takes 128 registers in each of 513 x 1 x 1 items; a group has 65536");
+  EXPECT_EQ(kind_of([&] { launch_items(64); }), std::nullopt);
+}
+
 TEST_F(CudaBackendTest, ABinaryMakesTheSameProgram) {
   Backend& backend = open();
   const auto built = saxpy(backend);

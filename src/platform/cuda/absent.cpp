@@ -8,4 +8,6 @@ OpenedPlatform open_cuda() {
   return {{}, {}, "this libejk was built without it (CMake: -DEJK_CUDA=ON)"};
 }
 
+bool cuda_is_in_use() { return false; }
+
 }  // namespace ejk::detail

@@ -118,14 +118,17 @@ Parameters parameters_of(Function function) {
 
 class CudaKernel final : public DeviceKernel {
  public:
-  CudaKernel(std::string kernel_name, Function kernel, std::shared_ptr<LoadedModule> in)
+  CudaKernel(std::string kernel_name, Function kernel, int64_t registers_of_item,
+             std::shared_ptr<LoadedModule> in)
       : name(std::move(kernel_name)),
         function(kernel),
         parameters(parameters_of(kernel)),
+        registers(registers_of_item),
         module_(std::move(in)) {}
   std::string name;
   Function function;
   Parameters parameters;
+  int64_t registers;  // 0: not known
 
  private:
   std::shared_ptr<LoadedModule> module_;
@@ -145,7 +148,9 @@ class CudaProgram final : public DeviceProgram {
       throw DeviceError(Kind::invalid_launch,
                         fmt::format("[{}] the source has no __kernel of that name", name));
     check(status, name);
-    return std::make_unique<CudaKernel>(name, function, module_);
+    const auto facts = std::ranges::find(facts_, name, &KernelFacts::kernel);
+    const int64_t registers = facts == facts_.end() ? 0 : facts->registers;
+    return std::make_unique<CudaKernel>(name, function, registers, module_);
   }
   std::string binary() const override { return cubin_; }
   std::vector<KernelFacts> facts() const override { return facts_; }
@@ -299,6 +304,14 @@ void check_arguments(const CudaKernel& kernel, std::span<const LaunchArgument> a
   }
 }
 
+// The driver's own answer does not say which of its resources there are too few of.
+void check_registers(const CudaKernel& kernel, const Extent& items) {
+  constexpr int64_t most = 65536;  // of a group, on every device since 2014
+  if (kernel.registers * items.x * items.y * items.z > most)
+    refuse(kernel, fmt::format("takes {} registers in each of {} x {} x {} items; a group has {}",
+                               kernel.registers, items.x, items.y, items.z, most));
+}
+
 std::array<unsigned, 3> counts(const CudaKernel& kernel, const Extent& extent) {
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
   for (const int64_t n : {extent.x, extent.y, extent.z})
@@ -322,6 +335,7 @@ void CudaBackend::launch(DeviceKernel& kernel, const Grid& grid,
     values[i] = one.number == nullptr ? &memory[i] : const_cast<void*>(one.number);
   }
   const auto groups = counts(typed, grid.groups), items = counts(typed, grid.items);
+  check_registers(typed, grid.items);
   const InContext in(context_);
   const Status status =
       driver().cuLaunchKernel(typed.function, groups[0], groups[1], groups[2], items[0], items[1],

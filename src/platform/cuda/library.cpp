@@ -84,6 +84,18 @@ std::string load_nvrtc() {
 
 #undef EJK_CUDA_FIND
 
+bool driver_is_in_use() {
+  const std::string file = base::env("EJK_CUDA_LIBRARY").value_or("libcuda.so.1");
+  void* const loaded = ::dlopen(file.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  if (loaded == nullptr) return false;
+  using Count = decltype(DriverApi::cuDeviceGetCount);
+  const auto count_devices = reinterpret_cast<Count>(::dlsym(loaded, "cuDeviceGetCount"));
+  int count = 0;
+  const bool used = count_devices != nullptr && count_devices(&count) != not_initialized;
+  ::dlclose(loaded);
+  return used;
+}
+
 std::string text_of(Status status) {
   const char *name = nullptr, *text = nullptr;
   if (driver().cuGetErrorName(status, &name) != success || name == nullptr)

@@ -18,6 +18,8 @@ NvrtcApi& nvrtc();
 // EJK_CUDA_LIBRARY, else what the system has; EJK_NVRTC_LIBRARY in the same way. Why there is none;
 // "" if there is.
 std::string load_driver();
+// Whether somebody has loaded and initialised it.
+bool driver_is_in_use();
 std::string load_nvrtc();
 
 std::string text_of(Status status);  // "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"

@@ -106,4 +106,6 @@ OpenedPlatform open() {
 
 OpenedPlatform open_cuda() { return cuda::open(); }
 
+bool cuda_is_in_use() { return cuda::driver_is_in_use(); }
+
 }  // namespace ejk::detail

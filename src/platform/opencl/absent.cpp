@@ -8,4 +8,6 @@ OpenedPlatform open_opencl() {
   return {{}, {}, "this libejk was built without it (CMake: -DEJK_OPENCL=ON, needs CL/cl.h)"};
 }
 
+bool opencl_is_in_use() { return false; }
+
 }  // namespace ejk::detail

@@ -23,7 +23,8 @@ namespace ejk::detail::opencl {
                       use(CreateProgramWithSource) use(CreateProgramWithBinary) use(BuildProgram)  \
                           use(ReleaseProgram) use(GetProgramInfo) use(GetProgramBuildInfo)         \
                               use(CreateKernel) use(ReleaseKernel) use(GetKernelInfo)              \
-                                  use(SetKernelArg) use(ReleaseEvent) use(GetEventProfilingInfo)
+                                  use(SetKernelArg) use(GetKernelWorkGroupInfo) use(ReleaseEvent)  \
+                                      use(GetEventProfilingInfo)
 
 struct Library {
 #define EJK_OPENCL_MEMBER(name) decltype(&::cl##name) name = nullptr;

@@ -2,6 +2,8 @@
 // Finds the OpenCL devices of this machine and says what each of them is.
 #include "platform/opencl/open.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -9,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/env.h"
+#include "base/file.h"
 #include "base/format.h"
 #include "platform/device_kind.h"
 #include "platform/fingerprint.h"
@@ -185,5 +189,20 @@ OpenedPlatform open(const char* library) {
 namespace ejk::detail {
 
 OpenedPlatform open_opencl() { return opencl::open("libOpenCL.so.1"); }
+
+// The loader loads drivers at its first call. It finds them as this does.
+bool opencl_is_in_use() {
+  const std::string given = base::env("OCL_ICD_VENDORS").value_or("/etc/OpenCL/vendors");
+  std::vector<std::string> drivers{given};
+  for (const std::string& name : base::list_directory(given))
+    drivers.push_back(base::read_file(given + '/' + name, 1 << 16).text);
+  if (given.ends_with(".icd")) drivers.push_back(base::read_file(given, 1 << 16).text);
+  return std::ranges::any_of(drivers, [](const std::string& driver) {
+    const std::string file = driver.substr(0, driver.find_first_of(" \t\r\n"));
+    void* const loaded = file.empty() ? nullptr : ::dlopen(file.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (loaded != nullptr) ::dlclose(loaded);
+    return loaded != nullptr;
+  });
+}
 
 }  // namespace ejk::detail

@@ -41,10 +41,14 @@ class OpenClKernel final : public DeviceKernel {
     check(cl().GetKernelInfo(handle.get(), CL_KERNEL_NUM_ARGS, sizeof parameters, &parameters,
                              nullptr),
           name);
+    // Null: the one device of its context. What does not say takes none.
+    cl().GetKernelWorkGroupInfo(handle.get(), nullptr, CL_KERNEL_LOCAL_MEM_SIZE, sizeof local_bytes,
+                                &local_bytes, nullptr);
   }
   std::string name;
   Kernel handle;  // holds its program
   cl_uint parameters = 0;
+  cl_ulong local_bytes = 0;
 };
 
 class OpenClProgram final : public DeviceProgram {
@@ -95,6 +99,9 @@ OpenClBackend::OpenClBackend(cl_device_id device, std::string target, bool binar
   check(cl().GetDeviceInfo(device_, CL_DEVICE_MEM_BASE_ADDR_ALIGN, sizeof bits, &bits, nullptr),
         "alignment");
   alignment_ = std::max<size_t>(bits / 8, 1);
+  check(cl().GetDeviceInfo(device_, CL_DEVICE_LOCAL_MEM_SIZE, sizeof local_bytes_, &local_bytes_,
+                           nullptr),
+        "local memory");
   cl_int code = CL_SUCCESS;
   context_.reset(cl().CreateContext(nullptr, 1, &device_, nullptr, nullptr, &code));
   check(code, "context");
@@ -240,6 +247,11 @@ void OpenClBackend::launch(DeviceKernel& kernel, const Grid& grid,
     throw DeviceError(Kind::invalid_launch,
                       fmt::format("[{}] got {} arguments; expected {}", typed.name,
                                   arguments.size(), typed.parameters));
+  // PoCL ends the process.
+  if (typed.local_bytes > local_bytes_)
+    throw DeviceError(Kind::invalid_launch,
+                      fmt::format("[{}] takes {} bytes of local memory; a group here has {}",
+                                  typed.name, typed.local_bytes, local_bytes_));
   std::vector<Buffer> parts;
   for (cl_uint i = 0; i < arguments.size(); ++i) {
     LaunchArgument one = arguments[i];

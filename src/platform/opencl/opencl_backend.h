@@ -43,7 +43,8 @@ class OpenClBackend final : public Backend {
   cl_device_id device_;
   std::string target_;
   bool binary_grows_;
-  size_t alignment_ = 1;  // of parts of memory, in bytes
+  size_t alignment_ = 1;      // of parts of memory, in bytes
+  cl_ulong local_bytes_ = 0;  // of a group
   Context context_;
 };
 
