@@ -27,15 +27,17 @@ enum class Rejection : uint8_t {
   wrong,     // results
   unsteady,  // results that change from run to run
   threw,
-  crashed,        // by a fatal signal
-  exited,         // ended the process
-  timed_out,      // ran longer than its deadline
-  out_of_memory,  // asked for more than its limit
-  out_of_bounds,  // missed one of its arrays, or wrote into an input
-  changed_host,   // left settings of the process changed, or more of what it holds with every run
-  quarantined,    // crashed in earlier tunings
-  invalid,        // is_valid
-  unknown,        // failed in a child process, which does not tell of what
+  unbuildable,     // a device's compiler refused its program
+  invalid_launch,  // a device cannot run groups of such a size, or takes no such arguments
+  crashed,         // by a fatal signal, or what ended a device's context
+  exited,          // ended the process
+  timed_out,       // ran longer than its deadline
+  out_of_memory,   // asked for more than its limit
+  out_of_bounds,   // missed one of its arrays, or wrote into an input
+  changed_host,    // left settings of the process changed, or more of what it holds with every run
+  quarantined,     // crashed in earlier tunings
+  invalid,         // is_valid
+  unknown,         // failed in a child process, which does not tell of what
 };
 // What came before the race; race: nothing, all candidates were in it
 enum class Search : uint8_t { race, exhaustive, random, automatic };
@@ -66,9 +68,9 @@ constexpr auto names_of(CandidateStatus) {
   return detail::words("ok", "tied", "slower", "untried", "rejected");
 }
 constexpr auto names_of(Rejection) {
-  return detail::words("wrong", "unsteady", "threw", "crashed", "exited", "timed_out",
-                       "out_of_memory", "out_of_bounds", "changed_host", "quarantined", "invalid",
-                       "unknown");
+  return detail::words("wrong", "unsteady", "threw", "unbuildable", "invalid_launch", "crashed",
+                       "exited", "timed_out", "out_of_memory", "out_of_bounds", "changed_host",
+                       "quarantined", "invalid", "unknown");
 }
 constexpr auto names_of(Search) { return detail::words("race", "exhaustive", "random", "auto"); }
 constexpr auto names_of(FirstRuns) { return detail::words("child", "none", "mixed"); }

@@ -31,14 +31,16 @@ struct Measurement {
   // "ok" (the winner), "tied" (not told from the winner), "slower", "rejected", "untried"
   std::string status = "ok";
   // Of a rejection: "wrong" (results), "unsteady" (results that change from run to run), "threw",
-  // "crashed", "exited", "timed_out", "out_of_memory", "out_of_bounds", "changed_host" (it left
-  // something changed in its process), "quarantined", "invalid" (is_valid); "" otherwise
+  // "unbuildable" and "invalid_launch" (on a device), "crashed", "exited", "timed_out",
+  // "out_of_memory", "out_of_bounds", "changed_host" (it left something changed in its process),
+  // "quarantined", "invalid" (is_valid); "" otherwise
   std::string kind;
   std::string why;     // of a rejection, or of not being tried
   double seconds = 0;  // median of its samples
   double ratio = 0;    // median of its per-round ratios to the incumbent, < 1 is faster
   double ratio_low = 0, ratio_high = 0;  // 95 % interval of that median
   int samples = 0;
+  double compile_seconds = 0;  // until its device programs could run; 0: it has none
 };
 
 // Why the chosen config is believed to be the best one.

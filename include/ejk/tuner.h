@@ -24,6 +24,11 @@
 
 namespace ejk {
 
+namespace detail {
+class Journal;
+struct Parcel;
+}  // namespace detail
+
 // One array a run wrote or returned, to be compared between configurations.
 struct OutputBytes {
   DType dtype;
@@ -55,9 +60,12 @@ class Trial {
   // True if forward plus backward was asked for and only forward is run, although the kernel has a
   // gradient: it takes no cotangent that can be made here.
   virtual bool leaves_backward_out() const { return false; }
-  // The device with memory of its own that runs happen on. They cannot happen in a child process,
-  // whose driver would hang, and only the wall tells their time. nullptr: the CPU.
+  // The device with memory of its own that runs happen on; only the wall tells their time. nullptr:
+  // the CPU.
   virtual const Device* device() const { return nullptr; }
+  // How a process that was forked before this trial was made can make it again, as a fork that
+  // comes later cannot use a device. nullptr: it cannot, so first runs on a device happen here.
+  virtual std::shared_ptr<const detail::Parcel> parcel() { return nullptr; }
   // Until all that `run` has only begun, as launches are, is done.
   virtual void wait() {}
   // The arrays' memory, to be evicted from the caches before a cold sample.
@@ -101,6 +109,7 @@ struct TuneProgress {
   double best_seconds = 0;            // of the best so far; 0: not known yet
   double speedup = 0;                 // of the best over the heuristic; 0: not known
   double elapsed = 0, remaining = 0;  // seconds; what remains is an estimate, at most the budget
+  double compile_seconds = 0;         // of device programs so far, in all processes
 };
 using ProgressSink = std::function<void(const TuneProgress&)>;
 
@@ -108,10 +117,6 @@ using ProgressSink = std::function<void(const TuneProgress&)>;
 ProgressSink progress_display();
 // progress_display() if $EJKERNEL_AUTOTUNE_PROGRESS is 1, else nothing.
 ProgressSink progress_from_environment();
-
-namespace detail {
-class Journal;
-}
 
 struct TuneTask {
   std::string op, key;  // for messages

@@ -196,7 +196,8 @@ std::optional<Rejection> rejection_of_heuristic(const TuneResult& result) {
 bool call_itself_fails(const TuneResult& result, bool has_heuristic) {
   if (result.winner) return false;
   const auto not_its_own = [](std::optional<Rejection> kind) {
-    return kind == Rejection::threw || kind == Rejection::out_of_bounds ||
+    return kind == Rejection::threw || kind == Rejection::unbuildable ||
+           kind == Rejection::invalid_launch || kind == Rejection::out_of_bounds ||
            kind == Rejection::changed_host;
   };
   if (has_heuristic) return not_its_own(rejection_of_heuristic(result));

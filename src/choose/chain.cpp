@@ -60,7 +60,7 @@ Chain::Chain(const ConfigSelectorChain& selector, const SelectorOptions& options
     : selector_(selector),
       options_(options),
       warm_(warm),
-      state_(std::make_unique<State>(options.most_shapes, options.on_warning)) {}
+      state_(std::make_unique<State>(options.most_shapes, options.on_warning, *options.policy)) {}
 
 Chain::~Chain() = default;
 

@@ -21,6 +21,7 @@
 #include "choose/key_watch.h"
 #include "choose/recent_map.h"
 #include "choose/single_flight.h"
+#include "platform/zygote.h"
 
 namespace ejk::detail {
 
@@ -191,12 +192,14 @@ struct Chain::Call {
 
 // What one selector remembers besides the cache.
 struct Chain::State {
-  State(size_t most_shapes, WarningSink sink)
-      : tuned(most_shapes),
+  State(size_t most_shapes, WarningSink sink, const AutotunePolicy& policy)
+      : plan(policy.allow_autotune && policy.guard),
+        tuned(most_shapes),
         tried_in_vain(most_shapes),
         first_runs(most_shapes),
         warn(std::move(sink)) {}
 
+  TuningPlan plan;
   std::mutex mutex;
   SingleFlight flights{mutex};
   RecentMap<AnyConfig> tuned;                        // for forbid_reautotune

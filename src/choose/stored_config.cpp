@@ -56,6 +56,8 @@ std::optional<std::string> failure_in_child(const AnyKernel& kernel, const Invoc
   trial->reset();
   std::vector<OutputBytes> untouched = trial->outputs();
   Guard guard(*trial, {}, enough);
+  if (trial->device() != nullptr)
+    if (std::string why = guard.start_worker(); !why.empty()) return why;
   std::optional<Finding> right;
   if (const auto control = control_of(kernel, inv)) right = guard.prove(*control);
   else right = guard.reference();
@@ -86,12 +88,11 @@ auto Chain::check_stored(const Call& call, const Entry& entry, std::string& rema
       kernel_vouches(call.kernel, call.inv, config->config()))
     return config;
   const std::string unknown = "is none of the kernel's candidates, and ";
-  const bool on_cpu = call.inv.device->platform == Platform::cpu;
-  if (!call.policy.guard || !on_cpu) {
-    remark = unknown + "cannot be tried in a child process, for " +
-             (on_cpu ? "the policy has no guard" : "that cannot use the device") +
-             "; its entry was imported or edited, or belongs to another user. Let candidate_cfgs "
-             "offer it, or tune this call";
+  if (!call.policy.guard) {
+    remark = unknown +
+             "cannot be tried in a child process, for the policy has no guard; its entry was "
+             "imported or edited, or belongs to another user. Let candidate_cfgs offer it, or tune "
+             "this call";
     return std::nullopt;
   }
   if (call.dry) {

@@ -16,18 +16,23 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
 
 #include <cxxabi.h>
 
+#include <ejk/gpu.h>
+
 #include "base/file.h"
 #include "base/process.h"
 #include "base/thrown.h"
 #include "guard/holdings.h"
 #include "guard/host_state.h"
+#include "guard/parcel_file.h"
 #include "guard/shared_page.h"
+#include "platform/program_cache.h"
 
 namespace ejk::detail {
 namespace {
@@ -201,14 +206,14 @@ void keep_descendants() {
                    });
 }
 
-void become_harmless(const ChildEnds& ends, pid_t host, const sigset_t& signals) {
+void become_harmless(const ChildEnds& ends, const ChildParent& parent) {
   ::setpgid(0, 0);  // with what it starts it can be ended at once
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != host) ::_exit(0);
+  if (::getppid() != parent.pid) ::_exit(0);
   redirect(ends);
   limit(RLIMIT_CORE, 0);
   volunteer_for_the_oom_killer();
-  handle_signals(signals);
+  handle_signals(parent.signals);
   note_exits();
   note_hunger();
   let_go_of_locks();
@@ -263,6 +268,10 @@ Board::Verdict verdict_of(F&& f, Board& board) {
   using enum Board::Verdict;
   try {
     return f();
+  } catch (const DeviceError& e) {
+    say(board, e.what());
+    board.device_error = e.device_kind();
+    return device_failed;
   } catch (const std::bad_alloc& e) {
     say(board, e.what());
     return out_of_memory;
@@ -277,19 +286,7 @@ Board::Verdict verdict_of(F&& f, Board& board) {
   return threw;
 }
 
-Board::Verdict execute(Trial& trial, Stopwatch& stopwatch, Job job, Board& board) {
-  using enum Board::Verdict;
-  const double begin = stopwatch.now();
-  const Board::Verdict verdict = verdict_of(
-      [&] {
-        if (job == nullptr) return trial.run_reference() ? passed : no_reference;
-        trial.run(*job);
-        return passed;
-      },
-      board);
-  board.nanoseconds = static_cast<uint64_t>(1e9 * (stopwatch.now() - begin));
-  return verdict;
-}
+uint64_t nanoseconds(double seconds) { return static_cast<uint64_t>(1e9 * std::max(0., seconds)); }
 
 Board::Verdict report(Trial& trial, const ChildEnds& ends, Board& board) {
   using enum Board::Verdict;
@@ -316,9 +313,10 @@ struct Surroundings {
   std::string put_back() const { return joined(thread.put_back(), process.put_back()); }
 };
 
+bool has_built = false;  // in this run, a program of a device
+
 struct OneJob {
-  Trial& trial;
-  Stopwatch& stopwatch;
+  const ChildWork& work;
   Job job;
   Board& board;
   const ChildEnds& ends;
@@ -329,27 +327,70 @@ struct OneJob {
     board.why[0] = 0;
     board.starved = false;
     board.verdict = none;
-    const Surroundings before;
+    board.compile_nanoseconds = 0;
+    board.spilled_bytes = 0;
+    std::optional<Surroundings> before;
+    if (!on_device()) before.emplace();
     Board::Verdict verdict = run();
-    const uint64_t nanoseconds = board.nanoseconds;
+    if (work.only_compiles) return finish(verdict, board.nanoseconds);
+    if (verdict == passed && has_built) verdict = run_built();
+    const uint64_t taken = board.nanoseconds;
     tell(ends, board, Board::Phase::reporting);
-    verdict = verdict_of([&] { return look_around(before, verdict); }, board);
-    board.nanoseconds = nanoseconds;
+    verdict =
+        verdict_of([&] { return before ? look_around(*before, verdict) : left(verdict); }, board);
+    finish(verdict, taken);
+  }
+
+ private:
+  bool on_device() const { return work.trial->device() != nullptr; }
+
+  void finish(Board::Verdict verdict, uint64_t taken) {
+    board.nanoseconds = taken;
     board.verdict = verdict;
     tell(ends, board, Board::Phase::finished);
   }
 
- private:
   Board::Verdict run() {
     using enum Board::Verdict;
     tell(ends, board, Board::Phase::resetting);
-    const Board::Verdict verdict = verdict_of([&] { return trial.reset(), passed; }, board);
+    const Board::Verdict verdict = verdict_of([&] { return work.trial->reset(), passed; }, board);
     if (verdict != passed) return verdict;
-    const MemoryLimit limited(memory_bytes);
+    // Drivers take addresses as they like.
+    const MemoryLimit limited(on_device() ? 0 : memory_bytes);
+    has_built = false;
     tell(ends, board, Board::Phase::running);
-    const Board::Verdict of_run = execute(trial, stopwatch, job, board);
+    const Board::Verdict of_run = execute();
     if (is_forked_by_kernel()) ::_exit(0);  // there is one who goes on here
     return of_run;
+  }
+
+  // Once more, without the compiler, to know what the run itself takes.
+  Board::Verdict run_built() {
+    const uint64_t first = board.nanoseconds;
+    const Board::Verdict verdict = run();
+    board.compile_nanoseconds = first - std::min(first, board.nanoseconds.load());
+    return verdict;
+  }
+
+  Board::Verdict execute() {
+    using enum Board::Verdict;
+    Trial& trial = *work.trial;
+    const double begin = work.stopwatch->now();
+    const Board::Verdict verdict = verdict_of(
+        [&] {
+          if (job == nullptr) return trial.run_reference() ? passed : no_reference;
+          trial.run(*job);
+          trial.wait();
+          return passed;
+        },
+        board);
+    board.nanoseconds = nanoseconds(work.stopwatch->now() - begin);
+    return verdict;
+  }
+
+  // Of a run on a device: what the driver does in its process is not the config's doing.
+  Board::Verdict left(Board::Verdict verdict) {
+    return verdict == Board::Verdict::passed ? report(*work.trial, ends, board) : verdict;
   }
 
   // The next job must not pay for this one. A closed file cannot be put back.
@@ -359,7 +400,7 @@ struct OneJob {
     const std::string files = before.files.missing(), settings = before.put_back();
     if (job != nullptr && !files.empty())
       return changed("left changed: " + joined(settings, files));
-    if (verdict == passed) verdict = report(trial, ends, board);
+    if (verdict == passed) verdict = report(*work.trial, ends, board);
     if (verdict != passed || job == nullptr) return verdict;
     if (!settings.empty()) {
       static_cast<void>(run());
@@ -377,23 +418,92 @@ struct OneJob {
   }
 };
 
+bool read_all(int file, void* to, size_t bytes) {
+  for (auto* next = static_cast<char*>(to); bytes > 0;) {
+    const ssize_t n = ::read(file, next, bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    next += n, bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+// The config that the next order asks for, if it is told in words.
+AnyConfig config_of(const std::string& text, const ConfigType& type) {
+  std::string why;
+  auto config = type.from_value(parse_json(text), why);
+  if (config == nullptr) throw Error(ErrorKind::invalid_argument, why);
+  return {std::move(config), &type};
+}
+
+void tell_of_builds(bool begins, int64_t spilled_bytes) {
+  if (is_forked_by_kernel()) return;
+  has_built = true;
+  own_board->spilled_bytes += static_cast<uint64_t>(spilled_bytes);
+  const ChildEnds ends{-1, own_events, -1, -1};
+  tell(ends, *own_board, begins ? Board::Phase::building : Board::Phase::running);
+}
+
 }  // namespace
 
-void live_as_child(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs, Board& board,
-                   const ChildEnds& ends, uint64_t memory_bytes, pid_t host,
-                   const sigset_t& signals) noexcept {
+void live_as_child(const std::function<ChildWork()>& begin, Board& board, const ChildEnds& ends,
+                   uint64_t memory_bytes, const ChildParent& parent) noexcept {
   own_board = &board, own_events = ends.events, own_pid = ::getpid();
-  become_harmless(ends, host, signals);
-  trial.arm();
+  become_harmless(ends, parent);
+  ChildWork work;
+  const auto made = verdict_of([&] { return work = begin(), Board::Verdict::passed; }, board);
+  if (made != Board::Verdict::passed) {
+    tell(ends, board, Board::Phase::refused);
+    ::_exit(0);
+  }
+  work.trial->arm();
   tell(ends, board, Board::Phase::waiting);
   for (;;) {
-    uint32_t job = 0;
-    const ssize_t n = ::read(ends.orders, &job, sizeof job);
-    if (n < 0 && errno == EINTR) continue;
-    if (n != sizeof job || job >= jobs.size()) ::_exit(0);
-    board.job = job;
-    OneJob{trial, stopwatch, jobs[job], board, ends, memory_bytes}.go();
+    Order order{};
+    if (!read_all(ends.orders, &order, sizeof order)) ::_exit(0);
+    std::string text(order.text_bytes, '\0');
+    if (!read_all(ends.orders, text.data(), text.size())) ::_exit(0);
+    AnyConfig told;
+    if (!text.empty()) told = config_of(text, *work.config);
+    else if (work.config == nullptr && order.job >= work.jobs.size()) ::_exit(0);
+    const Job job = told ? &told : work.config == nullptr ? work.jobs[order.job] : nullptr;
+    board.job = order.job;
+    OneJob{work, job, board, ends, memory_bytes}.go();
   }
+}
+
+// ---- workers -----------------------------------------------------------------------------------
+
+namespace {
+
+enum File { orders, events, standard_error, outputs, board_page, parcel };
+
+[[noreturn]] void live_of_parcel(std::span<const int> files, pid_t zygote, bool only_compiles) {
+  void* const pages = map_board(files[board_page]);
+  if (pages == nullptr) ::_exit(1);
+  const ChildEnds ends{files[orders], files[events], files[standard_error], files[outputs]};
+  sigset_t none;
+  ::sigemptyset(&none);
+  OpenedParcel opened;
+  const auto stopwatch = system_stopwatch();
+  live_as_child(
+      [&] {
+        opened = open_parcel(files[parcel]);
+        watch_builds(tell_of_builds);
+        return ChildWork{opened.trial.get(), stopwatch.get(), {}, opened.config, only_compiles};
+      },
+      *static_cast<Board*>(board_in(pages)), ends, 0, {zygote, none});
+}
+
+}  // namespace
+
+void live_as_worker(std::span<const int> files, pid_t zygote) {
+  live_of_parcel(files, zygote, false);
+}
+
+void live_as_compiler(std::span<const int> files, pid_t zygote) {
+  only_compile_launches();
+  live_of_parcel(files, zygote, true);
 }
 
 }  // namespace ejk::detail

@@ -25,6 +25,7 @@
 #include "guard/descendants.h"
 #include "guard/shared_page.h"
 #include "guard/stillness.h"
+#include "platform/zygote.h"
 
 namespace ejk::detail {
 namespace {
@@ -114,23 +115,27 @@ GuardChild::GuardChild(Trial& trial, Stopwatch& stopwatch, std::span<const Job> 
                        const GuardLimits& limits, const std::function<bool()>& enough)
     : trial_(trial), enough_(enough) {
   if (limits.use_cgroup) cgroup_.emplace();
-  if (!open_channels() || !start(trial, stopwatch, jobs, limits.memory_bytes)) return;
-  if (wait(Clock::now() + start_deadline) == Event::told && told_ != Board::dying) return;
-  kill_group(), reap();
-  why_not_started_ = with_last_words("a child process was started but did not get ready");
+  if (open_channels() && fork_here(trial, stopwatch, jobs, limits.memory_bytes))
+    wait_until_ready(start_deadline);
+}
+
+GuardChild::GuardChild(Trial& trial, const base::Fd& parcel, Purpose purpose,
+                       const GuardLimits& limits, const std::function<bool()>& enough)
+    : trial_(trial), enough_(enough), is_worker_(true) {
+  if (purpose == Purpose::compiles) between_looks_ = std::chrono::milliseconds(5);
+  if (limits.use_cgroup) cgroup_.emplace();
+  if (open_channels() && start_worker(parcel, purpose))
+    wait_until_ready(duration_of(limits.own_seconds));
 }
 
 bool GuardChild::open_channels() {
-  const size_t page = page_size();
-  void* pages = ::mmap(nullptr, 3 * page, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (pages != MAP_FAILED) {
-    board_pages_ = pages;
-    void* middle = static_cast<std::byte*>(pages) + page;
-    if (::mprotect(middle, page, PROT_READ | PROT_WRITE) == 0) board_ = new (middle) Board{};
-  }
-  if (board_ != nullptr)
-    outputs_ = above_standard(static_cast<int>(::memfd_create("ejk-outputs", MFD_CLOEXEC)));
-  const bool open = outputs_.valid() && make_pipe(childs_orders_, orders_) &&
+  board_file_ = above_standard(static_cast<int>(::memfd_create("ejk-board", MFD_CLOEXEC)));
+  outputs_ = above_standard(static_cast<int>(::memfd_create("ejk-outputs", MFD_CLOEXEC)));
+  const auto size = static_cast<off_t>(page_size());
+  if (board_file_.valid() && ::ftruncate(board_file_.get(), size) == 0)
+    board_pages_ = map_board(board_file_.get());
+  if (board_pages_ != nullptr) board_ = new (board_in(board_pages_)) Board{};
+  const bool open = board_ != nullptr && outputs_.valid() && make_pipe(childs_orders_, orders_) &&
                     make_pipe(events_, childs_events_) && make_pipe(stderr_, childs_stderr_);
   if (!open) why_not_started_ = error_text("set up a child process");
   // The host never waits in a read; the child may wait in a write, and its stderr is drained.
@@ -139,8 +144,8 @@ bool GuardChild::open_channels() {
   return open;
 }
 
-bool GuardChild::start(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs,
-                       uint64_t memory_bytes) {
+bool GuardChild::fork_here(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs,
+                           uint64_t memory_bytes) {
   host_has_threads_ = base::list_directory("/proc/self/task").size() > 1;
   const ChildEnds ends{childs_orders_.get(), childs_events_.get(), childs_stderr_.get(),
                        outputs_.get()};
@@ -148,7 +153,11 @@ bool GuardChild::start(Trial& trial, Stopwatch& stopwatch, std::span<const Job> 
   const SignalsHeldBack held_back;
   pid_ = ::fork();
   if (pid_ == 0)
-    live_as_child(trial, stopwatch, jobs, *board_, ends, memory_bytes, host, held_back.before());
+    live_as_child(
+        [&] {
+          return ChildWork{&trial, &stopwatch, jobs};
+        },
+        *board_, ends, memory_bytes, {host, held_back.before()});
   if (pid_ < 0) {
     why_not_started_ = error_text("start a child process");
     return false;
@@ -159,10 +168,41 @@ bool GuardChild::start(Trial& trial, Stopwatch& stopwatch, std::span<const Job> 
   return true;
 }
 
+bool GuardChild::start_worker(const base::Fd& parcel, Purpose purpose) {
+  const int files[] = {childs_orders_.get(), childs_events_.get(), childs_stderr_.get(),
+                       outputs_.get(),       board_file_.get(),    parcel.get()};
+  pid_ = detail::start_worker(purpose == Purpose::runs ? live_as_worker : live_as_compiler, files,
+                              why_not_started_);
+  if (pid_ < 0) return false;
+  if (cgroup_) cgroup_->add(pid_);
+  // Nobody but the zygote reaps it, and only when told to: its number is its own.
+  pidfd_ = base::Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  if (pidfd_.valid()) return true;
+  why_not_started_ = error_text("watch a worker");
+  kill_group(), reap();
+  return false;
+}
+
+void GuardChild::wait_until_ready(Clock::duration patience) {
+  const auto is = [&](Board::Phase phase) { return told_ == static_cast<char>(phase); };
+  const bool told = wait(Clock::now() + patience) == Event::told;
+  if (told && is(Board::Phase::waiting)) return;
+  const std::string why = told && is(Board::Phase::refused) ? words_on_board() : "";
+  kill_group(), reap();
+  why_not_started_ =
+      why.empty() ? with_last_words("a child process was started but did not get ready") : why;
+}
+
 // ---- ending ------------------------------------------------------------------------------------
 
 // Leaves it to be reaped. False if there is none, or someone else took it.
 bool GuardChild::look(siginfo_t& info) const {
+  if (is_worker_ && pid_ >= 0) {
+    pollfd end{pidfd_.get(), POLLIN, 0};
+    const bool ended = pidfd_.valid() && ::poll(&end, 1, 0) == 1;
+    info.si_pid = ended ? pid_ : 0;
+    return true;
+  }
   return pid_ >= 0 &&
          retry_interrupted([&] {
            return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
@@ -186,6 +226,7 @@ void GuardChild::kill_group() {
 int GuardChild::reap() {
   int status = 0;
   if (pid_ < 0) return no_status;
+  if (is_worker_) return reap_worker(std::exchange(pid_, -1));
   const pid_t got = retry_interrupted([&] { return ::waitpid(pid_, &status, 0); });
   const bool ours = got == std::exchange(pid_, -1);
   return ours ? status : no_status;
@@ -194,7 +235,7 @@ int GuardChild::reap() {
 GuardChild::~GuardChild() {
   kill_group();
   reap();
-  if (board_pages_ != nullptr) ::munmap(board_pages_, 3 * page_size());
+  if (board_pages_ != nullptr) unmap_board(board_pages_);
 }
 
 // ---- waiting -----------------------------------------------------------------------------------
@@ -219,7 +260,9 @@ GuardChild::Event GuardChild::wait(Clock::time_point deadline) {
     const bool dead = !alive();  // before the look at its events: they may be its last ones
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     // Looks around by itself now and then, more often if no descriptor tells of its death.
-    const auto most = pidfd_.valid() ? milliseconds(enough_ ? 100 : 10'000) : milliseconds(20);
+    const auto most = !pidfd_.valid() ? milliseconds(20)
+                      : enough_       ? between_looks_
+                                      : milliseconds(10'000);
     pollfd fds[] = {
         {events_.get(), POLLIN, 0}, {stderr_.get(), POLLIN, 0}, {pidfd_.get(), POLLIN, 0}};
     const auto patience = dead ? milliseconds(0) : std::clamp(left, milliseconds(0), most);
@@ -250,6 +293,10 @@ struct GuardChild::Watch {
   Stillness stillness;
   bool is_still = false;
   double cpu_at_begin = 0, cpu_at_check = 0;
+  std::optional<Clock::time_point> build_begin;
+  Clock::duration building{};  // so far
+  // A driver may leave half of its compiler's work to the first launch.
+  static constexpr int launch_over_build = 4;
 
   // Until it is told to run, only what is not its doing can take long.
   Watch(Clock::time_point now, const Patience& patience, pid_t child)
@@ -261,9 +308,12 @@ struct GuardChild::Watch {
     wait_for_host(now);
   }
   void wait_for_host(Clock::time_point now) { deadline = idle_check = still_check = now + own; }
+  void start_build(Clock::time_point now) { build_begin = begin = now; }
   void start_run(Clock::time_point now, double deadline_seconds, double cpu) {
+    if (build_begin) building += now - *std::exchange(build_begin, std::nullopt);
     begin = moved = now;
-    deadline = now + duration_of(deadline_seconds), idle_check = now + idle;
+    deadline = now + duration_of(deadline_seconds) + launch_over_build * building;
+    idle_check = now + idle;
     cpu_at_begin = cpu_at_check = cpu;
     look_again(now);
   }
@@ -288,14 +338,26 @@ bool GuardChild::late_already(Watch& watch) const {
   return cpu - before < idle * std::chrono::duration<double>(watch.idle).count();
 }
 
-JobReport GuardChild::run(size_t job, const Patience& patience) {
+// A worker is told the config, a fork has it.
+bool GuardChild::tell(size_t job, Job config) {
+  const bool in_words = is_worker_ && config != nullptr;
+  const std::string text = in_words ? to_json(config->to_value()) : "";
+  const Order order{static_cast<uint32_t>(job), static_cast<uint32_t>(text.size())};
+  std::string all(reinterpret_cast<const char*>(&order), sizeof order);
+  all += text;
+  const ssize_t n =
+      retry_interrupted([&] { return ::write(orders_.get(), all.data(), all.size()); });
+  return n == static_cast<ssize_t>(all.size());
+}
+
+JobReport GuardChild::run(size_t job, Job config, const Patience& patience) {
   if (!alive()) return unknown(why_not_started_.empty() ? "its child was lost" : why_not_started_);
-  const auto order = static_cast<uint32_t>(job);
   last_words_.clear();
-  if (::write(orders_.get(), &order, sizeof order) != sizeof order)
-    return unknown(error_text("tell a child what to do"));
+  if (!tell(job, config)) return unknown(error_text("tell a child what to do"));
   Watch watch(Clock::now(), patience, pid_);
+  // The CPU's time does not tell what a device does.
   if (!host_has_threads_) watch.still = duration_of(never);
+  if (is_worker_) watch.idle = duration_of(never);
   for (;;) {
     const Event event = wait(watch.next());
     if (event == Event::ended) return ended();
@@ -309,21 +371,28 @@ JobReport GuardChild::run(size_t job, const Patience& patience) {
     const auto now = Clock::now();
     watch.wait_for_host(now);
     if (told_ == static_cast<char>(Board::Phase::finished)) return told(job);
+    if (told_ == static_cast<char>(Board::Phase::building)) watch.start_build(now);
     if (told_ == static_cast<char>(Board::Phase::running))
       watch.start_run(now, patience.deadline, cpu_seconds());
   }
 }
 
-JobReport GuardChild::told(size_t job) {
+std::string GuardChild::words_on_board() const {
   board_->why[sizeof board_->why - 1] = 0;
+  return board_->why;
+}
+
+JobReport GuardChild::told(size_t job) {
   JobReport report;
   Finding& f = report.finding;
-  const std::string why = board_->why;
+  const std::string why = words_on_board();
   const auto rejected = [&](Rejection kind, std::string reason) {
     f.rejection = kind, f.why = std::move(reason);
     return report;
   };
   f.seconds = 1e-9 * static_cast<double>(board_->nanoseconds.load());
+  f.spills = board_->spilled_bytes > 0;
+  f.compile_seconds = 1e-9 * static_cast<double>(board_->compile_nanoseconds.load());
   ++jobs_done_;
   if (board_->job != job) return unknown("the child's notes were overwritten");
   switch (board_->verdict.load()) {
@@ -337,6 +406,13 @@ JobReport GuardChild::told(size_t job) {
       [[fallthrough]];
     case Board::Verdict::threw:
       return rejected(Rejection::threw, "threw: " + why);
+    case Board::Verdict::device_failed: {
+      const Rejection kind = rejection_of(board_->device_error);
+      const bool lost = kind == Rejection::crashed, hungry = kind == Rejection::out_of_memory;
+      if (lost) kill_group(), reap();  // nothing can run there any more
+      report.may_be_ours = lost || hungry, report.needs_control = hungry;
+      return rejected(kind, why);
+    }
     case Board::Verdict::out_of_memory:
       report.may_be_ours = report.needs_control = true;
       return rejected(Rejection::out_of_memory, "ran out of memory: " + why);
@@ -383,16 +459,18 @@ bool GuardChild::take_outputs(std::vector<OutputBytes>& outputs) const {
 JobReport GuardChild::late(const Watch& watch) {
   const double seconds = std::chrono::duration<double>(Clock::now() - watch.begin).count();
   const double cpu_used = cpu_seconds() - watch.cpu_at_begin;
-  const bool running = board_->phase == Board::Phase::running;
+  const Board::Phase phase = board_->phase;
   kill_group(), reap();
   JobReport report;
-  if (!running) {
+  if (phase == Board::Phase::building)
+    return {{Rejection::timed_out, fmt::format("was compiled for more than {:.0f} s", seconds)}};
+  if (phase != Board::Phase::running) {
     report = unknown("the child process hung before or after the run");
     report.hung = true;
     return report;
   }
   Finding& f = report.finding;
-  report.waited = watch.is_still || cpu_used < idle * seconds;
+  report.waited = !is_worker_ && (watch.is_still || cpu_used < idle * seconds);
   if (report.waited && host_has_threads_) {
     // Threads of the host, such as a pool's workers, do not exist in a child.
     f.rejection.reset(), f.waited = true;
@@ -414,7 +492,8 @@ JobReport GuardChild::ended() {
   // One that closed all files cannot tell.
   const bool untold = board_->verdict == Board::Verdict::changed_host;
   if (phase == Board::Phase::finished && untold) return told(board_->job);
-  if (phase != Board::Phase::running && phase != Board::Phase::reporting)
+  if (phase != Board::Phase::building && phase != Board::Phase::running &&
+      phase != Board::Phase::reporting)
     return unknown("the child process ended before or after the run");
   int signal = board_->signal;
   const bool told_why = signal != 0 || board_->exit != Board::Exit::none;  // then it was ended here

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -48,9 +49,15 @@ class GuardChild {
  public:
   using Clock = base::Clock;
 
-  // The jobs must outlive it. `enough` may be empty.
+  // A fork of this process, which knows the trial and the jobs it was forked with. The jobs must
+  // outlive it. `enough` may be empty.
   GuardChild(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs,
              const GuardLimits& limits, const std::function<bool()>& enough);
+  // A worker (platform/zygote.h), which makes the trial again of its parcel and can use a device.
+  // One that compiles runs a config only as far as its programs need it, and leaves no outputs.
+  enum class Purpose { runs, compiles };
+  GuardChild(Trial& trial, const base::Fd& parcel, Purpose purpose, const GuardLimits& limits,
+             const std::function<bool()>& enough);
   // Ends the child and what it started, and leaves no zombie.
   ~GuardChild();
   GuardChild(const GuardChild&) = delete;
@@ -61,16 +68,21 @@ class GuardChild {
   const std::string& why_not_started() const { return why_not_started_; }
   size_t jobs_done() const { return jobs_done_; }
 
-  JobReport run(size_t job, const Patience& patience);
+  JobReport run(size_t job, Job config, const Patience& patience);
 
  private:
   enum class Event { told, ended, late, given_up };
   struct Watch;
 
   bool open_channels();
-  bool start(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs, uint64_t memory_bytes);
+  bool fork_here(Trial& trial, Stopwatch& stopwatch, std::span<const Job> jobs,
+                 uint64_t memory_bytes);
+  bool start_worker(const base::Fd& parcel, Purpose purpose);
+  void wait_until_ready(Clock::duration patience);
+  bool tell(size_t job, Job config);
   Event wait(Clock::time_point deadline);
   void drain_stderr();
+  std::string words_on_board() const;
   JobReport told(size_t job);
   JobReport ended();
   JobReport died_of(int signal) const;
@@ -88,12 +100,14 @@ class GuardChild {
   const std::function<bool()>& enough_;
   Board* board_ = nullptr;
   void* board_pages_ = nullptr;
-  base::Fd orders_, events_, stderr_, outputs_, pidfd_;
+  base::Fd board_file_, orders_, events_, stderr_, outputs_, pidfd_;
   base::Fd childs_orders_, childs_events_, childs_stderr_;
   std::optional<ChildCgroup> cgroup_;
   pid_t pid_ = -1;
-  bool host_has_threads_ = false;
-  char told_ = 0;  // its last event, a Board::Phase
+  bool is_worker_ = false;
+  std::chrono::milliseconds between_looks_{100};  // while somebody may have had enough
+  bool host_has_threads_ = false;                 // which a fork of it lacks
+  char told_ = 0;                                 // its last event, a Board::Phase
   size_t jobs_done_ = 0;
   std::string why_not_started_, last_words_;
 };

@@ -5,10 +5,41 @@
 #include <algorithm>
 #include <utility>
 
+#include <ejk/store.h>
+
+#include "base/thrown.h"
 #include "candidates/thread_fields.h"
 #include "guard/child_process.h"
+#include "guard/compile_ahead.h"
+#include "guard/parcel_file.h"
 
 namespace ejk::detail {
+namespace {
+
+// One core runs the configs.
+int spare_cores() {
+  constexpr int most = 3;
+  return std::clamp(visible_cores() - 1, 0, most);
+}
+
+}  // namespace
+
+Rejection rejection_of(DeviceError::Kind kind) {
+  switch (kind) {
+    case DeviceError::Kind::build:
+      return Rejection::unbuildable;
+    case DeviceError::Kind::invalid_launch:
+      return Rejection::invalid_launch;
+    case DeviceError::Kind::out_of_memory:
+      return Rejection::out_of_memory;
+    case DeviceError::Kind::lost:
+      return Rejection::crashed;
+    case DeviceError::Kind::absent:
+    case DeviceError::Kind::other:
+      break;
+  }
+  return Rejection::threw;
+}
 
 Guard::Guard(Trial& trial, GuardLimits limits, std::function<bool()> enough,
              std::shared_ptr<Stopwatch> stopwatch)
@@ -35,23 +66,41 @@ void Guard::announce(std::span<const AnyConfig> configs) {
   for (const AnyConfig& c : configs) job_of(c);
 }
 
-void Guard::rest() { child_.reset(); }
+std::string Guard::start_worker() {
+  try {
+    parcel_ = write_parcel(trial_);
+  } catch (...) {
+    return base::what_was_thrown();
+  }
+  const int compilers = limits_.compilers >= 0 ? limits_.compilers : spare_cores();
+  if (compilers > 0 && !default_store_path().empty())
+    ahead_ = std::make_unique<CompileAhead>(trial_, parcel_, limits_, compilers);
+  return child_for(0).why_not_started();
+}
+
+void Guard::rest() {
+  if (!parcel_.valid()) end_child();
+}
+
+void Guard::end_child() { child_.reset(); }
 
 GuardChild& Guard::child_for(size_t job) {
-  if (!child_ || !child_->alive() || job >= child_knows_) {
-    child_.reset();  // two children at once would need twice the memory
-    child_knows_ = jobs_.size();
-    child_ = std::make_unique<GuardChild>(trial_, *stopwatch_, jobs_, limits_, enough_);
-  }
+  if (child_ && child_->alive() && (parcel_.valid() || job < child_knows_)) return *child_;
+  end_child();  // two children at once would need twice the memory
+  child_knows_ = jobs_.size();
+  child_ = parcel_.valid()
+               ? std::make_unique<GuardChild>(trial_, parcel_, GuardChild::Purpose::runs, limits_,
+                                              enough_)
+               : std::make_unique<GuardChild>(trial_, *stopwatch_, jobs_, limits_, enough_);
   return *child_;
 }
 
 JobReport Guard::run_job(size_t job, double deadline_seconds, double idle_seconds) {
   const double still = waited_ > 0 ? limits_.still_again_seconds : limits_.still_seconds;
   const Patience patience{deadline_seconds, idle_seconds, still, limits_.own_seconds};
-  JobReport report = child_for(job).run(job, patience);
+  JobReport report = child_for(job).run(job, jobs_[job], patience);
   // A lock that a thread of the host held at the fork is never given back in the child.
-  if (report.hung) report = child_for(job).run(job, patience);
+  if (report.hung) report = child_for(job).run(job, jobs_[job], patience);
   if (jobs_[job] == nullptr) return report;
   const bool several = asks_for_several_threads(jobs_[job]->to_value());
   if (report.finding.waited) ++waited_, several_threads_waited_ |= several;
@@ -100,13 +149,24 @@ class Guard::Tour {
       : guard_(guard), each_(each) {
     for (const AnyConfig& c : configs) jobs_.push_back(guard_.job_of(c));
     if (guard_.control_) control_ = guard_.job_of(*guard_.control_);
+    if (!guard_.ahead_) return;
+    std::vector<Job> configs_to_compile;
+    for (const size_t job : jobs_) configs_to_compile.push_back(guard_.jobs_[job]);
+    guard_.ahead_->begin(std::move(configs_to_compile), guard_.deadline());
   }
-  ~Tour() { guard_.rest(); }
+  ~Tour() {
+    if (guard_.ahead_) guard_.ahead_->end();
+    guard_.rest();
+  }
   Tour(const Tour&) = delete;
   Tour& operator=(const Tour&) = delete;
 
   void go() {
+    std::vector<size_t> last;
     for (size_t i = 0; i < jobs_.size(); ++i)
+      if (compiled(i).spills) last.push_back(i);
+      else if (!first_run(i)) return;
+    for (const size_t i : last)
       if (!first_run(i)) return;
     if (!control_ && !be_patient()) return;
     for (Failed& f : failed_)
@@ -120,6 +180,11 @@ class Guard::Tour {
     bool fresh;  // nothing ran before it in its child
   };
 
+  // What others found when they compiled it.
+  CompileAhead::Report compiled(size_t index) {
+    return guard_.ahead_ ? guard_.ahead_->take(index, guard_.enough_) : CompileAhead::Report{};
+  }
+
   // False if `each_` wants no more.
   bool first_run(size_t index) {
     const size_t job = jobs_[index];
@@ -131,6 +196,7 @@ class Guard::Tour {
     const double least = guard_.limits_.least_deadline_seconds;
     JobReport report = control_ ? guard_.run_job(job, guard_.deadline())
                                 : guard_.run_job(job, patient_ ? control_deadline() : least, least);
+    report.finding.compile_seconds += compiled(index).seconds;
     const bool passed = report.finding.passed();
     if (!control_ && report.finding.rejection == Rejection::timed_out)
       patient_ = (waited_ += report.finding.seconds) >= control_deadline();
@@ -172,7 +238,7 @@ class Guard::Tour {
   Finding judged(Failed& first) {
     const std::string& why = first.report.finding.why;
     const size_t job = jobs_[first.index];
-    guard_.rest();
+    guard_.end_child();
     const Finding control = guard_.run_job(*control_, control_deadline()).finding;
     if (!control.passed())
       return unknown(why + "; but the control did not pass either: " + control.why);

@@ -11,8 +11,11 @@
 #include <string>
 #include <vector>
 
+#include <ejk/gpu.h>
 #include <ejk/names.h>
 #include <ejk/tuner.h>
+
+#include "base/file.h"
 
 namespace ejk::detail {
 
@@ -25,6 +28,7 @@ struct GuardLimits {
   double still_again_seconds = 0.05;  // and after another one has waited
   uint64_t memory_bytes = 0;  // beyond what the process uses now; 0: chosen from the machine
   bool use_cgroup = true;     // where there is one
+  int compilers = -1;         // processes that compile device programs ahead; -1: by the cores
 };
 
 // How a run ended in the child.
@@ -36,11 +40,17 @@ struct Finding {
   // SIGSEGV SIGBUS SIGFPE SIGILL SIGABRT SIGTRAP SIGSYS, also of one out of bounds.
   bool fatal_signal = false;
   double seconds = 0;                     // wall time of the run in the child, if it came back
+  double compile_seconds = 0;             // until its device programs could run, in all processes
+  bool spills = false;                    // its device kernels have too few registers
   std::vector<OutputBytes> outputs = {};  // what it left, if it passed
   bool waited = false;  // for a thread of the host, perhaps: says nothing about the config
   bool passed() const { return !rejection && !waited; }
 };
 
+// What a config is rejected as that made a device fail so.
+Rejection rejection_of(DeviceError::Kind kind);
+
+class CompileAhead;
 class GuardChild;
 struct JobReport;
 
@@ -55,9 +65,13 @@ class Guard {
                  std::shared_ptr<Stopwatch> stopwatch = system_stopwatch());
   ~Guard();
 
+  // Of a trial on a device: starts a worker, in which all runs will happen. Why that cannot be, for
+  // people; "" if it waits for them.
+  std::string start_worker();
+
   // What will run later, so that one child can do it all: it knows what was known at its start.
   void announce(std::span<const AnyConfig> configs);
-  // Ends the child that waits for the next one to run.
+  // Ends the child that waits for the next one to run. A worker, which costs more to start, stays.
   void rest();
 
   // Runs the control in a child. If it does not pass there, this kernel cannot be guarded.
@@ -79,6 +93,7 @@ class Guard {
   // until its deadline without computing is unknown.
   // Configs that would wait as others did are told as `waited` and not run: those that ask for
   // several threads as the one that waited does, and all of them if several waited and none passed.
+  // Configs whose device programs are known to spill registers come last.
   void run(std::span<const AnyConfig> configs,
            const std::function<bool(size_t index, Finding finding)>& each);
 
@@ -89,6 +104,7 @@ class Guard {
   // The child, which is started if there is none that knows the job.
   GuardChild& child_for(size_t job);
   JobReport run_job(size_t job, double deadline_seconds, double idle_seconds = 1e9);
+  void end_child();
   bool would_wait(const AnyConfig& config) const;
 
   Trial& trial_;
@@ -100,6 +116,8 @@ class Guard {
   std::string why_not_;
   std::deque<AnyConfig> announced_;              // by address: jobs point to them
   std::vector<const AnyConfig*> jobs_{nullptr};  // the reference, then the announced ones
+  base::Fd parcel_;                              // of a trial on a device
+  std::unique_ptr<CompileAhead> ahead_;
   std::unique_ptr<GuardChild> child_;
   size_t child_knows_ = 0;  // so many of the jobs
   // What configs did in children: how many waited; whether one passed; the same of those that ask

@@ -55,8 +55,8 @@ constexpr std::array<std::string_view, 12> entry_names = {
     "outcome", "config", "provenance", "evidence", "candidates", "checksum"};
 constexpr std::array<std::string_view, 2> device_names = {"fingerprint", "identity"};
 constexpr std::array<std::string_view, 2> evidence_others = {"samples", "complete"};
-constexpr std::array<std::string_view, 5> measurement_others = {"config", "status", "kind", "why",
-                                                                "samples"};
+constexpr std::array<std::string_view, 6> measurement_others = {
+    "config", "status", "kind", "why", "samples", "compile_seconds"};
 
 bool contains(const auto& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -167,6 +167,7 @@ Value measurement_document(const Measurement& measurement) {
   out["status"] = measurement.status;
   if (!measurement.kind.empty()) out["kind"] = measurement.kind;
   if (!measurement.why.empty()) out["why"] = measurement.why;
+  if (measurement.compile_seconds > 0) out["compile_seconds"] = measurement.compile_seconds;
   for (const auto& [name, number] : measurement_numbers) out[name] = measurement.*number;
   out["samples"] = measurement.samples;
   return out;
@@ -179,6 +180,8 @@ Measurement measurement_from(const Value& document) {
   read_text(document, "status", out.status);
   read_text(document, "kind", out.kind);
   read_text(document, "why", out.why);
+  read_member(document, "compile_seconds",
+              [&](const Value& v) { out.compile_seconds = as_measured(v); });
   for (const auto& [name, number] : measurement_numbers) {
     read_member(document, name, [&, to = number](const Value& v) { out.*to = as_measured(v); });
   }

@@ -25,6 +25,12 @@ constexpr size_t at(EntrantId who) { return static_cast<size_t>(who); }
 
 // ---- who takes part
 
+// What was thrown.
+struct Failure {
+  Rejection kind;
+  std::string why;
+};
+
 enum class Status { racing, slower, rejected, untried, carried };
 
 struct Entrant {
@@ -32,10 +38,11 @@ struct Entrant {
   std::vector<uint64_t> places;  // among the candidates; none: a heuristic that is only the control
   Status status = Status::racing;
   std::optional<Rejection> rejection;
-  std::string why;       // of a rejection, or why it is untried
-  bool suspect = false;  // a process died while it ran this; it has only passed in a child
-  bool ran = false;      // its first run is over
-  double first_run = 0;  // wall seconds of that
+  std::string why;             // of a rejection, or why it is untried
+  bool suspect = false;        // a process died while it ran this; it has only passed in a child
+  bool ran = false;            // its first run is over
+  double first_run = 0;        // wall seconds of that
+  double compile_seconds = 0;  // until its device programs could run
   // From an earlier tuning or a search; reported if it is carried. All ratios have the same unit.
   Measurement known;
 
@@ -46,8 +53,8 @@ struct Entrant {
     status = Status::rejected, rejection = kind, why = std::move(reason);
   }
   // For what a run threw or, if it did not, left changed in this process ("": nothing).
-  void reject_if(const std::optional<std::string>& thrown, const std::string& changes) {
-    if (thrown) reject(Rejection::threw, *thrown);
+  void reject_if(const std::optional<Failure>& failure, const std::string& changes) {
+    if (failure) reject(failure->kind, failure->why);
     else if (!changes.empty()) reject(Rejection::changed_host, changes);
   }
   // Not tried any further, which is no verdict.

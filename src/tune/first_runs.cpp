@@ -93,7 +93,11 @@ void run_here(Tuning& t, EntrantId who) {
   const auto failure = failure_of([&] {
     {
       const Intent intent(t.task.journal, e.config);
+      double with_compiler = 0;
+      if (t.task.trial->device() != nullptr)
+        with_compiler = t.sampler.take(e.config, Sampling{}).seconds;
       e.first_run = t.sampler.take(e.config, Sampling{}).seconds;
+      e.compile_seconds = std::max(0., with_compiler - e.first_run);
     }
     overrun = t.task.trial->overrun();
     outputs = t.task.trial->outputs();
@@ -108,7 +112,7 @@ void run_here(Tuning& t, EntrantId who) {
 
 void judge(Tuning& t, EntrantId who, Finding finding) {
   Entrant& e = t.entrants[who];
-  e.first_run = finding.seconds;
+  e.first_run = finding.seconds, e.compile_seconds = finding.compile_seconds;
   if (finding.passed()) {
     t.checks.passed_in_child = true;
     compare(t, who, std::move(finding.outputs), Place::child);
@@ -178,13 +182,19 @@ void tell_who_waited(Tuning& t) {
       "as a pool's: their first runs are not guarded; ";
 }
 
+// And not the guard's.
+bool is_its_own_doing(Rejection kind) {
+  return kind == Rejection::threw || kind == Rejection::unbuildable ||
+         kind == Rejection::invalid_launch || kind == Rejection::changed_host;
+}
+
 // The guard proves itself on the heuristic. One that throws, or changes what it must leave alone,
 // is a bad heuristic, not a bad guard; one that waits runs here. What else it dies of is decided
 // when others have been tried in a child.
 void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
   Entrant& e = t.entrants[*t.roles.heuristic];
   Finding finding = t.checks.guard->prove(e.config);
-  e.first_run = finding.seconds;
+  e.first_run = finding.seconds, e.compile_seconds = finding.compile_seconds;
   if (finding.passed()) {
     t.checks.passed_in_child = true;
     outputs = std::move(finding.outputs);
@@ -196,7 +206,7 @@ void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
     t.checks.waited = std::move(finding.why);
     return;
   }
-  if (finding.rejection != Rejection::threw && finding.rejection != Rejection::changed_host) {
+  if (!is_its_own_doing(*finding.rejection)) {
     t.checks.doubt = std::move(finding);
     return;
   }
@@ -215,7 +225,9 @@ void settle_doubt(Tuning& t) {
   }
   do_without_guard(t, doubt.why);
   for (Entrant& e : t.entrants)
-    if (e.ran && e.rejection && e.rejection != Rejection::threw && e.rejection != Rejection::wrong)
+    if (e.ran && e.rejection && e.rejection != Rejection::threw &&
+        e.rejection != Rejection::unbuildable && e.rejection != Rejection::invalid_launch &&
+        e.rejection != Rejection::wrong)
       e.status = Status::racing, e.ran = false, e.rejection.reset(), e.why.clear();
 }
 
@@ -228,7 +240,7 @@ std::optional<std::vector<OutputBytes>> reference_here(Tuning& t, std::string& f
     has_one = t.task.trial->run_reference();
   });
   watch.put_back();
-  if (thrown) failure = "threw: " + *thrown;
+  if (thrown) failure = "threw: " + thrown->why;
   return has_one ? std::optional(t.task.trial->outputs()) : std::nullopt;
 }
 

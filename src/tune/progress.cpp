@@ -23,6 +23,7 @@ using Clock = std::chrono::steady_clock;
 std::string state_of(const TuneProgress& p) {
   std::string line =
       fmt::format("{} {}: {} of {} tried", p.op, p.key.substr(0, 8), p.tried, p.candidates);
+  if (p.compile_seconds > 0) line += fmt::format(", {:.1f} s compiled", p.compile_seconds);
   if (p.rejected > 0) line += fmt::format(", {} rejected", p.rejected);
   if (p.round > 0) line += fmt::format(", {} racing, round {}", p.racing, p.round);
   if (p.best_seconds > 0) line += fmt::format(", best {:.3g} ms", 1e3 * p.best_seconds);

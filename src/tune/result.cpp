@@ -52,6 +52,7 @@ Measurement measurement_of(const Tuning& t, EntrantId index, std::optional<Entra
   m.status = name_of(status_of(t, index, winner));
   if (e.rejection) m.kind = name_of(*e.rejection);
   m.why = e.why;
+  m.compile_seconds = e.compile_seconds;
   m.samples = static_cast<int>(taken.size());
   if (!taken.empty() && times.slow_in_warm_up) ++m.samples;  // its warm-up counted as one
   m.seconds = times.median();
@@ -145,8 +146,10 @@ void Tuning::tell(TuneProgress::Kind kind, std::optional<EntrantId> who, std::st
   if (who) p.config = entrants[*who].config.to_value();
   p.tried = static_cast<uint64_t>(tried), p.candidates = task.candidates->size();
   if (heuristic && !entrants[*heuristic].candidate()) ++p.candidates;  // it is tried too
-  for (const Entrant& e : entrants)
+  for (const Entrant& e : entrants) {
     p.racing += e.racing() && e.ran, p.rejected += e.status == Status::rejected;
+    p.compile_seconds += e.compile_seconds;
+  }
   p.round = samples.rounds;
   if (leading) {
     const Measurement& known = entrants[*leading].known;
@@ -163,7 +166,7 @@ void Tuning::tell(TuneProgress::Kind kind, std::optional<EntrantId> who, std::st
   p.remaining = std::max(0., std::min(task.budget.seconds - p.elapsed, expected_rest(*this)));
   const auto failure = failure_of([&] { task.on_progress(p); });
   if (failure && !std::exchange(deaf, true))
-    note += fmt::format("on_progress threw: {}; ", *failure);
+    note += fmt::format("on_progress threw: {}; ", failure->why);
 }
 
 }  // namespace ejk::detail

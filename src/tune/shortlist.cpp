@@ -34,6 +34,7 @@ class Screening {
     first_runs(t_, {});
     recall();
     choose_control();
+    begun_ = t_.elapsed();
     const int passes = set_.size() <= pool_limit ? 1 : passes_of_huge_sets;
     for (int pass = 1; pass <= passes && may_go_on(); ++pass)
       search(pass == passes ? evaluations() : evaluations() / passes * pass,
@@ -198,8 +199,9 @@ class Screening {
       size_t left = static_cast<size_t>(most_evaluations - evaluated());
       if (const int most = t_.task.budget.evaluations; most > 0)
         left = std::min(left, static_cast<size_t>(most - (t_.tried - t_.again)));
+      left = std::min(left, affordable());
       std::vector<size_t> asked;
-      while (asked.size() < std::min(batch, left))
+      while (asked.size() < left)
         if (const auto place = strategy->ask()) asked.push_back(*place);
         else break;
       if (asked.empty()) return;  // there are no more
@@ -208,6 +210,17 @@ class Screening {
       const std::vector<std::optional<double>> found = evaluate(wanted);
       for (size_t i = 0; i < asked.size(); ++i) strategy->tell(asked[i], found[i]);
     }
+  }
+
+  // Where programs are compiled, as many as the rest of the share has time for, at the pace of
+  // those before them: a batch would take several times the budget.
+  size_t affordable() const {
+    const bool compiles =
+        std::ranges::any_of(t_.entrants, [](const Entrant& e) { return e.compile_seconds > 0; });
+    if (!compiles || evaluated() <= 0) return compiles ? 1 : batch;
+    const double rest = share_of_budget * t_.task.budget.seconds - t_.elapsed();
+    const double pace = (t_.elapsed() - begun_) / evaluated();
+    return static_cast<size_t>(std::clamp(rest / pace, 1., static_cast<double>(batch)));
   }
 
   // ---- one batch of points ---------------------------------------------------------------------
@@ -367,6 +380,7 @@ class Screening {
   double unit_ = 1;  // ratio of the control in the unit of what is known
   std::vector<Screened> screened_;
   int invalid_ = 0;   // of them
+  double begun_ = 0;  // seconds, when the search began to ask
   bool cut_ = false;  // the budget ended it; a candidate that was left out does not
 };
 

@@ -139,14 +139,17 @@ Tuning::Tuning(const TuneTask& what, const TunerOptions& how)
       started(stopwatch->now()),
       deadline(started + std::max(0., what.budget.seconds)) {
   samples.sampling.cache = cache_state(how.cache, *what.trial);
-  if (const Device* device = what.trial->device(); device != nullptr && what.guard)
-    note = fmt::format(
-        "first runs are not guarded: a child process cannot use {}; a config that ends this "
-        "process is not run again by the next one; ",
-        device->fingerprint);
-  else if (what.guard)
-    checks.guard = std::make_unique<Guard>(
-        *what.trial, GuardLimits{}, [this] { return has_enough(); }, stopwatch);
+  if (!what.guard) return;
+  checks.guard = std::make_unique<Guard>(
+      *what.trial, GuardLimits{}, [this] { return has_enough(); }, stopwatch);
+  if (what.trial->device() == nullptr) return;
+  const std::string why_not = checks.guard->start_worker();
+  if (why_not.empty()) return;
+  checks.guard.reset();
+  note = fmt::format(
+      "first runs are not guarded: {}; a config that ends this process is not run again by the "
+      "next one; ",
+      why_not);
 }
 
 bool Tuning::reject_if_invalid(Entrant& e) const {
@@ -155,12 +158,14 @@ bool Tuning::reject_if_invalid(Entrant& e) const {
   return true;
 }
 
-std::optional<std::string> failure_of(const std::function<void()>& f) {
+std::optional<Failure> failure_of(const std::function<void()>& f) {
   try {
     f();
     return std::nullopt;
+  } catch (const DeviceError& error) {
+    return Failure{rejection_of(error.device_kind()), error.what()};
   } catch (...) {
-    return base::what_was_thrown();
+    return Failure{Rejection::threw, base::what_was_thrown()};
   }
 }
 

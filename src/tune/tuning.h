@@ -83,9 +83,9 @@ struct Tuning : Contest {
             std::string_view message = {});
 };
 
-// Runs f; what it threw as text, nullopt if nothing. Whatever a candidate throws is a finding about
-// that candidate.
-std::optional<std::string> failure_of(const std::function<void()>& f);
+// Runs f; what it threw, nullopt if nothing. Whatever a candidate throws is a finding about that
+// candidate.
+std::optional<Failure> failure_of(const std::function<void()>& f);
 
 // ---- the steps ---------------------------------------------------------------------------------
 

@@ -81,8 +81,9 @@ Entry full_entry() {
                     "call",
                     "0.1.0",
                     "2026-01-02T03:04:05Z"};
-  entry.candidates = {{Value::object({{"block", 1}}), "ok", "", "", 1.0 / 3, 0.9, 0.8, 1.0, 12},
-                      {Value(), "rejected", "wrong", "output 0 differs", 0, 0, 0, 0, 0}};
+  entry.candidates = {
+      {Value::object({{"block", 1}}), "ok", "", "", 1.0 / 3, 0.9, 0.8, 1.0, 12, 0.25},
+      {Value(), "rejected", "wrong", "output 0 differs", 0, 0, 0, 0, 0}};
   entry.extra = Value::object({{"future", Value(Value::Array{1, 2})}});
   return entry;
 }
@@ -108,6 +109,10 @@ TEST(EntryDocument, ComesBackAsItWas) {
   EXPECT_EQ(back.evidence.resumed_seconds, 0.5);
   ASSERT_EQ(back.candidates.size(), 2u);
   EXPECT_EQ(back.candidates[0].seconds, 1.0 / 3);
+  EXPECT_EQ(back.candidates[0].compile_seconds, 0.25);
+  EXPECT_EQ(entry_to_document(back).find("candidates")->as_array()[1].find("compile_seconds"),
+            nullptr)
+      << "only of what was compiled";
   EXPECT_EQ(back.candidates[1].kind, "wrong");
   EXPECT_EQ(back.candidates[1].why, "output 0 differs");
 }
@@ -234,7 +239,7 @@ std::vector<Value*> measured_numbers(Value& document) {
 TEST(EntryDocument, NumbersThatNobodyCanMeasureAreRefused) {
   Value document = entry_to_document(full_entry());
   const auto numbers = measured_numbers(document);
-  ASSERT_EQ(numbers.size(), 16u);
+  ASSERT_EQ(numbers.size(), 17u);
   for (Value* number : numbers) {
     for (const char* text : {"-1", "-1e-300", "NaN", "Infinity", "-Infinity", "\"1\""}) {
       const Value before = std::exchange(*number, parse_json(text));

@@ -15,6 +15,7 @@
 #include <ejk/detail/device_trial.h>
 #include <ejk/detail/gradient.h>
 #include <ejk/detail/kernel_traits.h>
+#include <ejk/detail/parcel.h>
 #include <ejk/detail/sketch.h>
 #include <ejk/kernel.h>
 #include <ejk/space.h>
@@ -128,6 +129,12 @@ class TypedTrial final : public Trial {
 
   const Device* device() const override { return device_; }
   void wait() override { wait_for(device_); }
+  std::shared_ptr<const Parcel> parcel() override {
+    if constexpr (P::on_device && std::is_trivially_copyable_v<K>) {
+      reset();
+      return pack<P, TypedTrial>(kernel_, params(), backward_);
+    } else return nullptr;
+  }
 
   bool run_reference() override {
     if constexpr (!has<K, hook_reference>) return false;

@@ -54,42 +54,49 @@ inline constexpr bool is_array_vector = false;
 template <ArrayElement T, class A>
 inline constexpr bool is_array_vector<std::vector<T, A>> = true;
 
-template <class P>
-Value sketch_of(const P& p, Role role) {
+// What `rebuild` makes the argument of again; `array_value` gives what stands for an array.
+template <class P, class ArrayValue>
+Value argument_value(const P& p, Role role, const ArrayValue& array_value) {
   const bool with_data = role != Role::output;
-  if constexpr (is_a<P, Out>) return sketch_of(p.view, Role::output);
-  else if constexpr (is_named<P>) return sketch_of(p.value, role);
+  if constexpr (is_a<P, Out>) return argument_value(p.view, Role::output, array_value);
+  else if constexpr (is_named<P>) return argument_value(p.value, role, array_value);
   else if constexpr (is_a<P, Keyed>) return value_of(p.value);
   else if constexpr (is_a<P, Unkeyed>) {
-    if constexpr (Argument<decltype(p.value)>) return sketch_of(p.value, role);
+    if constexpr (Argument<decltype(p.value)>) return argument_value(p.value, role, array_value);
     else return {};
-  } else if constexpr (ViewsAnArray<P>)
-    return sketch_array(ArgTraits<P>::array(p).any(), with_data);
-  else if constexpr (std::same_as<P, Tensor>) return sketch_array(p.any(), with_data);
+  } else if constexpr (ViewsAnArray<P>) return array_value(ArgTraits<P>::array(p).any(), with_data);
+  else if constexpr (std::same_as<P, Tensor>) return array_value(p.any(), with_data);
   else if constexpr (is_array_vector<P>) {
     std::array<int64_t, 1> size;
-    return sketch_array(view_vector(p, size), with_data);
+    return array_value(view_vector(p, size), with_data);
   } else if constexpr (std::same_as<P, Half> || std::same_as<P, BFloat16>)
     return static_cast<double>(static_cast<float>(p));
   else if constexpr (Complex<P>) return Value(Value::Array{p.real(), p.imag()});
   else if constexpr (is_a<P, std::optional>) {
     if (!p) return {};
-    return Value::object({{"some", sketch_of(*p, role)}});
+    return Value::object({{"some", argument_value(*p, role, array_value)}});
   } else if constexpr (is_a<P, std::tuple> || is_a<P, std::pair>) {
     Value out = Value::array();
-    std::apply([&](const auto&... item) { (out.push_back(sketch_of(item, role)), ...); }, p);
+    std::apply(
+        [&](const auto&... item) { (out.push_back(argument_value(item, role, array_value)), ...); },
+        p);
     return out;
   } else if constexpr (MadeOfValues<P>) return value_of(p);
   else if constexpr (is_a<P, std::vector> || is_std_array<P>) {
     Value out = Value::array();
-    for (const auto& item : p) out.push_back(sketch_of(item, role));
+    for (const auto& item : p) out.push_back(argument_value(item, role, array_value));
     return out;
   } else if constexpr (is_a<P, std::map>) {
     Value out = Value::array();
     for (const auto& [name, item] : p)
-      out.push_back(Value(Value::Array{value_of(name), sketch_of(item, role)}));
+      out.push_back(Value(Value::Array{value_of(name), argument_value(item, role, array_value)}));
     return out;
   } else return {};  // a type of the user's: nobody knows how to make one
+}
+
+template <class P>
+Value sketch_of(const P& p, Role role) {
+  return argument_value(p, role, sketch_array);
 }
 
 template <class P>

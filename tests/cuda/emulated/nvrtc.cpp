@@ -161,13 +161,20 @@ NvrtcStatus compile(ejk::detail::cuda::ProgramTag& program, const Options& optio
           name, shared, most_shared_bytes);
       return NvrtcStatus::compilation;
     }
-    // All kernels of a source count for each, and registers are not known here.
+    // All kernels of a source count for each, and registers are not known here: a source may say
+    // that it has too few of them.
+    constexpr std::string_view spills = "#define SPILLED_BYTES ";
+    const size_t said = program.source.find(spills);
+    const std::string spilled =
+        said == program.source.npos
+            ? "0"
+            : std::to_string(std::atoi(program.source.c_str() + said + spills.size()));
     program.log += fmt::format(
         "ptxas info    : Compiling entry function '{0}' for 'sm_{1}'\n"
         "ptxas info    : Function properties for {0}\n"
-        "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+        "    {3} bytes stack frame, {3} bytes spill stores, {3} bytes spill loads\n"
         "ptxas info    : Used 32 registers, {2} bytes smem\n",
-        name, options.arch, shared);
+        name, options.arch, shared, spilled);
   }
   program.cubin = text_of(in("kernel.so"));
   return NvrtcStatus::success;
