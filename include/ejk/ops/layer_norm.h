@@ -65,6 +65,16 @@ struct LayerNorm : RowKernel {
   std::tuple<Tensor, std::optional<Tensor>, std::optional<Tensor>> vjp(
       const Config& config, const Residuals& residuals, const In& dy, const In& x,
       const PerColumn& weight, const PerColumn& bias, float eps, const Result& out) const;
+  struct DeviceResiduals {
+    Tensor moments;  // the same, float32[rows, 3] on the device
+  };
+  std::pair<DeviceIn, DeviceResiduals> fwd_with_residuals_gpu(
+      const GpuConfig& config, const DeviceIn& x, const DevicePerColumn& weight,
+      const DevicePerColumn& bias, float eps, const DeviceResult& out) const;
+  std::tuple<Tensor, std::optional<Tensor>, std::optional<Tensor>> vjp_gpu(
+      const GpuConfig& config, const DeviceResiduals& residuals, const DeviceIn& dy,
+      const DeviceIn& x, const DevicePerColumn& weight, const DevicePerColumn& bias, float eps,
+      const DeviceResult& out) const;
 };
 
 extern template struct LayerNorm<float>;

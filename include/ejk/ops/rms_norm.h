@@ -57,6 +57,18 @@ struct RmsNorm : RowKernel {
   std::tuple<Tensor, std::optional<Tensor>> vjp(const Config& config, const Residuals& residuals,
                                                 const In& dy, const In& x, const Weight& weight,
                                                 float eps, const Result& out) const;
+  struct DeviceResiduals {
+    Tensor scales;  // the same, float32[rows] on the device
+  };
+  std::pair<DeviceIn, DeviceResiduals> fwd_with_residuals_gpu(const GpuConfig& config,
+                                                              const DeviceIn& x,
+                                                              const DeviceWeight& weight, float eps,
+                                                              const DeviceResult& out) const;
+  std::tuple<Tensor, std::optional<Tensor>> vjp_gpu(const GpuConfig& config,
+                                                    const DeviceResiduals& residuals,
+                                                    const DeviceIn& dy, const DeviceIn& x,
+                                                    const DeviceWeight& weight, float eps,
+                                                    const DeviceResult& out) const;
 };
 
 extern template struct RmsNorm<float>;

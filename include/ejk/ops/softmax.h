@@ -46,6 +46,11 @@ struct Softmax : RowKernel {
                                               const Result& out) const;
   std::tuple<Tensor> vjp(const Config& config, const Residuals& residuals, const In& y,
                          const In& dy, const In& x, float scale, const Result& out) const;
+  std::pair<DeviceIn, Residuals> fwd_with_residuals_gpu(const GpuConfig& config, const DeviceIn& x,
+                                                        float scale, const DeviceResult& out) const;
+  std::tuple<Tensor> vjp_gpu(const GpuConfig& config, const Residuals& residuals, const DeviceIn& y,
+                             const DeviceIn& dy, const DeviceIn& x, float scale,
+                             const DeviceResult& out) const;
 };
 
 extern template struct Softmax<float>;

@@ -56,6 +56,48 @@
 #define SUM_OF_PARTS(name) sum_of((name[0] + name[1]) + (name[2] + name[3]))
 #define MAX_OF_PARTS(name) max_of(fmax(fmax(name[0], name[1]), fmax(name[2], name[3])))
 
+// ---- gradients: GRADIENT is 1 in programs of them, so that others do not compile them
+
+// What of a row in another array than x stands at its columns c to c + n; 0 behind its end.
+#define OTHER(row_of, c, n) load(row_of + (c), n, 0.f)
+
+// Sums over rows, for gradients of what has one number per column: a kernel `name` that adds up
+// TERM(row, c, n), vectors, for chunks of the rows, into sums[chunk][padded columns]. The second kernel
+// adds up the chunks, in their order. Which rows are in a chunk depends on their number alone.
+#define ROW_CHUNK_LOOP(TERM)                                                              \
+  const int c = ((int)get_group_id(0) * GROUP + (int)get_local_id(0)) * WIDTH;            \
+  const int chunk = (int)get_group_id(1), n = min(WIDTH, columns - c);                    \
+  if (n <= 0) return;                                                                     \
+  const int end = min((chunk + 1) * chunk_rows, rows);                                    \
+  FLOATS sum = (FLOATS)(0.f);                                                             \
+  for (int row = chunk * chunk_rows; row < end; ++row) {                                  \
+    const size_t at = (size_t)row * columns + c;                                          \
+    sum += TERM;                                                                          \
+  }                                                                                       \
+  store_floats(sum, sums + (size_t)chunk * padded_columns(columns) + c);
+EJK_DEVICE int padded_columns(int columns) { return (columns + WIDTH - 1) / WIDTH * WIDTH; }
+#if WIDTH == 1
+EJK_DEVICE void store_floats(float v, __global float* to) { to[0] = v; }
+EJK_DEVICE float load_floats(__global const float* from) { return from[0]; }
+#else
+EJK_DEVICE void store_floats(FLOATS v, __global float* to) { EJK_JOIN(vstore, WIDTH)(v, 0, to); }
+EJK_DEVICE FLOATS load_floats(__global const float* from) { return EJK_JOIN(vload, WIDTH)(0, from); }
+#endif
+
+#if GRADIENT
+__kernel EJK_GROUP(GROUP, 1, 1)
+void add_chunks(int chunks, int columns, __global const float* restrict sums,
+                __global Element* restrict total) {
+  const int c = ((int)get_group_id(0) * GROUP + (int)get_local_id(0)) * WIDTH;
+  const int n = min(WIDTH, columns - c);
+  if (n <= 0) return;
+  FLOATS sum = (FLOATS)(0.f);
+  for (int chunk = 0; chunk < chunks; ++chunk)
+    sum += load_floats(sums + (size_t)chunk * padded_columns(columns) + c);
+  store(sum, total + c, n);
+}
+#endif
+
 // Where squares leave the range of float, the row is multiplied by a power of two that brings its largest
 // number near 1.
 EJK_DEVICE float power_to_one(float largest) {

@@ -15,6 +15,7 @@
 
 #include "ops/common/device_arrays.h"
 #include "ops/common/refuse.h"
+#include "ops/common/row_groups.h"
 
 namespace ejk::ops {
 
@@ -23,6 +24,8 @@ struct RowProgram {
   int group, rows, width;
   int kept;  // vectors of a row that an item keeps in registers; 0: none
   bool bf16, weight, bias;
+  bool residuals;  // forward keeps what the gradient needs
+  bool gradient;   // the kernels of the gradient instead of forward's
 };
 
 inline constexpr int most_kept = 8;
@@ -68,16 +71,21 @@ void check_device_rows(std::string_view op, const RowGpuConfig& config,
              fmt::format("an out apart from {}", name));
 }
 
+enum class RowPass { forward, forward_with_residuals, gradient };
+
 template <class T>
-RowProgram row_program(const RowGpuConfig& config, int64_t columns, bool weight = false,
-                       bool bias = false) {
+RowProgram row_program(RowPass pass, const RowGpuConfig& config, int64_t columns,
+                       bool weight = false, bool bias = false) {
+  const bool keep = config.keep && pass != RowPass::gradient;
   return {.group = config.group,
           .rows = config.rows,
           .width = config.width,
-          .kept = config.keep ? static_cast<int>(vectors_per_item(config, columns)) : 0,
+          .kept = keep ? static_cast<int>(vectors_per_item(config, columns)) : 0,
           .bf16 = std::is_same_v<T, BFloat16>,
           .weight = weight,
-          .bias = bias};
+          .bias = bias,
+          .residuals = pass == RowPass::forward_with_residuals,
+          .gradient = pass == RowPass::gradient};
 }
 
 // Rows without columns need no group.
@@ -90,6 +98,45 @@ template <class T>
 DeviceView<const T, 1> line_or(const std::optional<DeviceView<const T, 1>>& line,
                                const DeviceView<const T, 2>& x) {
   return line.value_or(DeviceView<const T, 1>{x.device, x.memory, x.offset, {}});
+}
+
+// In place of residuals that nobody asked for.
+template <class T>
+DeviceView<float, 1> no_residuals(const DeviceView<T, 2>& out) {
+  return {out.device, out.memory, out.offset, {}};
+}
+// All numbers of a tensor, one behind the other.
+template <class T>
+DeviceView<T, 1> flat(const Tensor& tensor) {
+  return device_view<T, 1>(tensor.reshaped({tensor.size()}));
+}
+
+template <class T>
+void check_cotangent(std::string_view op, const RowGpuConfig& config,
+                     const DeviceView<const T, 2>& dy, const DeviceView<const T, 2>& x) {
+  check_row_config(op, config, x.shape[1]);
+  if (dy.shape != x.shape)
+    refuse(op, "x" + shape_text(x.shape) + ", dy" + shape_text(dy.shape),
+           "x[rows, columns], dy[rows, columns]");
+}
+
+// The sum over all rows of what `launch_chunks(grid, rows of a chunk, sums)` adds up in chunks.
+// Their order depends on the number of rows alone.
+template <class T, class F>
+Tensor column_sums(const Source& source, const RowProgram& program, const DeviceView<const T, 2>& x,
+                   const F& launch_chunks) {
+  const auto [rows, columns] = x.shape;
+  const int64_t padded = ceil_div(columns, program.width) * program.width;
+  const int64_t chunk = rows_per_group(rows), chunks = ceil_div(rows, chunk);
+  const Tensor sums(DType::float32, {chunks, padded}, *x.device);
+  Tensor total(dtype_of<T>, {columns}, *x.device);
+  const int64_t groups = ceil_div(padded / program.width, program.group);
+  launch_chunks(Grid{.groups = {groups, chunks}, .items = {program.group}}, static_cast<int>(chunk),
+                flat<float>(sums));
+  launch(source, "add_chunks", program, {.groups = {groups}, .items = {program.group}},
+         static_cast<int>(chunks), static_cast<int>(columns), flat<const float>(sums),
+         device_view<T, 1>(total));
+  return total;
 }
 
 }  // namespace ejk::ops

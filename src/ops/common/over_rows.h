@@ -15,6 +15,7 @@
 
 #include "ops/common/overlap.h"
 #include "ops/common/refuse.h"
+#include "ops/common/row_groups.h"
 #include "ops/common/rows.h"
 
 namespace ejk::ops {
@@ -112,11 +113,7 @@ Tensor gradient_in_groups(std::string_view op, const RowConfig& config,
   return dx;
 }
 
-// Rows whose contributions to sums over rows (gradients of weights) are added up together, then
-// group after group: the order of additions depends on the number of rows alone.
-inline int64_t rows_per_group(int64_t rows) { return std::max<int64_t>(16, (rows + 63) / 64); }
-
-// Those sums, if they are asked for.
+// Sums over rows, if they are asked for.
 class ColumnSums {
  public:
   ColumnSums(bool wanted, int64_t rows, int64_t columns) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // (x - mean) / sqrt(var + eps) * weight + bias for each row. WEIGHT, BIAS: whether there is one.
+// RESIDUALS: whether mean, rest of it and factor of each row are written to `moments`.
 
 #define BEYOND 0.f
 #define ADD_UP(part, i, c, n) sums[part] += READ(i, c, n) * down;
@@ -24,10 +25,11 @@
 #define NORMAL(i, c, n) ((ROW(i, c, n) * down - mean - rest) * scale)
 #define WRITE(part, i, c, n) store(BIASED(WEIGHTED(NORMAL(i, c, n), c, n), c, n), out_row + (c), n);
 
+#if !GRADIENT
 __kernel EJK_GROUP(GROUP, 1, 1)
 void layer_norm(int rows, int columns, float eps, __global const Element* x,
                 __global const Element* restrict weight, __global const Element* restrict bias,
-                __global Element* out) {
+                __global Element* out, __global float* restrict moments) {
   GROUP_ROOM(room);
   const int item = (int)get_local_id(0);
   const int begin = (int)get_group_id(0) * ROWS, end = min(begin + ROWS, rows);
@@ -52,5 +54,64 @@ void layer_norm(int rows, int columns, float eps, __global const Element* x,
       down = power_to_one(fmax(group_max(MAX_OF_PARTS(largest), room), sqrt(eps)));
     }
     EACH_VECTOR(WRITE)
+#if RESIDUALS
+    if (item == 0) {
+      moments[3 * (size_t)row] = mean / down;
+      moments[3 * (size_t)row + 1] = rest / down;
+      moments[3 * (size_t)row + 2] = scale * down;
+    }
+#endif
   }
 }
+
+#else
+// With g = dy weight and x^ = (x - mean) scale: dx = scale (g - mean(g) - x^ mean(g x^)), dweight = sum of
+// dy x^, dbias = sum of dy.
+#define MEAN_OF(row) moments[3 * (size_t)(row)]
+#define REST_OF(row) moments[3 * (size_t)(row) + 1]
+#define SCALE_OF(row) moments[3 * (size_t)(row) + 2]
+#define G(c, n) WEIGHTED(OTHER(dy_row, c, n), c, n)
+#define NORMAL_X(c, n) ((OTHER(x_row, c, n) - mean - rest) * scale)
+#define ADD_PRODUCTS(part, i, c, n)                          \
+  {                                                          \
+    const FLOATS g = G(c, n); /* 0 behind the end */         \
+    sums[part] += g;                                         \
+    products[part] = fma(g, NORMAL_X(c, n), products[part]); \
+  }
+#define WRITE_DX(part, i, c, n) \
+  store((G(c, n) - mean_g - NORMAL_X(c, n) * mean_gx) * scale, dx_row + (c), n);
+
+__kernel EJK_GROUP(GROUP, 1, 1)
+void layer_norm_dx(int rows, int columns, __global const Element* restrict dy,
+                   __global const Element* restrict x, __global const Element* restrict weight,
+                   __global const float* restrict moments, __global Element* restrict dx) {
+  GROUP_ROOM(room);
+  const int item = (int)get_local_id(0);
+  const int begin = (int)get_group_id(0) * ROWS, end = min(begin + ROWS, rows);
+  for (int row = begin; row < end; ++row) {
+    __global const Element* dy_row = dy + (size_t)row * columns;
+    __global const Element* x_row = x + (size_t)row * columns;
+    __global Element* dx_row = dx + (size_t)row * columns;
+    const float mean = MEAN_OF(row), rest = REST_OF(row), scale = SCALE_OF(row);
+    FOUR_PARTS(sums, 0.f)
+    FOUR_PARTS(products, 0.f)
+    EACH_VECTOR(ADD_PRODUCTS)
+    const float mean_g = group_sum(SUM_OF_PARTS(sums), room) / columns;
+    const float mean_gx = group_sum(SUM_OF_PARTS(products), room) / columns;
+    EACH_VECTOR(WRITE_DX)
+  }
+}
+
+__kernel EJK_GROUP(GROUP, 1, 1)
+void layer_norm_dweight(int rows, int columns, int chunk_rows, __global const Element* restrict dy,
+                        __global const Element* restrict x, __global const float* restrict moments,
+                        __global float* restrict sums) {
+  ROW_CHUNK_LOOP(load(dy + at, n, 0.f) * (load(x + at, n, 0.f) - MEAN_OF(row) - REST_OF(row)) * SCALE_OF(row))
+}
+
+__kernel EJK_GROUP(GROUP, 1, 1)
+void layer_norm_dbias(int rows, int columns, int chunk_rows, __global const Element* restrict dy,
+                      __global float* restrict sums) {
+  ROW_CHUNK_LOOP(load(dy + at, n, 0.f))
+}
+#endif

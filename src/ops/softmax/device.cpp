@@ -23,13 +23,40 @@ void Softmax<T>::run_gpu(const GpuConfig& config, const DeviceIn& x, float scale
                          const DeviceResult& out) const {
   check_device_rows<T>(op, config, x, {}, *out);
   check_scale(op, scale);
-  launch(source, "softmax", row_program<T>(config, x.shape[1]), row_grid(config, x.shape),
-         static_cast<int>(x.shape[0]), static_cast<int>(x.shape[1]), scale, x, *out);
+  launch(source, "softmax", row_program<T>(RowPass::forward, config, x.shape[1]),
+         row_grid(config, x.shape), static_cast<int>(x.shape[0]), static_cast<int>(x.shape[1]),
+         scale, x, *out);
+}
+
+template <class T>
+auto Softmax<T>::fwd_with_residuals_gpu(const GpuConfig& config, const DeviceIn& x, float scale,
+                                        const DeviceResult& out) const
+    -> std::pair<DeviceIn, Residuals> {
+  run_gpu(config, x, scale, out);
+  return {DeviceIn(*out), Residuals{}};
+}
+
+template <class T>
+std::tuple<Tensor> Softmax<T>::vjp_gpu(const GpuConfig& config, const Residuals&, const DeviceIn& y,
+                                       const DeviceIn& dy, const DeviceIn&, float scale,
+                                       const DeviceResult&) const {
+  check_cotangent<T>(op, config, dy, y);
+  Tensor dx(dtype_of<T>, {y.shape[0], y.shape[1]}, *y.device);
+  launch(source, "softmax_dx", row_program<T>(RowPass::gradient, config, y.shape[1]),
+         row_grid(config, y.shape), static_cast<int>(y.shape[0]), static_cast<int>(y.shape[1]),
+         scale, dy, y, device_view<T, 2>(dx));
+  return {std::move(dx)};
 }
 
 #define EJK_INSTANTIATE(T)                                                                         \
   template void Softmax<T>::run_gpu(const GpuConfig&, const DeviceIn&, float, const DeviceResult&) \
-      const;
+      const;                                                                                       \
+  template std::pair<DeviceView<const T, 2>, Softmax<T>::Residuals>                                \
+  Softmax<T>::fwd_with_residuals_gpu(const GpuConfig&, const DeviceIn&, float,                     \
+                                     const DeviceResult&) const;                                   \
+  template std::tuple<Tensor> Softmax<T>::vjp_gpu(                                                 \
+      const GpuConfig&, const Residuals&, const DeviceIn&, const DeviceIn&, const DeviceIn&,       \
+      float, const DeviceResult&) const;
 EJK_INSTANTIATE(float)
 EJK_INSTANTIATE(BFloat16)
 

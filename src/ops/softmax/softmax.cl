@@ -10,7 +10,7 @@
 #if KEPT
 #define ADD_EXPONENTIALS(part, i, c, n)       \
   {                                           \
-    kept[i] = EXPONENTIAL(i, c, n); \
+    kept[i] = EXPONENTIAL(i, c, n);           \
     sums[part] += kept[i];                    \
   }
 #define WRITE(part, i, c, n) store(kept[i] * factor, out_row + (c), n);
@@ -20,13 +20,14 @@
 #else
 #define ADD_EXPONENTIALS(part, i, c, n)                       \
   {                                                           \
-    const FLOATS e = EXPONENTIAL(i, c, n);         \
+    const FLOATS e = EXPONENTIAL(i, c, n);                    \
     store(e, out_row + (c), n);                               \
     sums[part] += e;                                          \
   }
 #define WRITE(part, i, c, n) store(load(out_row + (c), n, 0.f) * factor, out_row + (c), n);
 #endif
 
+#if !GRADIENT
 __kernel EJK_GROUP(GROUP, 1, 1)
 void softmax(int rows, int columns, float scale, __global const Element* x, __global Element* out) {
   GROUP_ROOM(room);
@@ -45,3 +46,28 @@ void softmax(int rows, int columns, float scale, __global const Element* x, __gl
     EACH_VECTOR(WRITE)
   }
 }
+
+#else
+// dx = scale y (dy - sum(dy y)).
+#define ADD_PRODUCTS(part, i, c, n) \
+  products[part] = fma(OTHER(dy_row, c, n), OTHER(y_row, c, n), products[part]);
+#define WRITE_DX(part, i, c, n) \
+  store(OTHER(y_row, c, n) * scale * (OTHER(dy_row, c, n) - total), dx_row + (c), n);
+
+__kernel EJK_GROUP(GROUP, 1, 1)
+void softmax_dx(int rows, int columns, float scale, __global const Element* restrict dy,
+                __global const Element* restrict y, __global Element* restrict dx) {
+  GROUP_ROOM(room);
+  const int item = (int)get_local_id(0);
+  const int begin = (int)get_group_id(0) * ROWS, end = min(begin + ROWS, rows);
+  for (int row = begin; row < end; ++row) {
+    __global const Element* dy_row = dy + (size_t)row * columns;
+    __global const Element* y_row = y + (size_t)row * columns;
+    __global Element* dx_row = dx + (size_t)row * columns;
+    FOUR_PARTS(products, 0.f)
+    EACH_VECTOR(ADD_PRODUCTS)
+    const float total = group_sum(SUM_OF_PARTS(products), room);
+    EACH_VECTOR(WRITE_DX)
+  }
+}
+#endif
