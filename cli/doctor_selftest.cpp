@@ -42,13 +42,24 @@ void test_call(std::string_view op, const ops::DeviceCase& c, Tested& out) {
     problems.push_back(Value::object({{"config", config}, {"problem", what}}));
     if (first.empty()) first = (config.is_null() ? "" : config_text(config) + ": ") + what;
   };
+  const auto run = [&](detail::ReferenceCheck& check, const AnyConfig& config,
+                       const std::string& prefix) {
+    ++tried;
+    if (const auto problem = check.problem_with(config))
+      add_problem(config.to_value(), prefix + *problem);
+    else ++right;
+  };
   try {
+    const std::vector<AnyConfig> configs = configs_of(c);
     const auto trial = c.kernel.trial(c.call);
     detail::ReferenceCheck check(*trial);
-    for (const AnyConfig& config : configs_of(c)) {
-      ++tried;
-      if (const auto problem = check.problem_with(config)) add_problem(config.to_value(), *problem);
-      else ++right;
+    for (const AnyConfig& config : configs) run(check, config, "");
+    if (c.gradient) {
+      Invocation call = c.call;
+      call.backward = true;
+      const auto backward = c.kernel.trial(call);
+      detail::ReferenceCheck gradient(*backward, c.gradient());
+      run(gradient, configs.at(0), "gradient: ");
     }
   } catch (const Error& error) {
     ++tried;

@@ -6,18 +6,20 @@
 //
 //   void rms_norm_cases(const Device& device, const UseDeviceCase& use);
 //
-// which is declared and listed below, and makes each of them with use_case() of
-// ops/common/device_case.h. Shapes are odd, so that every bound counts, and small, as checkers are
-// slow.
+// which is declared and listed below, and makes each of them with use_case() or
+// use_case_with_gradient() of ops/common/device_case.h. Shapes are odd, so that every bound counts,
+// and small, as checkers are slow.
 #pragma once
 
 #include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ejk/any_config.h>
 #include <ejk/kernel.h>
+#include <ejk/tuner.h>
 
 namespace ejk::ops {
 
@@ -27,6 +29,9 @@ struct DeviceCase {
   const Invocation& call;
   // The local memory that the space says a config needs, of the kernel that needs most.
   std::function<int64_t(const AnyConfig&)> local_bytes;
+  // What forward and backward leave on the CPU, with the output as cotangent; empty: no gradient is
+  // looked at.
+  std::function<std::vector<OutputBytes>()> gradient = {};
 };
 using UseDeviceCase = std::function<void(const DeviceCase&)>;
 

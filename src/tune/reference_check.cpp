@@ -7,18 +7,26 @@
 namespace ejk::detail {
 namespace {
 
-Expected expected_of(Trial& trial, const Expected::Tolerances& tolerance) {
+std::vector<OutputBytes> untouched(Trial& trial) {
   trial.reset();
-  std::vector<OutputBytes> untouched = trial.outputs();
+  return trial.outputs();
+}
+
+std::vector<OutputBytes> of_reference(Trial& trial) {
+  trial.reset();
   if (!trial.run_reference())
     throw Error(ErrorKind::invalid_argument, "[check] the kernel has no reference");
-  return Expected(std::move(untouched), trial.outputs(), tolerance);
+  return trial.outputs();
 }
 
 }  // namespace
 
 ReferenceCheck::ReferenceCheck(Trial& trial, const Expected::Tolerances& tolerance)
-    : trial_(trial), expected_(expected_of(trial, tolerance)) {}
+    : ReferenceCheck(trial, of_reference(trial), tolerance) {}
+
+ReferenceCheck::ReferenceCheck(Trial& trial, std::vector<OutputBytes> outputs,
+                               const Expected::Tolerances& tolerance)
+    : trial_(trial), expected_(untouched(trial), std::move(outputs), tolerance) {}
 
 std::optional<std::string> ReferenceCheck::problem_with(const AnyConfig& config) {
   try {

@@ -14,6 +14,9 @@ class ReferenceCheck {
   // Runs the reference; the trial must outlive this. Throws Error(invalid_argument) if there is
   // none.
   explicit ReferenceCheck(Trial& trial, const Expected::Tolerances& tolerance = {});
+  // With another's outputs in place of the reference's.
+  ReferenceCheck(Trial& trial, std::vector<OutputBytes> outputs,
+                 const Expected::Tolerances& tolerance = {});
 
   // What is wrong with a run, for people; nullopt: nothing. An exception is one of those things.
   std::optional<std::string> problem_with(const AnyConfig& config);

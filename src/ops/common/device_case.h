@@ -64,4 +64,29 @@ void use_case(const Device& device, const UseDeviceCase& use, std::string name,
       there);
 }
 
+template <class K, class... A>
+std::vector<OutputBytes> gradient_on_cpu(const K& kernel, const A&... host) {
+  using P = ejk::detail::Plan<K, Context::plain, Platform::cpu>;
+  const auto params = P::bind_all(host...);
+  Invocation call = P::invocation(kernel, params, typename P::Indices{});
+  call.backward = true;
+  const ejk::detail::BoundKernel<P, decltype(params)> bound(kernel, params);
+  const auto trial = bound.trial(call);
+  trial->reset();
+  trial->run(bound.heuristic_cfg(call).value());
+  return trial->outputs();
+}
+
+// The same, and its gradient is compared with the CPU's. The cotangent is the output, with which a
+// gradient must not vanish.
+template <class K, class L, class... A>
+void use_case_with_gradient(const Device& device, const UseDeviceCase& use, std::string name,
+                            const L& local_bytes, const K& kernel, const A&... host) {
+  const auto with_gradient = [&](const DeviceCase& c) {
+    use({c.name, c.kernel, c.call, c.local_bytes,
+         [&] { return gradient_on_cpu(kernel, host...); }});
+  };
+  use_case(device, with_gradient, std::move(name), local_bytes, kernel, host...);
+}
+
 }  // namespace ejk::ops

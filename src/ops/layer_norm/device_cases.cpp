@@ -15,11 +15,13 @@ void add_case(const Device& device, const UseDeviceCase& use, int64_t rows, int6
   std::optional<Tensor> w, b;
   if (weight) w = random_tensor<T>({columns}, 2);
   if (bias) b = random_tensor<T>({columns}, 3);
-  use_case(device, use,
-           fmt::format("{}[{}, {}]{}{}", dtype_name(dtype_of<T>), rows, columns,
-                       weight ? ", weight" : "", bias ? ", bias" : ""),
-           row_local_bytes, LayerNorm<T>{}, random_tensor<T>({rows, columns}, 1), w, b, 1e-5f,
-           Tensor::of<T>({rows, columns}));
+  const auto name = fmt::format("{}[{}, {}]{}{}", dtype_name(dtype_of<T>), rows, columns,
+                                weight ? ", weight" : "", bias ? ", bias" : "");
+  const Tensor x = random_tensor<T>({rows, columns}, 1), out = Tensor::of<T>({rows, columns});
+  // Without either the gradient along the output is nothing but rounding.
+  if (weight || bias)
+    use_case_with_gradient(device, use, name, row_local_bytes, LayerNorm<T>{}, x, w, b, 1e-5f, out);
+  else use_case(device, use, name, row_local_bytes, LayerNorm<T>{}, x, w, b, 1e-5f, out);
 }
 
 }  // namespace

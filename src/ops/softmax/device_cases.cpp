@@ -12,10 +12,11 @@ namespace {
 template <class T>
 void add_case(const Device& device, const UseDeviceCase& use, int64_t rows, int64_t columns,
               float scale) {
-  use_case(device, use,
-           fmt::format("{}[{}, {}], scale {}", dtype_name(dtype_of<T>), rows, columns, scale),
-           row_local_bytes, Softmax<T>{}, random_tensor<T>({rows, columns}, 1), scale,
-           Tensor::of<T>({rows, columns}));
+  use_case_with_gradient(
+      device, use,
+      fmt::format("{}[{}, {}], scale {}", dtype_name(dtype_of<T>), rows, columns, scale),
+      row_local_bytes, Softmax<T>{}, random_tensor<T>({rows, columns}, 1), scale,
+      Tensor::of<T>({rows, columns}));
 }
 
 }  // namespace

@@ -78,6 +78,12 @@ inline std::optional<ejk::Tolerance> tolerance(ejk::DType dtype) {
   return ejk::Tolerance{dtype == ejk::DType::bfloat16 ? 8e-3 : 5e-6, 1e-30};
 }
 
+inline std::unique_ptr<ejk::Trial> backward_trial(const ejk::ops::DeviceCase& c) {
+  ejk::Invocation call = c.call;
+  call.backward = true;
+  return c.kernel.trial(call);
+}
+
 struct Findings {
   int runs = 0;
   std::vector<std::string> problems;
@@ -89,22 +95,30 @@ inline uint64_t usual_samples() {
   return given == nullptr ? 1 : std::strtoull(given, nullptr, 10);
 }
 
-// Runs all cases with all of their sampled configs.
+// Runs all cases with all of their sampled configs, and gradients with the heuristics.
 enum class Until { end, first_problem };
 inline Findings check(const ejk::ops::DeviceOp& op, const ejk::Device& device,
                       Until until = Until::end) {
   Findings findings;
   uint64_t seed = 0;  // other samples for each case
   op.cases(device, [&](const ejk::ops::DeviceCase& c) {
+    const auto run_all = [&](ejk::detail::ReferenceCheck check, const std::string& what,
+                             const std::vector<ejk::AnyConfig>& configs) {
+      for (const ejk::AnyConfig& config : configs) {
+        if (until == Until::first_problem && !findings.problems.empty()) return;
+        ++findings.runs;
+        if (const auto problem = check.problem_with(config))
+          findings.problems.push_back(std::string(op.name) + ' ' + what + ' ' + c.name + " with " +
+                                      to_json(config.to_value()) + ": " + *problem);
+      }
+    };
     const auto trial = c.kernel.trial(c.call);
-    ejk::detail::ReferenceCheck reference(*trial, tolerance);
-    for (const ejk::AnyConfig& config : sampled_configs(c, usual_samples(), ++seed)) {
-      if (until == Until::first_problem && !findings.problems.empty()) return;
-      ++findings.runs;
-      if (const auto problem = reference.problem_with(config))
-        findings.problems.push_back(std::string(op.name) + ' ' + c.name + " with " +
-                                    to_json(config.to_value()) + ": " + *problem);
-    }
+    run_all(ejk::detail::ReferenceCheck(*trial, tolerance), "of",
+            sampled_configs(c, usual_samples(), ++seed));
+    if (!c.gradient) return;
+    const auto backward = backward_trial(c);
+    run_all(ejk::detail::ReferenceCheck(*backward, c.gradient(), tolerance), "gradient of",
+            sampled_configs(c, 0));
   });
   return findings;
 }

@@ -56,6 +56,7 @@ void expect_predicted(const ejk::ops::DeviceCase& c, const ejk::AnyConfig& confi
                       CompilingBackend& backend, bool is_heuristic) {
   backend.facts.clear();
   c.kernel.trial(c.call)->run(config);
+  if (is_heuristic && c.gradient) backward_trial(c)->run(config);
   EXPECT_FALSE(backend.facts.empty());
   int64_t local = 0, spilled = 0;
   for (const KernelFacts& facts : backend.facts)
