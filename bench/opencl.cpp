@@ -16,6 +16,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include <dlfcn.h>
 
@@ -51,19 +52,27 @@ ejk::Executor executor(bool tunes, double seconds = 10) {
   return ejk::Executor(std::move(options));
 }
 
-// How many rounds take about a second of each, some at least.
-int rounds_for(const Work& work) {
-  work();
-  const double start = bench::seconds();
-  work();
-  return std::clamp(static_cast<int>(1.0 / (bench::seconds() - start)), 15, 400);
+// As bench::interleave, but each sample comes after a pause and a run that is not measured: threads
+// of OpenBLAS that wait for its next call keep a core busy for 26 ms.
+std::vector<std::vector<double>> in_turn(const std::vector<Work>& works, size_t rounds) {
+  std::vector<std::vector<double>> samples(works.size());
+  for (size_t r = 0; r < rounds; ++r)
+    for (size_t i = 0; i < works.size(); ++i) {
+      const size_t which = (i + r) % works.size();
+      std::this_thread::sleep_for(std::chrono::milliseconds(35));
+      works[which]();
+      const double start = bench::seconds();
+      works[which]();
+      samples[which].push_back(bench::seconds() - start);
+    }
+  return samples;
 }
 
 struct Race {
   double ratio, same;  // the other's time over ours; ours over ours
 };
 Race race(const Work& ours, const Work& other) {
-  const auto samples = bench::interleave({ours, other, ours}, rounds_for(other));
+  const auto samples = in_turn({ours, other, ours}, 21);
   const double mine = bench::median(samples[0]);
   return {bench::median(samples[1]) / mine, bench::median(samples[2]) / mine};
 }
