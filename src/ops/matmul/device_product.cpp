@@ -201,19 +201,29 @@ B direct_guess(const ProductKind& kind, const ProductSizes& s, const Device& dev
   B b{.way = Way::direct, .width = native_width(device)};
   const int most_rows = vector_registers(device) >= 32 ? 8 : 6;
   const int64_t rows = kind.groups == Groups::of_rows ? ceil_div(s.m, s.groups + 1) : s.m;
-  while (b.width > 4 && s.n <= b.width / 2) b.width /= 2;
   b.tm = static_cast<int>(std::clamp<int64_t>(rows, 1, most_rows));
-  const int64_t vectors = ceil_div(std::max<int64_t>(1, s.n), b.width);
-  b.tn = static_cast<int>(std::min<int64_t>(vectors, b.tm == 1 ? 8 : b.tm <= 3 ? 4 : 2));
+  const int most_vectors = b.tm == 1 ? 8 : b.tm == 2 ? 4 : b.tm == 3 ? 3 : 2;
+  // Of few columns one strip with as little as possible beside them: what is cut off is slow.
+  if (s.n < most_vectors * b.width) {
+    const auto vectors = [&](int width) { return ceil_div(std::max<int64_t>(1, s.n), width); };
+    for (int width = b.width / 2; width >= 4; width /= 2)
+      if (vectors(width) <= 4 && vectors(width) * width < vectors(b.width) * b.width)
+        b.width = width;
+    b.tn = static_cast<int>(vectors(b.width));
+  } else {
+    b.tn = most_vectors;
+  }
   const int64_t strip = tile_columns(b), units = units_of(device);
   b.pack = rows <= 16 ? Pack::none : rows * s.k <= 1 << 18 ? Pack::b : Pack::a_and_b;
   const bool both = b.pack == Pack::a_and_b;
   b.bk = both ? 256 : 512;
-  const int64_t by_row = ceil_div(std::max<int64_t>(1, rows), both ? 512 : 1024);
-  b.bm = block_of(rows, by_row, b.tm);
   // As many blocks for one unit as for another.
+  int64_t by_row = ceil_div(std::max<int64_t>(1, rows), both ? 512 : 1024);
   int64_t by_column = ceil_div(std::max<int64_t>(1, s.n), both ? 512 : 128);
-  while (s.batch * by_row * by_column % units != 0 && s.n > by_column * strip) ++by_column;
+  const auto is_fair = [&] { return s.batch * by_row * by_column % units == 0; };
+  while (!is_fair() && s.n > by_column * strip) ++by_column;
+  while (!is_fair() && rows > by_row * b.tm) ++by_row;
+  b.bm = block_of(rows, by_row, b.tm);
   b.bn = block_of(s.n, by_column, strip);
   // A small device's local memory.
   while (!product_can_run(b, kind, device) && b.bk > 64) b.bk /= 2;
