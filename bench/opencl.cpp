@@ -4,8 +4,9 @@
 //
 // All of them use every core of this program by wall time, in turn in one process; the A/A figures
 // are of one function that takes part twice. OpenBLAS (libopenblas0-pthread) and CLBlast
-// (libclblast1, its tuner in clblast-utils) are looked for when this runs.
-// Options: --seconds N (for each side's tuning, all sizes together; default 40).
+// (libclblast1, its tuner in clblast-utils) are looked for when this runs. PoCL's threads are
+// pinned to their cores ($POCL_AFFINITY), unless that is set. Options: --seconds N (for each side's
+// tuning, all sizes together; default 40).
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -52,9 +53,11 @@ ejk::Executor executor(bool tunes, double seconds = 10) {
   return ejk::Executor(std::move(options));
 }
 
-// As bench::interleave, but each sample comes after a pause and a run that is not measured: threads
-// of OpenBLAS that wait for its next call keep a core busy for 26 ms.
+// As bench::interleave, but a sample is several runs after a pause and one that is not measured:
+// threads of OpenBLAS that wait for its next call keep a core busy for 26 ms, and those of a driver
+// sleep meanwhile.
 std::vector<std::vector<double>> in_turn(const std::vector<Work>& works, size_t rounds) {
+  constexpr double sample_seconds = 0.005;
   std::vector<std::vector<double>> samples(works.size());
   for (size_t r = 0; r < rounds; ++r)
     for (size_t i = 0; i < works.size(); ++i) {
@@ -62,8 +65,10 @@ std::vector<std::vector<double>> in_turn(const std::vector<Work>& works, size_t 
       std::this_thread::sleep_for(std::chrono::milliseconds(35));
       works[which]();
       const double start = bench::seconds();
-      works[which]();
-      samples[which].push_back(bench::seconds() - start);
+      int runs = 0;
+      do works[which](), ++runs;
+      while (bench::seconds() - start < sample_seconds);
+      samples[which].push_back((bench::seconds() - start) / runs);
     }
   return samples;
 }
@@ -72,7 +77,7 @@ struct Race {
   double ratio, same;  // the other's time over ours; ours over ours
 };
 Race race(const Work& ours, const Work& other) {
-  const auto samples = in_turn({ours, other, ours}, 21);
+  const auto samples = in_turn({ours, other, ours}, 15);
   const double mine = bench::median(samples[0]);
   return {bench::median(samples[1]) / mine, bench::median(samples[2]) / mine};
 }
@@ -478,6 +483,8 @@ void first_call_figures(Figures& figures) {
 
 int main(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--first-call") == 0) return first_call();
+  // Else Linux may keep both of PoCL's threads on one core, beside OpenBLAS's on the other.
+  setenv("POCL_AFFINITY", "1", 0);
   const double seconds =
       argc == 3 && std::strcmp(argv[1], "--seconds") == 0 ? std::atof(argv[2]) : 40;
   if (ejk::devices(ejk::Platform::opencl).empty()) {
@@ -485,6 +492,7 @@ int main(int argc, char** argv) {
     bench::print_json({});
     return 0;
   }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   // Choices and programs of earlier runs must not be found.
   char folder[] = "/tmp/ejk_bench_opencl_XXXXXX";
   const std::filesystem::path work = mkdtemp(folder);
