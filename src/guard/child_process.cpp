@@ -129,11 +129,14 @@ GuardChild::GuardChild(Trial& trial, const base::Fd& parcel, Purpose purpose,
 }
 
 bool GuardChild::open_channels() {
-  board_file_ = above_standard(static_cast<int>(::memfd_create("ejk-board", MFD_CLOEXEC)));
   outputs_ = above_standard(static_cast<int>(::memfd_create("ejk-outputs", MFD_CLOEXEC)));
-  const auto size = static_cast<off_t>(page_size());
-  if (board_file_.valid() && ::ftruncate(board_file_.get(), size) == 0)
-    board_pages_ = map_board(board_file_.get());
+  if (!is_worker_) board_pages_ = map_board(-1);
+  else {
+    board_file_ = above_standard(static_cast<int>(::memfd_create("ejk-board", MFD_CLOEXEC)));
+    const std::string page(page_size(), '\0');
+    if (board_file_.valid() && !base::write_at(board_file_, page, 0, "the board of a worker"))
+      board_pages_ = map_board(board_file_.get());
+  }
   if (board_pages_ != nullptr) board_ = new (board_in(board_pages_)) Board{};
   const bool open = board_ != nullptr && outputs_.valid() && make_pipe(childs_orders_, orders_) &&
                     make_pipe(events_, childs_events_) && make_pipe(stderr_, childs_stderr_);

@@ -14,7 +14,8 @@ void* map_board(int file) {
   if (pages == MAP_FAILED) return nullptr;
   void* const middle = board_in(pages);
   const int access = PROT_READ | PROT_WRITE;
-  if (::mmap(middle, page, access, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED) return pages;
+  const int kind = MAP_SHARED | MAP_FIXED | (file < 0 ? MAP_ANONYMOUS : 0);
+  if (::mmap(middle, page, access, kind, file, 0) != MAP_FAILED) return pages;
   unmap_board(pages);
   return nullptr;
 }

@@ -64,7 +64,8 @@ struct Board {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);  // else not shared between processes
 
-// Its page in a file, between two closed ones; nullptr if that fails.
+// Its page in a file (-1: in no file, for children that are forked later), between two closed ones;
+// nullptr if that fails.
 void* map_board(int file);
 void* board_in(void* mapped);
 void unmap_board(void* mapped);
