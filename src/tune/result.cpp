@@ -40,11 +40,17 @@ Measurement recalled(const Tuning& t, Measurement m) {
   return m;
 }
 
+// It may have been known before, with a compilation of that time.
+Measurement with_compilation(Measurement m, const Entrant& e) {
+  if (e.compile_seconds > 0) m.compile_seconds = e.compile_seconds;
+  return m;
+}
+
 Measurement measurement_of(const Tuning& t, EntrantId index, std::optional<EntrantId> winner) {
   const Entrant& e = t.entrants[index];
   const bool no_turn = e.status == Status::untried && e.known.ratio > 0;
   if (e.status == Status::carried || (no_turn && index != t.earlier_winner()))
-    return recalled(t, e.known);
+    return with_compilation(recalled(t, e.known), e);
   const Times& times = t.samples[index];
   const std::vector<double> taken = times.taken();
   Measurement m;

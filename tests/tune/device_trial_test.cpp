@@ -98,7 +98,7 @@ TEST(DeviceTrial, ASearchLeavesTimeForTheRaceHoweverLongTheCompilerTakes) {
   EXPECT_GT(result.evidence.samples, 1);
   EXPECT_LT(result.evidence.tuning_seconds, 10);
   for (const Measurement& m : result.candidates)
-    EXPECT_FALSE(m.compile_seconds > 0 && m.status == "untried") << m.why;
+    EXPECT_NEAR(m.compile_seconds, m.status == "untried" ? 0 : 1, 1e-3) << m.why;
 }
 
 TEST(DeviceTrial, FirstRunsAreNotGuardedAndThatIsSaid) {
