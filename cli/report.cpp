@@ -75,6 +75,15 @@ Value parameters_of(const Entry& entry) {
   return out;
 }
 
+// What a candidate's program took to compile, beside what else is said of it. Only programs of
+// devices are compiled.
+Value with_compile_time(Value candidate, const Value& document) {
+  const Value* seconds = document.find("compile_seconds");
+  if (seconds != nullptr && seconds->is_number() && seconds->as_double() > 0)
+    candidate["compile_seconds"] = seconds->as_double();
+  return candidate;
+}
+
 Value entry_report(const Held& held) {
   Value out = entry_summary(held);
   out.erase("file");
@@ -88,18 +97,24 @@ Value entry_report(const Held& held) {
   out["parameters"] = parameters_of(held.entry);
   Value timed = Value::array(), rejected = Value::array();
   size_t untried = 0;
-  for (const Measurement& m : held.entry.candidates) {
+  const Value document = entry_to_document(held.entry);
+  for (size_t i = 0; i < held.entry.candidates.size(); ++i) {
+    const Measurement& m = held.entry.candidates[i];
+    const Value& written = document.find("candidates")->as_array()[i];
     if (is(m.status, CandidateStatus::rejected))
-      rejected.push_back(Value::object({{"config", m.config}, {"kind", m.kind}, {"why", m.why}}));
+      rejected.push_back(with_compile_time(
+          Value::object({{"config", m.config}, {"kind", m.kind}, {"why", m.why}}), written));
     else if (was_timed(m))
-      timed.push_back(Value::object({{"config", m.config},
-                                     {"status", m.status},
-                                     {"seconds", m.seconds},
-                                     {"ratio", m.ratio},
-                                     {"ratio_low", m.ratio_low},
-                                     {"ratio_high", m.ratio_high},
-                                     {"samples", m.samples}}));
+      timed.push_back(with_compile_time(Value::object({{"config", m.config},
+                                                       {"status", m.status},
+                                                       {"seconds", m.seconds},
+                                                       {"ratio", m.ratio},
+                                                       {"ratio_low", m.ratio_low},
+                                                       {"ratio_high", m.ratio_high},
+                                                       {"samples", m.samples}}),
+                                        written));
     else ++untried;
+    if (is(m.status, CandidateStatus::ok)) out = with_compile_time(std::move(out), written);
   }
   std::ranges::stable_sort(timed.as_array(), [](const Value& a, const Value& b) {
     return a.find("ratio")->as_double() < b.find("ratio")->as_double();
@@ -220,6 +235,12 @@ class Scale {
   double least_ = 1, most_ = 1;
 };
 
+std::string compile_text(const Value& m) {
+  return m.find("compile_seconds") == nullptr
+             ? ""
+             : ", compiled in " + time_text(number(m, "compile_seconds"));
+}
+
 std::string timed_row(const Value& m, const Scale& scale) {
   const double ratio = number(m, "ratio");
   const double low = has_interval(m) ? number(m, "ratio_low") : ratio;
@@ -229,22 +250,23 @@ std::string timed_row(const Value& m, const Scale& scale) {
   return fmt::format(
       "<li tabindex=\"0\"{}><span>{}</span><span class=\"track\"><i style=\"left:{:.1f}%;"
       "width:{:.1f}%\"></i><b style=\"left:{:.1f}%\"></b></span><span class=\"what\"><code>{}"
-      "</code> <small>{}, {}; {:.3g}{} of the incumbent's time, {}</small></span></li>\n",
+      "</code> <small>{}, {}; {:.3g}{} of the incumbent's time, {}{}</small></span></li>\n",
       is(status, CandidateStatus::ok) ? " class=\"won\"" : "",
       html(time_text(number(m, "seconds"))), scale.at(low), scale.at(high) - scale.at(low),
       scale.at(ratio), html(config_text(at(m, "config"))),
       is(status, CandidateStatus::ok) ? "chosen" : html(status),
       html(time_text(number(m, "seconds"))), ratio, interval,
-      count_text(static_cast<size_t>(at(m, "samples").as_int()), "sample", "samples"));
+      count_text(static_cast<size_t>(at(m, "samples").as_int()), "sample", "samples"),
+      compile_text(m));
 }
 
 std::string rejected_row(const Value& r) {
   const std::string& kind = at(r, "kind").as_string();
   return fmt::format(
       "<li tabindex=\"0\" class=\"no\"><span>-</span><span class=\"track\">{}</span><span "
-      "class=\"what\"><code>{}</code> <small>rejected: {}</small></span></li>\n",
+      "class=\"what\"><code>{}</code> <small>rejected: {}{}</small></span></li>\n",
       html(kind.empty() ? "rejected" : kind), html(config_text(at(r, "config"))),
-      html(why_text(kind, at(r, "why").as_string())));
+      html(why_text(kind, at(r, "why").as_string())), compile_text(r));
 }
 
 // The best ones, and all others folded away.
@@ -296,6 +318,7 @@ std::string facts(const Value& e) {
   };
   add("state", state_html(e));
   add("time", time_figure(e, "seconds"));
+  if (e.find("compile_seconds") != nullptr) add("compiled in", time_figure(e, "compile_seconds"));
   add("heuristic", time_figure(e, "heuristic_seconds"));
   add("speedup", ratio_figure(e, "speedup") +
                      (has_interval(e) ? " <small>(" + ratio_figure(e, "speedup_low") + " to " +

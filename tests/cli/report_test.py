@@ -68,6 +68,20 @@ def test_the_report_says_what_parameters_of_nested_configs_are_worth(ejk, device
     assert [p["name"] for p in told["parameters"]] == ["forward.block", "forward.threads"]
 
 
+def test_compile_time_stands_beside_run_time_where_it_is_known(ejk, device, store, tmp_path):
+    compiled = entry(device, op="compiled@v1")
+    for candidate, seconds in zip(compiled["candidates"], [0.25, 0, 0.5, 1.5], strict=True):
+        candidate["compile_seconds"] = seconds
+    measured(store, compiled)
+    (told,) = [e for e in ejk("report", "r.html", "--json").json["entries"] if e["op"] == "compiled@v1"]
+    assert told["compile_seconds"] == 0.25
+    assert [m.get("compile_seconds") for m in told["timed"]] == [0.25, 0.5, None]
+    page = Page()
+    page.feed((tmp_path / "r.html").read_text())
+    assert page.figures["entry-0", "compile_seconds"] == [0.25] and ("entry-1", "compile_seconds") not in page.figures
+    assert "20 samples, compiled in 500 ms" in page.text and "crashed: SIGSEGV, compiled in 1.5 s" in page.text
+
+
 class Browser:
     """Chromium with one page, driven through its debugging pipe."""
 
