@@ -32,6 +32,13 @@ def run_program(code, **environment):
 
 
 @pytest.fixture
+def executor():
+    from kernels import without_tuning
+
+    return without_tuning()
+
+
+@pytest.fixture
 def no_tuning():
     from ejk.ops import policy_override
 

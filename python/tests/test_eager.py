@@ -11,13 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ejk.ops import Kernel, find_labels_in_lowered
-from kernels import OneConfig, without_tuning
-
-
-@pytest.fixture
-def executor():
-    return without_tuning()
-
+from kernels import OneConfig
 
 X = jnp.arange(1.0, 5.0)
 

@@ -52,11 +52,6 @@ class Tell(OneConfig):
 
 
 @pytest.fixture
-def executor():
-    return without_tuning()
-
-
-@pytest.fixture
 def warm_only(executor, monkeypatch):
     """Calls from here on are warm or fail."""
 
