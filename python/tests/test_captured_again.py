@@ -25,7 +25,7 @@ from captures import (
     reads_global,
     set_global,
 )
-from ejk.ops import ConfigCache, ConfigSelectorChain, Executor, policy_override
+from ejk.ops import AutotunePolicy, ConfigCache, ConfigSelectorChain, Executor, policy_override
 
 
 def fresh(w, way="lambda"):
@@ -325,7 +325,8 @@ class Tuned(Apply):
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.grad], ids=["eager", "jit", "grad"])
 def test_calls_with_functions_are_tuned_with_what_they_hold(transform):
-    executor, kernel = Executor(ConfigSelectorChain(ConfigCache())), Tuned()
+    policy = AutotunePolicy(budget_seconds=600)  # enough on a busy machine too
+    executor, kernel = Executor(ConfigSelectorChain(ConfigCache(), policy)), Tuned()
 
     def times(w):
         return lambda v: v * w
