@@ -71,7 +71,7 @@ class ConfigCache {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
   std::atomic<uint64_t> generation_{0};
 };
 

@@ -227,7 +227,8 @@ void read_value(const Value& v, T& out, const Path& path, Missing missing) {
       read_value(item, out[key], Path{&path, name}, missing);
     }
   } else if constexpr (Reflected<T>) {
-    expect_members(path, v, type_name<T>(), field_names<T>, missing);
+    const auto& names = field_names<T>;
+    expect_members(path, v, type_name<T>(), {names.data(), names.size()}, missing);
     for_each_field(out, [&](std::string_view name, auto& field) {
       if (const Value* found = v.find(name)) read_value(*found, field, Path{&path, name}, missing);
     });
@@ -263,7 +264,7 @@ constexpr const ConfigType& config_type() {
 
 template <class C>
 AnyConfig make_config(C config) {
-  return {std::make_shared<const C>(std::move(config)), &config_type<C>()};
+  return {std::make_shared<C>(std::move(config)), &config_type<C>()};
 }
 
 // A config (or any value made of the types above) as Value, as JSON text and back.

@@ -223,8 +223,7 @@ class alignas(64) Executor {
   // of the environment.
   Executor();
   explicit Executor(std::shared_ptr<ConfigChooser> chooser, ExecutorOptions options = {});
-  explicit Executor(SelectorOptions options)
-      : Executor(std::make_shared<ConfigSelectorChain>(std::move(options))) {}
+  explicit Executor(SelectorOptions options);
 
   // Runs the kernel. A config given first, as in run, is used for this call only.
   template <class K, class... Args>
@@ -639,7 +638,7 @@ class alignas(64) Executor {
     Invocation inv = P::invocation(kernel, params, typename P::Indices{});
     detail::WordSink sink;
     P::emit(kernel, params, 0, sink, typename P::Indices{});
-    inv.words.assign(sink.data(), sink.data() + sink.size());
+    detail::set_words(inv, sink);
     return inv;
   }
 

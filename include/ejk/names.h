@@ -109,20 +109,15 @@ constexpr bool is(std::string_view name, E value) {
 // ---- what follows from them
 
 // By a tuning of this store's own. Only that is believed, and goes on.
-inline bool is_measured(const Entry& entry) { return is(entry.provenance, Provenance::measured); }
+bool is_measured(const Entry& entry);
 
 // Time, memory and is_valid reject only here and now.
 constexpr bool is_permanent(Rejection kind) {
   return kind != Rejection::timed_out && kind != Rejection::out_of_memory &&
          kind != Rejection::invalid;
 }
-inline bool is_rejected_for_good(const Measurement& m) {
-  return is(m.status, CandidateStatus::rejected) &&
-         is_permanent(named<Rejection>(m.kind).value_or(Rejection::unknown));
-}
+bool is_rejected_for_good(const Measurement& m);
 // It took part and was not rejected.
-inline bool has_time(const Measurement& m) {
-  return !is(m.status, CandidateStatus::untried) && !is(m.status, CandidateStatus::rejected);
-}
+bool has_time(const Measurement& m);
 
 }  // namespace ejk

@@ -67,7 +67,7 @@ class Recording {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 // $EJKERNEL_OPS_RECORD_DIR, else "recorded" in default_store_path(); "" if neither is there.

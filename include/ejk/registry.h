@@ -155,17 +155,19 @@ inline constexpr bool has_hooks_of_its_own =
     !std::is_same_v<hook_t<K, heuristic_cfg_family, C, Platform::cpu>,
                     hook_t<K, heuristic_cfg_family, Context::plain, Platform::cpu>>;
 
+template <class K, Context C>
+std::unique_ptr<RebuiltCall> rebuild_in(const RecordedCall& call) {
+  return std::unique_ptr<RebuiltCall>(new TypedRebuiltCall<Plan<K, C, Platform::cpu>>(call));
+}
 template <class K>
 std::unique_ptr<RebuiltCall> rebuild_kernel(const RecordedCall& call) {
   if (call.platform != Platform::cpu)
     cannot_rebuild("it was made on the platform " + std::string(platform_name(call.platform)));
   if constexpr (has_hooks_of_its_own<K, Context::batch>)
-    if (call.context == Context::batch)
-      return std::make_unique<TypedRebuiltCall<Plan<K, Context::batch, Platform::cpu>>>(call);
+    if (call.context == Context::batch) return rebuild_in<K, Context::batch>(call);
   if constexpr (has_hooks_of_its_own<K, Context::shard_map>)
-    if (call.context == Context::shard_map)
-      return std::make_unique<TypedRebuiltCall<Plan<K, Context::shard_map, Platform::cpu>>>(call);
-  return std::make_unique<TypedRebuiltCall<Plan<K, Context::plain, Platform::cpu>>>(call);
+    if (call.context == Context::shard_map) return rebuild_in<K, Context::shard_map>(call);
+  return rebuild_in<K, Context::plain>(call);
 }
 
 template <class K>

@@ -30,9 +30,7 @@ struct SearchSpace {
   size_t size() const noexcept {
     return parameters.empty() ? 0 : points.size() / parameters.size();
   }
-  std::span<const uint32_t> point(size_t i) const noexcept {
-    return std::span(points).subspan(i * parameters.size(), parameters.size());
-  }
+  std::span<const uint32_t> point(size_t i) const noexcept;
 };
 
 // What was measured at one point. No seconds: it failed (threw, crashed, was wrong).

@@ -197,6 +197,8 @@ class ConfigSelectorChain final : public ConfigChooser {
  public:
   explicit ConfigSelectorChain(SelectorOptions options = {});
   ~ConfigSelectorChain() override;
+  ConfigSelectorChain(const ConfigSelectorChain&) = delete;
+  ConfigSelectorChain& operator=(const ConfigSelectorChain&) = delete;
 
   Choice choose(const Invocation& inv, const AnyKernel& kernel) override;
   // Tunes now, whatever is stored, and replaces it; over these candidates if some are given. Throws
@@ -232,8 +234,8 @@ class ConfigSelectorChain final : public ConfigChooser {
  private:
   SelectorOptions options_;
   uint64_t salt_ = 0;
-  std::unique_ptr<detail::WarmTable> warm_;
-  std::unique_ptr<detail::Chain> chain_;
+  std::shared_ptr<detail::WarmTable> warm_;
+  std::shared_ptr<detail::Chain> chain_;
 };
 
 }  // namespace ejk

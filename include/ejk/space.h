@@ -107,8 +107,7 @@ class Space {
  private:
   template <class T, class Field>
   Space& add(Field field, Values<T> values) {
-    definition_.add(std::unique_ptr<const detail::SpaceParameter>(
-        new detail::TypedParameter<Config, T, Field>(field, std::move(values))));
+    definition_.add(new detail::TypedParameter<Config, T, Field>(field, std::move(values)));
     points_ = {};
     return *this;
   }

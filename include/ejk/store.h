@@ -148,6 +148,8 @@ class DirectoryStore final : public Store {
   explicit DirectoryStore(std::string path) : DirectoryStore(std::move(path), Options{}) {}
   DirectoryStore(std::string path, Options options);
   ~DirectoryStore() override;
+  DirectoryStore(const DirectoryStore&) = delete;
+  DirectoryStore& operator=(const DirectoryStore&) = delete;
 
   std::optional<Entry> get(const EntryId& id) override;
   bool put(const Entry& entry, bool replace = false) override;
@@ -162,7 +164,7 @@ class DirectoryStore final : public Store {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 // $EJKERNEL_PERSISTENT_CACHE_DIR, else $XDG_CACHE_HOME/ejkernel, else ~/.cache/ejkernel; "" if

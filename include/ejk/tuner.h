@@ -201,7 +201,6 @@ class Tuner {
   template <class Config, class MakeFn, class... Args>
   Config autotune(MakeFn&& make_fn, const std::vector<Config>& candidates, Args&&... args) {
     std::vector<std::function<void()>> calls;
-    calls.reserve(candidates.size());
     for (const Config& c : candidates) {
       try {
         calls.push_back([fn = make_fn(c), &args...]() mutable { static_cast<void>(fn(args...)); });
@@ -225,7 +224,7 @@ class Tuner {
   const TunerOptions& options() const noexcept { return options_; }
 
  private:
-  size_t fastest(std::span<const std::function<void()>> calls);
+  size_t fastest(const std::vector<std::function<void()>>& calls);
 
   TunerOptions options_;
 };

@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace ejk {
@@ -60,7 +59,6 @@ class Value {
   Value(Array v);
   Value(Object v);
 
-  // Not inline: each program would compile the variant's copies and moves again.
   Value(const Value& other);
   Value(Value&& other) noexcept;
   Value& operator=(const Value& other);
@@ -71,7 +69,7 @@ class Value {
   static Value object();
   static Value object(std::vector<Member> members);
 
-  Kind kind() const noexcept { return static_cast<Kind>(data_.index()); }
+  Kind kind() const noexcept;
   bool is_null() const noexcept { return kind() == Kind::null; }
   bool is_bool() const noexcept { return kind() == Kind::boolean; }
   bool is_int() const noexcept {
@@ -127,8 +125,13 @@ class Value {
   explicit Value(Unsigned v) noexcept;
   explicit Value(Floating v) noexcept;
 
-  std::variant<std::monostate, bool, int64_t, uint64_t, BigInt, double, std::string, Array, Object>
-      data_;
+  // A variant that value.cpp alone sees: each program would compile it again.
+  struct Data;
+  explicit Value(Data&& data) noexcept;
+  Data& data() noexcept;
+  const Data& data() const noexcept;
+
+  alignas(8) std::byte data_[40];
 };
 
 std::string_view kind_name(Value::Kind kind);

@@ -59,7 +59,7 @@ class Worker {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 // Makes this process a worker for the kernels that are registered here: answers what comes on

@@ -5,13 +5,21 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <new>
 #include <string>
+#include <variant>
 
 #include <ejk/error.h>
 
 #include "base/sha256.h"
 
 namespace ejk {
+
+struct Value::Data {
+  std::variant<std::monostate, bool, int64_t, uint64_t, BigInt, double, std::string, Array, Object>
+      content;  // whose index is the kind
+};
+
 namespace {
 
 [[noreturn]] void wrong_kind(std::string_view wanted, Value::Kind found) {
@@ -19,11 +27,10 @@ namespace {
                                     std::string(kind_name(found)));
 }
 
-// Data: the variant, whose index is the kind.
 template <class T, class Data>
 auto& content(Data& data, std::string_view wanted) {
-  if (auto* found = std::get_if<T>(&data)) return *found;
-  wrong_kind(wanted, static_cast<Value::Kind>(data.index()));
+  if (auto* found = std::get_if<T>(&data.content)) return *found;
+  wrong_kind(wanted, static_cast<Value::Kind>(data.content.index()));
 }
 
 template <typename Members>
@@ -52,25 +59,42 @@ bool same_members(const Value::Object& a, const Value::Object& b) {
 
 }  // namespace
 
-Value::Value() noexcept = default;
-Value::Value(const Value&) = default;
-Value::Value(Value&&) noexcept = default;
-Value& Value::operator=(const Value&) = default;
-Value& Value::operator=(Value&&) noexcept = default;
-Value::~Value() = default;
-
-Value::Value(Truth v) noexcept : data_(v.value) {}
-Value::Value(Signed v) noexcept : data_(v.value) {}
-Value::Value(Unsigned v) noexcept : data_(v.value) {
-  if (std::in_range<int64_t>(v.value)) data_ = static_cast<int64_t>(v.value);
+Value::Value(Data&& data) noexcept {
+  static_assert(sizeof(Data) <= sizeof data_ && alignof(Data) <= 8);
+  new (data_) Data(std::move(data));
 }
-Value::Value(Floating v) noexcept : data_(v.value) {}
-Value::Value(const char* v) : data_(std::string(v)) {}
-Value::Value(std::string_view v) : data_(std::string(v)) {}
-Value::Value(std::string v) : data_(std::move(v)) {}
-Value::Value(BigInt v) : data_(std::move(v)) {}
-Value::Value(Array v) : data_(std::move(v)) {}
-Value::Value(Object v) : data_(std::move(v)) {}
+Value::Data& Value::data() noexcept { return *std::launder(reinterpret_cast<Data*>(data_)); }
+const Value::Data& Value::data() const noexcept {
+  return *std::launder(reinterpret_cast<const Data*>(data_));
+}
+
+Value::Value() noexcept : Value(Data{}) {}
+Value::Value(const Value& other) : Value(Data(other.data())) {}
+Value::Value(Value&& other) noexcept : Value(std::move(other.data())) {}
+Value& Value::operator=(const Value& other) {
+  data() = other.data();
+  return *this;
+}
+Value& Value::operator=(Value&& other) noexcept {
+  data() = std::move(other.data());
+  return *this;
+}
+Value::~Value() { data().~Data(); }
+
+Value::Value(Truth v) noexcept : Value(Data{v.value}) {}
+Value::Value(Signed v) noexcept : Value(Data{v.value}) {}
+Value::Value(Unsigned v) noexcept : Value(Data{v.value}) {
+  if (std::in_range<int64_t>(v.value)) data().content = static_cast<int64_t>(v.value);
+}
+Value::Value(Floating v) noexcept : Value(Data{v.value}) {}
+Value::Value(const char* v) : Value(std::string(v)) {}
+Value::Value(std::string_view v) : Value(std::string(v)) {}
+Value::Value(std::string v) : Value(Data{std::move(v)}) {}
+Value::Value(BigInt v) : Value(Data{std::move(v)}) {}
+Value::Value(Array v) : Value(Data{std::move(v)}) {}
+Value::Value(Object v) : Value(Data{std::move(v)}) {}
+
+Value::Kind Value::kind() const noexcept { return static_cast<Kind>(data().content.index()); }
 
 Value Value::array() { return Value(Array{}); }
 Value Value::object() { return Value(Object{}); }
@@ -83,29 +107,30 @@ std::string_view kind_name(Value::Kind kind) {
   return names[static_cast<size_t>(kind)];
 }
 
-bool Value::as_bool() const { return content<bool>(data_, "bool"); }
-int64_t Value::as_int() const { return content<int64_t>(data_, "integer"); }
+bool Value::as_bool() const { return content<bool>(data(), "bool"); }
+int64_t Value::as_int() const { return content<int64_t>(data(), "integer"); }
 uint64_t Value::as_uint() const {
-  if (const auto* v = std::get_if<uint64_t>(&data_)) return *v;
-  if (const auto* v = std::get_if<int64_t>(&data_); v && *v >= 0) return static_cast<uint64_t>(*v);
+  if (const auto* v = std::get_if<uint64_t>(&data().content)) return *v;
+  if (const auto* v = std::get_if<int64_t>(&data().content); v && *v >= 0)
+    return static_cast<uint64_t>(*v);
   wrong_kind("unsigned integer", kind());
 }
 
 double Value::as_double() const {
-  if (const auto* v = std::get_if<int64_t>(&data_)) return static_cast<double>(*v);
-  if (const auto* v = std::get_if<uint64_t>(&data_)) return static_cast<double>(*v);
-  return content<double>(data_, "float");
+  if (const auto* v = std::get_if<int64_t>(&data().content)) return static_cast<double>(*v);
+  if (const auto* v = std::get_if<uint64_t>(&data().content)) return static_cast<double>(*v);
+  return content<double>(data(), "float");
 }
 
-const Value::BigInt& Value::as_big_int() const { return content<BigInt>(data_, "big integer"); }
-const std::string& Value::as_string() const { return content<std::string>(data_, "string"); }
-const Value::Array& Value::as_array() const { return content<Array>(data_, "array"); }
-Value::Array& Value::as_array() { return content<Array>(data_, "array"); }
-const Value::Object& Value::as_object() const { return content<Object>(data_, "object"); }
-Value::Object& Value::as_object() { return content<Object>(data_, "object"); }
+const Value::BigInt& Value::as_big_int() const { return content<BigInt>(data(), "big integer"); }
+const std::string& Value::as_string() const { return content<std::string>(data(), "string"); }
+const Value::Array& Value::as_array() const { return content<Array>(data(), "array"); }
+Value::Array& Value::as_array() { return content<Array>(data(), "array"); }
+const Value::Object& Value::as_object() const { return content<Object>(data(), "object"); }
+Value::Object& Value::as_object() { return content<Object>(data(), "object"); }
 
 const Value* Value::find(std::string_view name) const noexcept {
-  const auto* object = std::get_if<Object>(&data_);
+  const auto* object = std::get_if<Object>(&data().content);
   if (object == nullptr) return nullptr;
   const auto it = find_member(object->members, name);
   return it == object->members.end() ? nullptr : &it->second;
@@ -116,7 +141,7 @@ Value* Value::find(std::string_view name) noexcept {
 }
 
 Value& Value::operator[](std::string_view name) {
-  if (is_null()) data_ = Object{};
+  if (is_null()) data().content = Object{};
   auto& members = as_object().members;
   const auto it = find_member(members, name);
   if (it != members.end()) return it->second;
@@ -130,7 +155,7 @@ void Value::erase(std::string_view name) {
 }
 
 void Value::push_back(Value v) {
-  if (is_null()) data_ = Array{};
+  if (is_null()) data().content = Array{};
   as_array().push_back(std::move(v));
 }
 
@@ -138,13 +163,13 @@ bool Value::operator==(const Value& other) const {
   if (kind() != other.kind()) return false;
   return std::visit(
       [&]<class T>(const T& own) {
-        const T& others = *std::get_if<T>(&other.data_);
+        const T& others = *std::get_if<T>(&other.data().content);
         if constexpr (std::same_as<T, double>)
           return std::bit_cast<uint64_t>(own) == std::bit_cast<uint64_t>(others);
         else if constexpr (std::same_as<T, Object>) return same_members(own, others);
         else return own == others;
       },
-      data_);
+      data().content);
 }
 
 std::string short_hash(std::string_view text) { return base::sha256_hex(text, 16); }

@@ -98,6 +98,9 @@ OutputBytes packed_bytes(const AnyView& array) {
   }
   return out;
 }
+void append_output(const AnyView& array, std::vector<OutputBytes>& outputs) {
+  outputs.push_back(packed_bytes(array));
+}
 
 namespace {
 
@@ -213,7 +216,7 @@ void PrivateArray::reset() {
 }
 
 void PrivateArray::append_output(std::vector<OutputBytes>& outputs) const {
-  if (role_ != Role::input) outputs.push_back(packed_bytes(copy_.any()));
+  if (role_ != Role::input) detail::append_output(copy_.any(), outputs);
 }
 
 }  // namespace ejk::detail

@@ -11,14 +11,21 @@ void wait_for(const Device* device) {
   if (device != nullptr) backend_of(*device).wait();
 }
 
+struct CpuCopies::Pair {
+  Pair(ArrayRef its, Tensor copy) : there(std::move(its)), here(std::move(copy)) {}
+  ArrayRef there;
+  Tensor here;
+};
+
 const Tensor& CpuCopies::add(ArrayRef there) {
   Tensor here = Tensor::around(there.any()).to(cpu_device());
-  return pairs_.emplace_back(Pair{std::move(there), std::move(here)}).here;
+  pairs_.push_back(std::make_shared<const Pair>(std::move(there), std::move(here)));
+  return pairs_.back()->here;
 }
 
 void CpuCopies::put_back() const {
-  for (const auto& [there, here] : pairs_)
-    if (there.writable) copy_elements(here.any(), there.any());
+  for (const auto& pair : pairs_)
+    if (pair->there.writable) copy_elements(pair->here.any(), pair->there.any());
 }
 
 }  // namespace ejk::detail

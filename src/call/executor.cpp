@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Making executors and asking the chooser.
+// Making executors, describing calls and asking the chooser.
 #include <ejk/executor.h>
 
 #include "base/format.h"
@@ -17,7 +17,26 @@ SelectorOptions default_options() {
 
 }  // namespace
 
+namespace detail {
+
+void add_argument(Invocation& inv, Arg arg, Role role, std::string_view name) {
+  if (role != Role::input && arg.kind == Arg::Kind::tensor) arg.role = role;
+  if (name.empty()) inv.args.push_back(std::move(arg));
+  else inv.kwargs.emplace_back(name, std::move(arg));
+}
+
+void set_key(Invocation& inv, std::initializer_list<Arg> parts) { inv.key_args = parts; }
+
+void set_words(Invocation& inv, const WordSink& words) {
+  inv.words.assign(words.data(), words.data() + words.size());
+}
+
+}  // namespace detail
+
 Executor::Executor() : Executor(default_options()) {}
+
+Executor::Executor(SelectorOptions options)
+    : Executor(std::make_shared<ConfigSelectorChain>(std::move(options))) {}
 
 Executor::Executor(std::shared_ptr<ConfigChooser> chooser, ExecutorOptions options)
     : chooser_(std::move(chooser)), options_(std::move(options)) {

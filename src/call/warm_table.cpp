@@ -19,6 +19,10 @@ bool is_same_choice(const WarmEntry& a, const WarmEntry& b) {
 
 }  // namespace
 
+WarmTable::Slots::Slots(size_t size, uint64_t at_generation)
+    : mask(size - 1), generation(at_generation), at(new Slot[size]) {}
+WarmTable::Slots::~Slots() { delete[] at; }
+
 WarmTable::WarmTable(size_t most, WarmReaders& readers)
     : slots_(new Slots(smallest_table, 0)), readers_(readers), most_(std::max<size_t>(most, 1)) {}
 

@@ -13,6 +13,18 @@ namespace ejk::detail {
 
 namespace {
 
+// Guards the trick of reflect.h: a compiler that prints names differently fails here.
+struct ReflectionSelfTest {
+  int first_field;
+  bool second_field;
+};
+enum class ReflectionSelfTestEnum { zero, one };
+static_assert(field_name<ReflectionSelfTest, 1>() == "second_field",
+              "ejk: this compiler prints field names in an unknown way; use EJK_CONFIG");
+static_assert(enumerator_name<ReflectionSelfTestEnum::one>() == "one" &&
+                  enumerator_name<static_cast<ReflectionSelfTestEnum>(7)>().empty(),
+              "ejk: this compiler prints enumerator names in an unknown way");
+
 std::string text_of(const Path& path) {
   if (path.outer == nullptr) return {};
   std::string text = text_of(*path.outer);

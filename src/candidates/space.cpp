@@ -132,7 +132,7 @@ class SpaceCandidates final : public IndexedCandidates {
 // Walks the parameters in order and gives up a way as soon as a constraint rejects it.
 std::shared_ptr<const CandidateSet> build_space(const SpaceDefinition& space) {
   Parameters parameters;
-  for (const auto& p : space.parameters) parameters.push_back(p->clone());
+  for (const auto& p : space.parameters) parameters.emplace_back(p->clone());
   auto points = Walk(space, parameters).points();
   if (!points)
     refuse(space.type->name, "has 2^64 points or more; leave out values or add constraints");
@@ -143,6 +143,9 @@ std::shared_ptr<const CandidateSet> build_space(const SpaceDefinition& space) {
 }
 
 }  // namespace
+
+void enter(FieldPath& path, std::string_view field) { path.emplace_back(field); }
+void leave(FieldPath& path) { path.pop_back(); }
 
 struct SpaceParameter::Met {
   std::unordered_map<std::string, uint32_t> index;
@@ -189,7 +192,8 @@ void no_such_field(std::string_view config_type) {
          "a parameter is none of the fields that are written as JSON; EJK_CONFIG must name it");
 }
 
-void SpaceDefinition::add(std::shared_ptr<const SpaceParameter> parameter) {
+void SpaceDefinition::add(const SpaceParameter* taken) {
+  std::shared_ptr<const SpaceParameter> parameter(taken);
   for (const auto& other : parameters)
     if (overlap(parameter->path(), other->path()))
       refuse(type->name, "the parameter \"" + name_of(parameter->path()) +
@@ -220,7 +224,7 @@ bool space_contains(const SpaceDefinition& space, const Value& config) {
   };
   if (!accepted(0)) return false;
   for (size_t i = 0; i < space.parameters.size(); ++i) {
-    const std::unique_ptr<SpaceParameter> parameter = space.parameters[i]->clone();
+    const std::unique_ptr<SpaceParameter> parameter(space.parameters[i]->clone());
     const Value* wanted = &config;
     for (const std::string& name : parameter->path())
       if (wanted = wanted->find(name); wanted == nullptr) return false;

@@ -5,6 +5,8 @@
 #include <map>
 #include <mutex>
 
+#include "base/format.h"
+
 namespace ejk {
 
 namespace {
@@ -76,6 +78,29 @@ void detail::wrong_number(size_t given, const std::vector<std::string_view>& nee
 void detail::wrong_argument(size_t place, std::string_view type, const Error& error) {
   throw Error(error.kind(), "argument " + std::to_string(place) + ", a " + std::string(type) +
                                 ": " + error.what());
+}
+
+void detail::too_few_cotangents(size_t given) {
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("vjp takes cotangents of more results than {}", given));
+}
+
+void detail::wrong_number_of_cotangents(size_t taken, size_t given) {
+  throw Error(
+      ErrorKind::invalid_argument,
+      fmt::format("vjp takes the cotangents of {} results and the call has {}", taken, given));
+}
+
+void detail::no_gradient_as_tensor(std::string_view type) {
+  throw Error(
+      ErrorKind::invalid_argument,
+      fmt::format(
+          "vjp returns {}: gradients that are ejk::Tensor, std::vector or numbers are needed",
+          type));
+}
+
+void detail::append_gradient(std::optional<Tensor> gradient, TensorGradients& to) {
+  to.push_back(std::move(gradient));
 }
 
 void register_kernel(KernelType type) {

@@ -397,8 +397,8 @@ Recording::Recording(std::string folder, Options options) {
 }
 
 Recording::~Recording() {
-  if (::getpid() != state_->owner) {  // its thread is not in this process
-    static_cast<void>(state_.release());
+  if (::getpid() != state_->owner) {  // its thread is not in this process: nothing is freed
+    static_cast<void>(new std::shared_ptr<State>(std::move(state_)));
     return;
   }
   {

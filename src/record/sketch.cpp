@@ -327,6 +327,16 @@ void fill_array(const AnyView& array, const Value& sketch) {
     bytes[i] = static_cast<uint8_t>(random() & 0x33);
 }
 
+namespace {
+template <class T>
+const T& own(T&& value, std::vector<std::shared_ptr<const void>>& owned) {
+  auto kept = std::make_shared<const T>(std::move(value));
+  const T& there = *kept;
+  owned.push_back(std::move(kept));
+  return there;
+}
+}  // namespace
+
 const Tensor* RebuiltData::given(const Value& sketch) const {
   const Value* index = sketch.find("given");
   if (index == nullptr) return nullptr;
@@ -338,9 +348,9 @@ const Tensor* RebuiltData::given(const Value& sketch) const {
 
 const ArrayRef& RebuiltData::array(const Value& sketch) {
   if (const Tensor* tensor = given(sketch)) {
-    ArrayRef& array = arrays_.emplace_back(tensor->any());
+    ArrayRef array(tensor->any());
     array.writable = true;
-    return array;
+    return own(std::move(array), owned_);
   }
   const Value *dtype = sketch.find("dtype"), *shape = sketch.find("shape");
   if (dtype == nullptr || !dtype->is_string() || shape == nullptr)
@@ -367,12 +377,14 @@ const ArrayRef& RebuiltData::array(const Value& sketch) {
     throw Error(ErrorKind::invalid_argument,
                 "its arrays do not fit: one of shape " + shape_text(ref.shape) +
                     " is needed, and " + std::to_string(limit >> 20) + " MiB may be used here");
-  Tensor& storage = storage_.emplace_back(ref.dtype, block);
+  const Tensor& storage = own(Tensor(ref.dtype, block), owned_);
   bytes_ += storage.any().bytes();
   ref.data = static_cast<std::byte*>(storage.any().data) +
              static_cast<size_t>(extent.first) * (dtype_bits(ref.dtype) / 8);
   if (const Value* data = sketch.find("data")) fill_view(ref.any(), storage.any(), *data);
-  return arrays_.emplace_back(std::move(ref));
+  return own(std::move(ref), owned_);
 }
+
+const std::string& RebuiltData::text(std::string text) { return own(std::move(text), owned_); }
 
 }  // namespace ejk::detail

@@ -41,6 +41,10 @@ void check_space(const SearchSpace& space) {
 
 }  // namespace
 
+std::span<const uint32_t> SearchSpace::point(size_t i) const noexcept {
+  return std::span(points).subspan(i * parameters.size(), parameters.size());
+}
+
 SearchStrategy::SearchStrategy(SearchSpace space)
     : space_(std::move(space)), used_(space_.size()), told_(space_.size()), open_(space_.size()) {}
 

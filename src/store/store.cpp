@@ -429,4 +429,17 @@ std::unique_ptr<TuningLease> PersistentCache::lease(const EntryId& id, double pa
   return layer == nullptr ? nullptr : layer->lease(id, patience_seconds);
 }
 
+// ---- what follows from the words of entries
+
+bool is_measured(const Entry& entry) { return is(entry.provenance, Provenance::measured); }
+
+bool is_rejected_for_good(const Measurement& m) {
+  return is(m.status, CandidateStatus::rejected) &&
+         is_permanent(named<Rejection>(m.kind).value_or(Rejection::unknown));
+}
+
+bool has_time(const Measurement& m) {
+  return !is(m.status, CandidateStatus::untried) && !is(m.status, CandidateStatus::rejected);
+}
+
 }  // namespace ejk

@@ -35,7 +35,7 @@ class FunctionTrial final : public Trial {
 
 }  // namespace
 
-size_t Tuner::fastest(std::span<const std::function<void()>> calls) {
+size_t Tuner::fastest(const std::vector<std::function<void()>>& calls) {
   FunctionTrial trial(calls);
   const TuneResult result = tune(trial.task("Tuner::autotune"));
   if (result.winner) return *result.winner;

@@ -211,7 +211,7 @@ class TensorCopy {
     value_ = Tensor::around(array_.array().any());  // a run may have assigned another one
   }
   void append_outputs(std::vector<OutputBytes>& outputs) const {
-    if (role_ != Role::input) outputs.push_back(packed_bytes(value_.any()));
+    if (role_ != Role::input) append_output(value_.any(), outputs);
   }
 
  private:
@@ -262,7 +262,7 @@ class VectorCopy {
   }
   void append_outputs(std::vector<OutputBytes>& outputs) const {
     std::array<int64_t, 1> size;
-    if (role_ != Role::input) outputs.push_back(packed_bytes(view_vector(value_, size)));
+    if (role_ != Role::input) append_output(view_vector(value_, size), outputs);
   }
 
  private:

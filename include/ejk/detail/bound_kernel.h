@@ -28,14 +28,13 @@ template <class T>
 void append_result(const T& result, std::vector<OutputBytes>& outputs) {
   if constexpr (Element<T>) {
     const int64_t one[1] = {1};
-    outputs.push_back(
-        packed_bytes({const_cast<T*>(&result), dtype_of<T>, Platform::cpu, one, {}, false}));
-  } else if constexpr (DynamicTensor<T>) outputs.push_back(packed_bytes(any_view_of(result)));
+    append_output({const_cast<T*>(&result), dtype_of<T>, Platform::cpu, one, {}, false}, outputs);
+  } else if constexpr (DynamicTensor<T>) append_output(any_view_of(result), outputs);
   else if constexpr (requires {
                        typename ArgTraits<T>;
                        ArgTraits<T>::array(result);
                      })
-    outputs.push_back(packed_bytes(ArgTraits<T>::array(result).any()));
+    append_output(ArgTraits<T>::array(result).any(), outputs);
   else if constexpr (is_a<T, std::optional>) {
     if (result) append_result(*result, outputs);
   } else if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>)
@@ -43,12 +42,13 @@ void append_result(const T& result, std::vector<OutputBytes>& outputs) {
   else if constexpr (is_a<T, std::vector> || is_std_array<T>) {
     if constexpr (ArrayElement<typename T::value_type>) {
       const int64_t size[1] = {static_cast<int64_t>(result.size())};
-      outputs.push_back(packed_bytes({const_cast<typename T::value_type*>(result.data()),
-                                      dtype_of<typename T::value_type>,
-                                      Platform::cpu,
-                                      size,
-                                      {},
-                                      false}));
+      append_output({const_cast<typename T::value_type*>(result.data()),
+                     dtype_of<typename T::value_type>,
+                     Platform::cpu,
+                     size,
+                     {},
+                     false},
+                    outputs);
     } else
       for (const auto& part : result) append_result(part, outputs);
   } else if constexpr (PlainStruct<T>)
@@ -222,7 +222,7 @@ class TypedTrial final : public Trial {
     if constexpr (!hook_reference::unique<K>)
       static_cast<void>(mistake::reference_has_another_signature<K>{});
     else {
-      using Raws = typename Signature<decltype(hook_reference::pointer<K>())>::Parameters;
+      using Raws = typename Signature<typename hook_reference::Type<K>>::Parameters;
       if constexpr (std::tuple_size_v<Raws> != sizeof...(A))
         static_cast<void>(mistake::reference_has_another_signature<K>{});
       else {
@@ -377,7 +377,7 @@ class BoundKernel final : public AnyKernel {
   }
 
   std::unique_ptr<Trial> trial(const Invocation& inv) const override {
-    return std::make_unique<TypedTrial<P>>(kernel_, params_, inv.backward);
+    return std::unique_ptr<Trial>(new TypedTrial<P>(kernel_, params_, inv.backward));
   }
 
   Value sketch() const override {

@@ -2,11 +2,12 @@
 // Trials with arrays on devices: waiting for them, and references that compute on the CPU.
 #pragma once
 
-#include <deque>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <ejk/detail/bind.h>
 
@@ -23,11 +24,8 @@ class CpuCopies {
   void put_back() const;
 
  private:
-  struct Pair {
-    ArrayRef there;
-    Tensor here;
-  };
-  std::deque<Pair> pairs_;
+  struct Pair;
+  std::vector<std::shared_ptr<const Pair>> pairs_;
 };
 
 // The argument with a copy in CPU memory in place of an array on a device.

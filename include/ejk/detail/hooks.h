@@ -17,30 +17,39 @@ struct NoHook {
   static constexpr std::string_view text = "";
 };
 
+#define EJK_DETAIL_HOOKS_OF(each, method)                                                      \
+  each(method) each(method##_cpu) each(method##_opencl) each(method##_cuda) each(method##_gpu) \
+      each(method##_shard_map) each(method##_shard_map_cpu) each(method##_shard_map_opencl)    \
+          each(method##_shard_map_cuda) each(method##_batch) each(method##_batch_cpu)          \
+              each(method##_batch_opencl) each(method##_batch_cuda)
+#define EJK_DETAIL_HOOKS(each)                  \
+  EJK_DETAIL_HOOKS_OF(each, run)                \
+  EJK_DETAIL_HOOKS_OF(each, heuristic_cfg)      \
+  EJK_DETAIL_HOOKS_OF(each, candidate_cfgs)     \
+  EJK_DETAIL_HOOKS_OF(each, fwd_with_residuals) \
+  EJK_DETAIL_HOOKS_OF(each, vjp)                \
+  each(prepare) each(key) each(is_valid) each(reference) each(custom_vjp)
+
 // A name is looked up by what it hides: in a struct that inherits both the kernel and a member of
 // that name, the name is ambiguous exactly if the kernel has it, be it overloaded or a template.
 // (Testing whether it can be called would silently pass over a hook with a mistyped signature.)
+#define EJK_DETAIL_MEMBER(name) int name;
+struct HookNames {
+  EJK_DETAIL_HOOKS(EJK_DETAIL_MEMBER)
+};
+template <class K>
+struct WithHookNames : K, HookNames {};
+
 #define EJK_DETAIL_HOOK(name)                                         \
   struct hook_##name {                                                \
     static constexpr bool found = true;                               \
     static constexpr std::string_view text = #name;                   \
-    struct Shadow {                                                   \
-      int name;                                                       \
-    };                                                                \
     template <class K>                                                \
-    struct Both : K, Shadow {};                                       \
-    template <class K>                                                \
-    static constexpr bool present = !requires {                       \
-      &Both<K>::name;                                                 \
-    };                                                                \
+    using Type = decltype(&K::name);                                  \
     template <class K>                                                \
     static constexpr bool unique = requires {                         \
       &K::name;                                                       \
     };                                                                \
-    template <class K>                                                \
-    static constexpr auto pointer() {                                 \
-      return &K::name;                                                \
-    }                                                                 \
     template <class K, class... A>                                    \
     static constexpr bool callable = requires(const K& k, A&&... a) { \
       k.name(static_cast<A&&>(a)...);                                 \
@@ -50,22 +59,15 @@ struct NoHook {
       return k.name(static_cast<A&&>(a)...);                          \
     }                                                                 \
   };
+EJK_DETAIL_HOOKS(EJK_DETAIL_HOOK)
+
+template <class K, class Hook>
+concept has = !requires {
+  typename Hook::template Type<WithHookNames<K>>;
+};
 
 // The hooks of one method for a context and a platform, in order of precedence.
-#define EJK_DETAIL_HOOK_FAMILY(method)                                                            \
-  EJK_DETAIL_HOOK(method)                                                                         \
-  EJK_DETAIL_HOOK(method##_cpu)                                                                   \
-  EJK_DETAIL_HOOK(method##_opencl)                                                                \
-  EJK_DETAIL_HOOK(method##_cuda)                                                                  \
-  EJK_DETAIL_HOOK(method##_gpu)                                                                   \
-  EJK_DETAIL_HOOK(method##_shard_map)                                                             \
-  EJK_DETAIL_HOOK(method##_shard_map_cpu)                                                         \
-  EJK_DETAIL_HOOK(method##_shard_map_opencl)                                                      \
-  EJK_DETAIL_HOOK(method##_shard_map_cuda)                                                        \
-  EJK_DETAIL_HOOK(method##_batch)                                                                 \
-  EJK_DETAIL_HOOK(method##_batch_cpu)                                                             \
-  EJK_DETAIL_HOOK(method##_batch_opencl)                                                          \
-  EJK_DETAIL_HOOK(method##_batch_cuda)                                                            \
+#define EJK_DETAIL_FAMILY(method)                                                                 \
   struct method##_family {                                                                        \
     static constexpr std::string_view text = #method;                                             \
     using plain = std::tuple<hook_##method##_cpu, hook_##method##_opencl, hook_##method##_cuda,   \
@@ -75,23 +77,17 @@ struct NoHook {
     using batch = std::tuple<hook_##method##_batch_cpu, hook_##method##_batch_opencl,             \
                              hook_##method##_batch_cuda, hook_##method##_batch>;                  \
   };
+EJK_DETAIL_FAMILY(run)
+EJK_DETAIL_FAMILY(heuristic_cfg)
+EJK_DETAIL_FAMILY(candidate_cfgs)
+EJK_DETAIL_FAMILY(fwd_with_residuals)
+EJK_DETAIL_FAMILY(vjp)
 
-EJK_DETAIL_HOOK_FAMILY(run)
-EJK_DETAIL_HOOK_FAMILY(heuristic_cfg)
-EJK_DETAIL_HOOK_FAMILY(candidate_cfgs)
-EJK_DETAIL_HOOK_FAMILY(fwd_with_residuals)
-EJK_DETAIL_HOOK_FAMILY(vjp)
-EJK_DETAIL_HOOK(prepare)
-EJK_DETAIL_HOOK(key)
-EJK_DETAIL_HOOK(is_valid)
-EJK_DETAIL_HOOK(reference)
-EJK_DETAIL_HOOK(custom_vjp)
-
-#undef EJK_DETAIL_HOOK_FAMILY
+#undef EJK_DETAIL_FAMILY
 #undef EJK_DETAIL_HOOK
-
-template <class K, class Hook>
-inline constexpr bool has = Hook::template present<K>;
+#undef EJK_DETAIL_MEMBER
+#undef EJK_DETAIL_HOOKS
+#undef EJK_DETAIL_HOOKS_OF
 
 template <class Family, Context C>
 using in_context = std::conditional_t<

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -44,11 +45,11 @@ consteval Role role_of_raw() {
   else return Role::input;
 }
 
-// A view's own constness says more than the reference it is passed by.
-inline Arg with_role(Arg arg, Role role) {
-  if (role != Role::input && arg.kind == Arg::Kind::tensor) arg.role = role;
-  return arg;
-}
+// A view's own constness says more than the reference it is passed by. `name`: of a keyword
+// argument; "": it has none.
+void add_argument(Invocation& inv, Arg arg, Role role, std::string_view name);
+void set_key(Invocation& inv, std::initializer_list<Arg> parts);
+void set_words(Invocation& inv, const WordSink& words);
 
 // A distinct address for every kernel type, context and platform in the process.
 template <class K, Context C, Platform P>
@@ -168,7 +169,7 @@ struct Plan {
     (add_argument<I>(inv, std::get<I>(params)), ...);
     if constexpr (has_key) {
       if constexpr (check_key<decltype(std::get<I>(params))...>())
-        inv.key_args = describe_key(hook_key::call(kernel, std::get<I>(params)...));
+        describe_key(inv, hook_key::call(kernel, std::get<I>(params)...));
     } else if constexpr (!std::is_empty_v<K>) {
       inv.members = value_of(kernel);
     }
@@ -176,18 +177,15 @@ struct Plan {
   }
   template <size_t I>
   static void add_argument(Invocation& inv, const Param<I>& param) {
-    Arg arg = with_role(ArgTraits<Param<I>>::describe(param), role_of_raw<Raw<I>>());
-    if constexpr (is_named<Param<I>>)
-      inv.kwargs.emplace_back(std::string(Param<I>::name), std::move(arg));
-    else inv.args.push_back(std::move(arg));
+    std::string_view name;
+    if constexpr (is_named<Param<I>>) name = Param<I>::name;
+    detail::add_argument(inv, ArgTraits<Param<I>>::describe(param), role_of_raw<Raw<I>>(), name);
   }
   template <class T>
-  static std::vector<Arg> describe_key(const T& key) {
-    std::vector<Arg> args;
+  static void describe_key(Invocation& inv, const T& key) {
     if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>)
-      std::apply([&](const auto&... part) { (args.push_back(describe_part(part)), ...); }, key);
-    else args.push_back(describe_part(key));
-    return args;
+      std::apply([&](const auto&... part) { set_key(inv, {describe_part(part)...}); }, key);
+    else set_key(inv, {describe_part(key)});
   }
   template <class T>
   static Arg describe_part(const T& part) {

@@ -15,15 +15,12 @@ namespace ejk::detail {
 
 // A name that comes to mind instead of a hook's. Templates and overloaded functions do not count:
 // they are helpers that take anything, and asking whether they take this would compile them.
-#define EJK_DETAIL_NAME(name)                              \
-  struct function_##name {                                 \
-    template <class K, class... Args>                      \
-    static constexpr bool is_there = requires {            \
-      &K::name;                                            \
-      requires requires(const K& kernel, Args&&... args) { \
-        kernel.name(static_cast<Args&&>(args)...);         \
-      };                                                   \
-    };                                                     \
+#define EJK_DETAIL_NAME(name)                                                        \
+  struct function_##name {                                                           \
+    template <class K>                                                               \
+    using Type = decltype(&K::name);                                                 \
+    template <class K, class... Args>                                                \
+    using Result = decltype(std::declval<const K&>().name(std::declval<Args>()...)); \
   };
 EJK_DETAIL_NAME(heuristic)
 EJK_DETAIL_NAME(heuristics)
@@ -114,22 +111,35 @@ struct function_is_not_fwd_with_residuals {
 };
 }  // namespace mistake
 
-// Whether the kernel has a function of such a name that takes what the hook takes; then the
-// compiler says so, of the first. One that takes something else is a function of its own.
+template <class K, class Name, class... Args>
+concept HasFunction = requires {
+  typename Name::template Type<K>;
+  typename Name::template Result<K, Args...>;
+};
+
+// Whether the kernel has a function of such a name that takes what the hook takes. One that takes
+// something else is a function of its own.
 template <class... Names>
 struct Like {
-  template <template <class, class> class Mistake, class K, class... Args>
+  template <class K, class... Args>
   static consteval bool is_there() {
-    return false;
+    return (HasFunction<K, Names, Args...> || ...);
   }
-};
-template <class First, class... Rest>
-struct Like<First, Rest...> {
+  // The compiler says so, of the first.
   template <template <class, class> class Mistake, class K, class... Args>
-  static consteval bool is_there() {
-    if constexpr (First::template is_there<K, Args...>)
+  static consteval bool is_a_mistake() {
+    return is_a_mistake<Mistake, K>(std::type_identity<std::tuple<Args...>>{},
+                                    std::type_identity<std::tuple<Names...>>{});
+  }
+
+ private:
+  template <template <class, class> class Mistake, class K, class... Args, class First,
+            class... Rest>
+  static consteval bool is_a_mistake(std::type_identity<std::tuple<Args...>> args,
+                                     std::type_identity<std::tuple<First, Rest...>>) {
+    if constexpr (HasFunction<K, First, Args...>)
       return static_cast<void>(Mistake<K, First>{}), true;
-    else return Like<Rest...>::template is_there<Mistake, K, Args...>();
+    else return is_a_mistake<Mistake, K>(args, std::type_identity<std::tuple<Rest...>>{});
   }
 };
 using like_heuristic_cfg =
@@ -161,29 +171,39 @@ consteval bool has_hook_of() {
                                                std::declval<typename Family::batch>()))>{});
 }
 
-// False if a hook is missing and a function looks like it.
+// False if a hook is missing and a function looks like it. That is looked for first: few kernels
+// have one, and hooks have many names.
 template <class K, class PlanConfig, class... Params>
 consteval bool spells_hooks_right(std::type_identity<std::tuple<Params...>>) {
   using Config = const PlanConfig&;
   using Inv = const Invocation&;
   using namespace mistake;
   bool wrong = false;
-  if constexpr (!has_hook_of<K, heuristic_cfg_family>())
-    wrong |= like_heuristic_cfg::is_there<function_is_not_heuristic_cfg, K, Inv>();
-  if constexpr (!has_hook_of<K, candidate_cfgs_family>())
-    wrong |= like_candidate_cfgs::is_there<function_is_not_candidate_cfgs, K, Inv>();
-  if constexpr (!has<K, hook_is_valid>)
-    wrong |= like_is_valid::is_there<function_is_not_is_valid, K, Config, Inv>();
-  if constexpr (!requires { &K::tolerance; })
-    wrong |= like_tolerance::is_there<function_is_not_tolerance, K, DType>();
-  if constexpr (!has<K, hook_key> && sizeof...(Params) > 0)
-    wrong |= like_key::is_there<function_is_not_key, K, std::remove_cvref_t<Params>&...>();
-  if constexpr (!has<K, hook_reference> && sizeof...(Params) > 0)
-    wrong |=
-        like_reference::is_there<function_is_not_reference, K, std::remove_cvref_t<Params>&...>();
-  if constexpr (!has_hook_of<K, fwd_with_residuals_family>())
-    wrong |= like_fwd_with_residuals::is_there<function_is_not_fwd_with_residuals, K, Config,
-                                               std::remove_cvref_t<Params>&...>();
+  if constexpr (like_heuristic_cfg::is_there<K, Inv>())
+    if constexpr (!has_hook_of<K, heuristic_cfg_family>())
+      wrong |= like_heuristic_cfg::is_a_mistake<function_is_not_heuristic_cfg, K, Inv>();
+  if constexpr (like_candidate_cfgs::is_there<K, Inv>())
+    if constexpr (!has_hook_of<K, candidate_cfgs_family>())
+      wrong |= like_candidate_cfgs::is_a_mistake<function_is_not_candidate_cfgs, K, Inv>();
+  if constexpr (like_is_valid::is_there<K, Config, Inv>())
+    if constexpr (!has<K, hook_is_valid>)
+      wrong |= like_is_valid::is_a_mistake<function_is_not_is_valid, K, Config, Inv>();
+  if constexpr (like_tolerance::is_there<K, DType>())
+    if constexpr (!requires { &K::tolerance; })
+      wrong |= like_tolerance::is_a_mistake<function_is_not_tolerance, K, DType>();
+  if constexpr (sizeof...(Params) > 0) {
+    if constexpr (like_key::is_there<K, std::remove_cvref_t<Params>&...>())
+      if constexpr (!has<K, hook_key>)
+        wrong |= like_key::is_a_mistake<function_is_not_key, K, std::remove_cvref_t<Params>&...>();
+    if constexpr (like_reference::is_there<K, std::remove_cvref_t<Params>&...>())
+      if constexpr (!has<K, hook_reference>)
+        wrong |= like_reference::is_a_mistake<function_is_not_reference, K,
+                                              std::remove_cvref_t<Params>&...>();
+  }
+  if constexpr (like_fwd_with_residuals::is_there<K, Config, std::remove_cvref_t<Params>&...>())
+    if constexpr (!has_hook_of<K, fwd_with_residuals_family>())
+      wrong |= like_fwd_with_residuals::is_a_mistake<function_is_not_fwd_with_residuals, K, Config,
+                                                     std::remove_cvref_t<Params>&...>();
   return !wrong;
 }
 

@@ -164,8 +164,8 @@ struct DropFirst<std::tuple<>> {
 template <class K, class Run>
 consteval auto find_parameters() {
   if constexpr (Run::template unique<K>)
-    return std::type_identity<typename DropFirst<
-        typename Signature<decltype(Run::template pointer<K>())>::Parameters>::type>{};
+    return std::type_identity<
+        typename DropFirst<typename Signature<typename Run::template Type<K>>::Parameters>::type>{};
   else return std::type_identity<typename ListToTuple<typename K::Arguments>::type>{};
 }
 template <class K, class Run>
@@ -176,7 +176,7 @@ consteval auto find_first_parameter() {
   if constexpr (!Hook::found) return std::type_identity<void>{};
   else if constexpr (!Hook::template unique<K>) return std::type_identity<void>{};
   else {
-    using S = Signature<decltype(Hook::template pointer<K>())>;
+    using S = Signature<typename Hook::template Type<K>>;
     if constexpr (!S::is_const) return std::type_identity<void>{};
     else
       return std::type_identity<
@@ -231,7 +231,7 @@ consteval bool has_all_parts() {
 template <class K, class Run>
 consteval bool has_parameters() {
   if constexpr (Run::template unique<K>) {
-    using S = Signature<decltype(Run::template pointer<K>())>;
+    using S = Signature<typename Run::template Type<K>>;
     if constexpr (!S::is_const) return static_cast<void>(mistake::run_is_not_const<K>{}), false;
     else if constexpr (!std::same_as<FirstParameter<K, Run>, ConfigOf<K, Run>>)
       return static_cast<void>(mistake::run_does_not_take_the_config_first<K>{}), false;

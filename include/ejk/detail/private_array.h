@@ -66,6 +66,7 @@ class PrivateArray {
 };
 
 OutputBytes packed_bytes(const AnyView& array);
+void append_output(const AnyView& array, std::vector<OutputBytes>& outputs);
 
 // Fills a packed array with what no kernel leaves by rest.
 void poison(const AnyView& array);

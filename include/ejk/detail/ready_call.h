@@ -129,6 +129,9 @@ template <class A, class B>
 inline constexpr bool made_from_tensors<std::pair<A, B>> =
     made_from_tensors<A>&& made_from_tensors<B>;
 
+[[noreturn]] void too_few_cotangents(size_t given);
+[[noreturn]] void wrong_number_of_cotangents(size_t taken, size_t given);
+
 template <class T>
 T from_tensors(const std::vector<Tensor>& tensors, size_t& at) {
   if constexpr (is_a<T, std::tuple> || is_a<T, std::pair>) {
@@ -137,9 +140,7 @@ T from_tensors(const std::vector<Tensor>& tensors, size_t& at) {
     }
     (std::make_index_sequence<std::tuple_size_v<T>>{});
   } else {
-    if (at == tensors.size())
-      throw Error(ErrorKind::invalid_argument,
-                  "vjp takes cotangents of more results than " + std::to_string(tensors.size()));
+    if (at == tensors.size()) too_few_cotangents(at);
     const Tensor& tensor = tensors[at++];
     if constexpr (std::same_as<T, Tensor>) return tensor;
     else if constexpr (Element<T>) return *tensor.data<T>();
@@ -147,23 +148,24 @@ T from_tensors(const std::vector<Tensor>& tensors, size_t& at) {
   }
 }
 
+using TensorGradients = std::vector<std::optional<Tensor>>;
+void append_gradient(std::optional<Tensor> gradient, TensorGradients& to);
+[[noreturn]] void no_gradient_as_tensor(std::string_view type);
+
 // One for each part of a tuple, nothing for an empty optional.
 template <class G>
-void append_gradients(const G& gradient, std::vector<std::optional<Tensor>>& to) {
+void append_gradients(const G& gradient, TensorGradients& to) {
   if constexpr (is_a<G, std::tuple> || is_a<G, std::pair>)
     std::apply([&](const auto&... part) { (append_gradients(part, to), ...); }, gradient);
   else if constexpr (is_a<G, std::optional>) {
     if (gradient) append_gradients(*gradient, to);
-    else to.push_back(std::nullopt);
-  } else if constexpr (std::same_as<G, Tensor>) to.push_back(gradient);
-  else if constexpr (Element<G>) to.push_back(Tensor::of<G>({}, std::span(&gradient, 1)));
+    else append_gradient({}, to);
+  } else if constexpr (std::same_as<G, Tensor>) append_gradient(gradient, to);
+  else if constexpr (Element<G>) append_gradient(Tensor::of<G>({}, std::span(&gradient, 1)), to);
   else if constexpr (is_array_vector<G>) {
     using T = typename G::value_type;
-    to.push_back(Tensor::of<T>({std::ssize(gradient)}, std::span<const T>(gradient)));
-  } else
-    throw Error(ErrorKind::invalid_argument,
-                "vjp returns " + std::string(type_name<G>()) +
-                    ": gradients that are ejk::Tensor, std::vector or numbers are needed");
+    append_gradient(Tensor::of<T>({std::ssize(gradient)}, std::span<const T>(gradient)), to);
+  } else no_gradient_as_tensor(type_name<G>());
 }
 
 // The cotangent of the only array that run writes; void if there is none, or several.
@@ -195,8 +197,8 @@ class TypedReadyCall final : public ReadyCall {
     return run_for_tensors<P>(kernel_, config_, params);
   }
 
-  std::vector<std::optional<Tensor>> pull(const std::vector<Tensor>& arrays,
-                                          const std::vector<Tensor>& cotangents) const override {
+  TensorGradients pull(const std::vector<Tensor>& arrays,
+                       const std::vector<Tensor>& cotangents) const override {
     if constexpr (has_gradient<P>) {
       RebuiltData data(arrays);
       auto [out, pull] = run_forward<P>(kernel_, config_, rebuilt_params<P>(arguments_, data));
@@ -218,15 +220,11 @@ class TypedReadyCall final : public ReadyCall {
 
  private:
   template <class Dy, class Pull>
-  static std::vector<std::optional<Tensor>> pulled(const Pull& pull,
-                                                   const std::vector<Tensor>& cotangents) {
+  static TensorGradients pulled(const Pull& pull, const std::vector<Tensor>& cotangents) {
     size_t used = 0;
     const Dy dy = from_tensors<Dy>(cotangents, used);
-    if (used != cotangents.size())
-      throw Error(ErrorKind::invalid_argument,
-                  "vjp takes the cotangents of " + std::to_string(used) +
-                      " results and the call has " + std::to_string(cotangents.size()));
-    std::vector<std::optional<Tensor>> gradients;
+    if (used != cotangents.size()) wrong_number_of_cotangents(used, cotangents.size());
+    TensorGradients gradients;
     append_gradients(pull(dy), gradients);
     return gradients;
   }
@@ -239,8 +237,8 @@ class TypedReadyCall final : public ReadyCall {
 template <class K>
 std::unique_ptr<ReadyCall> make_ready(const Value& arguments, const Value& config) {
   if constexpr (std::default_initializable<K>)
-    return std::make_unique<TypedReadyCall<Plan<K, Context::plain, Platform::cpu>>>(arguments,
-                                                                                    config);
+    return std::unique_ptr<ReadyCall>(
+        new TypedReadyCall<Plan<K, Context::plain, Platform::cpu>>(arguments, config));
   else cannot_rebuild("the kernel itself, which has no default constructor");
 }
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <array>
-#include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,13 +31,11 @@ class RebuiltData {
   // An array like the sketched one. Throws Error(parse) if that is no sketch of an array, and
   // Error(invalid_argument) if it would not fit into memory.
   const ArrayRef& array(const Value& sketch);
-  const std::string& text(std::string text) { return texts_.emplace_back(std::move(text)); }
+  const std::string& text(std::string text);
 
  private:
   std::vector<Tensor> given_;
-  std::deque<ArrayRef> arrays_;
-  std::deque<Tensor> storage_;
-  std::deque<std::string> texts_;
+  std::vector<std::shared_ptr<const void>> owned_;
   size_t bytes_ = 0;
 };
 // Fills an array with elements like the sketched ones.

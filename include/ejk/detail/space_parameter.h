@@ -21,12 +21,14 @@ namespace ejk::detail {
 // ---- what compiled code sees --------------------------------------------------------------------
 
 using FieldPath = std::vector<std::string>;  // {"fwd", "block"} is config.fwd.block
+void enter(FieldPath& path, std::string_view field);
+void leave(FieldPath& path);
 
 // Values are known by their index among all that were met so far. Only `offer` meets new ones.
 class SpaceParameter {
  public:
   virtual ~SpaceParameter();
-  virtual std::unique_ptr<SpaceParameter> clone() const = 0;
+  virtual SpaceParameter* clone() const = 0;  // the caller owns it
   const FieldPath& path() const { return path_; }
   std::vector<Value> values() const;
   // Whether the values depend on the parameters before.
@@ -49,7 +51,7 @@ class SpaceParameter {
 
  private:
   struct Met;
-  std::unique_ptr<Met> met_;
+  std::shared_ptr<Met> met_;  // not shared
 };
 
 struct SpaceConstraint {
@@ -64,7 +66,8 @@ struct SpaceDefinition {
   std::vector<SpaceConstraint> constraints;
 
   // Throws Error(invalid_argument) if the field, or one it is a part of, is a parameter already.
-  void add(std::shared_ptr<const SpaceParameter> parameter);
+  // Owns the parameter from then on.
+  void add(const SpaceParameter* parameter);
 };
 
 // The points of a space, counted when first asked for. Copies share them. Thread-safe.
@@ -92,11 +95,11 @@ bool find_path(const Owner& owner, const T& field, FieldPath& path) {
   for_each_field(owner, [&](std::string_view name, const auto& member) {
     using Member = std::remove_cvref_t<decltype(member)>;
     if (found) return;
-    path.emplace_back(name);
+    enter(path, name);
     if constexpr (std::same_as<Member, T>) found = std::addressof(member) == std::addressof(field);
     if constexpr (std::is_class_v<Member> && !is_std_array<Member>)
       if constexpr (Reflected<Member>) found = found || find_path(member, field, path);
-    if (!found) path.pop_back();
+    if (!found) leave(path);
   });
   return found;
 }
@@ -139,9 +142,7 @@ class TypedParameter final : public SpaceParameter {
     if (!find_path(config, field_(config), path_)) no_such_field(type_name<Config>());
   }
 
-  std::unique_ptr<SpaceParameter> clone() const override {
-    return std::unique_ptr<SpaceParameter>(new TypedParameter(*this));
-  }
+  SpaceParameter* clone() const override { return new TypedParameter(*this); }
   bool is_dependent() const override { return function_ != nullptr; }
   void set(void* config, uint32_t value) const override {
     field_(*static_cast<Config*>(config)) = values_[value];

@@ -88,11 +88,12 @@ class WarmTable {
     std::atomic<const WarmEntry*> entry{nullptr};
   };
   struct Slots {
-    Slots(size_t size, uint64_t at_generation)
-        : mask(size - 1), generation(at_generation), at(std::make_unique<Slot[]>(size)) {}
+    Slots(size_t size, uint64_t at_generation);
+    ~Slots();
+    Slots(const Slots&) = delete;
     const uint64_t mask;
     const uint64_t generation;
-    std::unique_ptr<Slot[]> at;
+    Slot* const at;
   };
   struct Retired {
     std::vector<std::unique_ptr<const Slots>> slots;
