@@ -19,10 +19,9 @@
 #include "ops/simd/vectors_inl.h"
 
 // Each size of a tile is a function of its own: instruction sets of the past get by with few, and
-// so do sanitizers, unless EJK_OPS_ALL_TILES asks for those of a release.
+// so do builds with EJK_OPS_FEWER_TILES.
 #undef EJK_OPS_FEW_TILES
-#if HWY_TARGET == HWY_SCALAR || (!defined(EJK_OPS_ALL_TILES) && \
-                                 (defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)))
+#if HWY_TARGET == HWY_SCALAR || defined(EJK_OPS_FEWER_TILES)
 #define EJK_OPS_FEW_TILES 1
 #else
 #define EJK_OPS_FEW_TILES 0
