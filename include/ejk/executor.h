@@ -579,7 +579,8 @@ class alignas(64) Executor {
       const auto make_if_there = [&]<Platform P>(std::integral_constant<Platform, P> platform) {
         using Result = decltype(on(platform));
         if constexpr (!std::same_as<typename Result::first_type, Out>)
-          static_cast<void>(detail::mistake::gradients_of_platforms_return_different_types<K>{});
+          static_cast<void>(detail::mistake::gradients_of_platforms_return_different_types<
+                            detail::KernelOf<K, Result>>{});
         else if (home.platform() == P) {
           auto [out, pull] = on(platform);
           made.emplace(std::move(out),

@@ -258,6 +258,10 @@ consteval auto as_list(PlatformList<P...> so_far) {
 [[noreturn]] void no_gradient_there(const Home& home);
 [[noreturn]] void wrong_cotangent(std::string_view op, Platform there, std::string_view given);
 
+// K, but depending on `There`: clang checks what does not depend on it in branches not taken too.
+template <class K, class There>
+using KernelOf = std::conditional_t<(sizeof(There) > 0), K, There>;
+
 // The pull-back of the platform that the arrays of a call lived on: one of several.
 template <class K, class... Pulls>
 class PullThere {
@@ -280,7 +284,8 @@ class PullThere {
             wrong_cotangent(K::op_id, Pull::platform, type_name<Dy>());
           else if constexpr (std::same_as<decltype(pull(dy)), Given>) return pull(dy);
           else {
-            static_cast<void>(mistake::gradients_of_platforms_return_different_types<K>{});
+            static_cast<void>(
+                mistake::gradients_of_platforms_return_different_types<KernelOf<K, Pull>>{});
             wrong_cotangent(K::op_id, Pull::platform, type_name<Dy>());
           }
         },
