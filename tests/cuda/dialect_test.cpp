@@ -48,6 +48,7 @@ TEST_F(DialectTest, VectorsCalculateLaneByLane) {
       [](float, float b) { return std::sqrt(b); },
       [](float, float b) { return 1.f / std::sqrt(b); },
       [](float a, float) { return std::rint(a); },
+      [](float a, float) { return std::tanh(a); },
       [](float a, float b) { return a < b ? b : a; },
       [](float a, float b) { return a >= b ? -1.f : 0.f; },
       [](float a, float) { return std::trunc(a); },

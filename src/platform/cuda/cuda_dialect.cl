@@ -241,6 +241,7 @@ EJK_FUNCTION_1(sqrt, sqrtf)
 EJK_FUNCTION_1(rsqrt, rsqrtf)
 EJK_FUNCTION_1(fabs, fabsf)
 EJK_FUNCTION_1(rint, rintf)
+EJK_FUNCTION_1(tanh, tanhf)
 #undef EJK_FUNCTION_1
 
 #define EJK_FUNCTION_2(name, of_floats)                                                       \
@@ -269,6 +270,7 @@ EJK_DEVICE EjkVector<float, N> ejk_fma(const EjkVector<float, N>& a, const EjkVe
 #define rsqrt ejk_rsqrt
 #define fabs ejk_fabs
 #define rint ejk_rint
+#define tanh ejk_tanh
 #define fmax ejk_fmax
 #define fmin ejk_fmin
 #define fma ejk_fma

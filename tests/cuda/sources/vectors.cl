@@ -29,6 +29,7 @@ __kernel EJK_GROUP(1, 1, 1) void arithmetic(__global const float* x, __global co
   VSTORE(sqrt(b), r++, to);
   VSTORE(rsqrt(b), r++, to);
   VSTORE(rint(a), r++, to);
+  VSTORE(tanh(a), r++, to);
   VSTORE(select(a, b, a < b), r++, to);
   VSTORE(JOIN(convert_float, WIDTH)(a >= b), r++, to);
   VSTORE(JOIN(convert_float, WIDTH)(JOIN(convert_int, WIDTH)(a)), r++, to);
