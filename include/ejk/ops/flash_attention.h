@@ -12,6 +12,7 @@
 
 #include <ejk/argument.h>
 #include <ejk/config.h>
+#include <ejk/device_view.h>
 #include <ejk/invocation.h>
 #include <ejk/space.h>
 #include <ejk/tensor.h>
@@ -44,12 +45,31 @@ void ejk_key(KeySink& key, const AttentionOptions& options);
 //   defined.
 // - Softmax does not overflow for logits between -2e38 and 2e38.
 // - Results depend on the block sizes (by rounding) and not on the number of threads.
+//
+// On OpenCL and CUDA devices all of this holds as well; arrays with strides are packed first.
 struct FlashAttention {
   static constexpr std::string_view op_id = "flash_attention", version = "1";
   struct Config {
     FwdParams fwd = {};  // q_blocksize, kv_blocksize: queries and keys that are worked on at a time
     BwdParams bwd = {};  // the same for the gradient
     int threads = 1;     // forward: of blocks of queries; gradient: of heads
+  };
+  // On OpenCL and CUDA devices.
+  struct GpuConfig {
+    enum class Way {
+      direct,  // one item per group, vectors, registers: for devices that are CPUs
+      tiled,   // groups with local memory: for GPUs
+    };
+    struct Blocks {
+      int bq = 0;     // tiled: queries of a group
+      int bk = 96;    // keys that are worked on at a time
+      int tq = 4;     // queries in registers; direct: in vectors
+      int tk = 6;     // keys in registers
+      int width = 4;  // of vectors; tiled: of loads
+    };
+    Way way = Way::direct;
+    Blocks fwd = {},
+           bwd = {};  // of the gradient; for that of keys and values the two change places
   };
   struct Residuals {
     Tensor lse;  // log2 of the sum of exponentials, float32 [batch, heads, queries]
@@ -76,10 +96,24 @@ struct FlashAttention {
   Config heuristic_cfg(const Invocation& inv) const;
   Space<Config> candidate_cfgs(const Invocation& inv) const;
   bool is_valid(const Config& config, const Invocation& inv) const;
+
+  // The same on the device that the arrays live on, where results and residuals stay.
+  Tensor run_gpu(const GpuConfig& config, const Tensor& q, const Tensor& k, const Tensor& v,
+                 const AttentionOptions& options) const;
+  std::pair<Tensor, Residuals> fwd_with_residuals_gpu(const GpuConfig& config, const Tensor& q,
+                                                      const Tensor& k, const Tensor& v,
+                                                      const AttentionOptions& options) const;
+  std::tuple<Tensor, Tensor, Tensor> vjp_gpu(const GpuConfig& config, const Residuals& residuals,
+                                             const Tensor& out, const Tensor& dout, const Tensor& q,
+                                             const Tensor& k, const Tensor& v,
+                                             const AttentionOptions& options) const;
+  GpuConfig heuristic_cfg_gpu(const Invocation& inv) const;
+  Space<GpuConfig> candidate_cfgs_gpu(const Invocation& inv) const;
+  bool is_valid(const GpuConfig& config, const Invocation& inv) const;
 };
 
-// Through the default executor. Throws Error(invalid_argument) for what FlashAttention does not
-// take.
+// Through the default executor, on whichever device q, k and v live. Throws
+// Error(invalid_argument) for what FlashAttention does not take.
 Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                        const AttentionOptions& options = {});
 // The output, and a function from its cotangent to {dq, dk, dv}. The function shares the elements

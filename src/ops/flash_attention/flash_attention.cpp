@@ -29,8 +29,10 @@ void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
     refuse_these("sequences of less than 2^31 positions");
 }
 
-AttentionProblem problem_of(const Tensor& q, const Tensor& k, const Tensor& v,
-                            const AttentionOptions& options) {
+}  // namespace
+
+AttentionProblem attention_problem(const Tensor& q, const Tensor& k, const Tensor& v,
+                                   const AttentionOptions& options) {
   AttentionProblem p;
   p.q = rows_of(q), p.k = rows_of(k), p.v = rows_of(v);
   p.batch = q.shape()[0], p.queries = q.shape()[1], p.heads = q.shape()[2], p.dim = q.shape()[3];
@@ -46,7 +48,8 @@ AttentionProblem problem_of(const Tensor& q, const Tensor& k, const Tensor& v,
   return p;
 }
 
-void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+void check_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                     const AttentionOptions& options) {
   check_attention_dtype(op, q, k, v);
   check_shapes(q, k, v);
   check_window(op, "window_left", options.window_left);
@@ -60,6 +63,8 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOpt
     check_lengths(op, "key_value_seq_lengths", options.key_value_seq_lengths, batch, k.shape()[1]);
 }
 
+namespace {
+
 // A checked call, with copies of arrays whose rows are not packed.
 struct Call {
   Tensor q, k, v;
@@ -67,9 +72,9 @@ struct Call {
 
   Call(const Tensor& q_given, const Tensor& k_given, const Tensor& v_given,
        const AttentionOptions& options) {
-    check(q_given, k_given, v_given, options);
+    check_attention(q_given, k_given, v_given, options);
     q = with_packed_rows(q_given), k = with_packed_rows(k_given), v = with_packed_rows(v_given);
-    problem = problem_of(q, k, v, options);
+    problem = attention_problem(q, k, v, options);
   }
 };
 
@@ -136,7 +141,8 @@ void FlashAttention::write(const Config& config, const Tensor& q, const Tensor& 
 
 Tensor FlashAttention::reference(const Tensor& q, const Tensor& k, const Tensor& v,
                                  const AttentionOptions& options) const {
-  const Call call(q, k, v, options);
+  const Device& here = cpu_device();
+  const Call call(q.to(here), k.to(here), v.to(here), options);
   Tensor out(q.dtype(), q.shape());
   attention_reference(call.problem, rows_of(out));
   return out;
@@ -215,14 +221,14 @@ bool FlashAttention::is_valid(const Config& config, const Invocation&) const {
 
 Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                        const AttentionOptions& options) {
-  check(q, k, v, options);  // or the first call would try to tune it
+  check_attention(q, k, v, options);  // or the first call would try to tune it
   return default_executor()(FlashAttention{}, q, k, v, options);
 }
 
 std::pair<Tensor, AttentionGradient> flash_attention_vjp(const Tensor& q, const Tensor& k,
                                                          const Tensor& v,
                                                          const AttentionOptions& options) {
-  check(q, k, v, options);
+  check_attention(q, k, v, options);
   auto [out, pull] = default_executor().vjp(FlashAttention{}, q, k, v, options);
   return {std::move(out), [pull = std::move(pull)](const Tensor& dout) { return pull(dout); }};
 }

@@ -56,6 +56,12 @@ struct AttentionProblem {
   }
 };
 
+// Throws Error(invalid_argument) for what FlashAttention does not take.
+void check_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                     const AttentionOptions& options);
+AttentionProblem attention_problem(const Tensor& q, const Tensor& k, const Tensor& v,
+                                   const AttentionOptions& options);
+
 // Writes out and, if it is given, lse [batch, heads, queries]. q_block and k_block are positive.
 void attention_forward(const AttentionProblem& problem, int q_block, int k_block, int threads,
                        const Rows& out, float* lse);
