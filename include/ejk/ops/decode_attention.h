@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <ejk/argument.h>
+#include <ejk/device_view.h>
 #include <ejk/invocation.h>
 #include <ejk/space.h>
 #include <ejk/tensor.h>
@@ -36,12 +37,26 @@ struct DecodeConfig {
   Order order = Order::by_head;  // by_head anyway where heads do not lie side by side
 };
 
+// On OpenCL and CUDA devices. Fields change results by rounding only.
+struct DecodeGpuConfig {
+  int group = 1;   // items that share keys and values, a power of two; 1: for devices that are CPUs
+  int heads = 1;   // queries that share keys and are worked on together
+  int bk = 128;    // positions that are worked on at a time, a multiple of width
+  int width = 4;   // of vectors: 2, 4, 8 or 16
+  int splits = 1;  // parts of each sequence that are worked on apart and then put together
+};
+
 // What both kernels have in common.
 struct DecodeKernel {
   using Config = DecodeConfig;
+  using GpuConfig = DecodeGpuConfig;
   struct Residuals {};  // weights are made again
   Space<Config> candidate_cfgs(const Invocation& inv) const;
   bool is_valid(const Config& config, const Invocation& inv) const;
+
+  GpuConfig heuristic_cfg_gpu(const Invocation& inv) const;
+  Space<GpuConfig> candidate_cfgs_gpu(const Invocation& inv) const;
+  bool is_valid(const GpuConfig& config, const Invocation& inv) const;
 };
 
 // softmax(scale q k^T) v for q [batch, heads, dim] and k, v [batch, positions, kv_heads, dim], all
@@ -53,6 +68,9 @@ struct DecodeKernel {
 // - A sequence of length 0 gives zeros. What lies beyond a length or a window is never read.
 // - NaN, infinity and huge logits do what they do in FlashAttention.
 // - Results depend on splits, k_block and order (by rounding) and not on the number of threads.
+//
+// On OpenCL and CUDA devices all of this holds as well, but that there are no gradients; arrays
+// with strides are packed first.
 struct DecodeAttention : DecodeKernel {
   static constexpr std::string_view op_id = "decode_attention", version = "1";
 
@@ -77,12 +95,16 @@ struct DecodeAttention : DecodeKernel {
                                          const DecodeOptions& options) const;
 
   Config heuristic_cfg(const Invocation& inv) const;
+
+  Tensor run_gpu(const GpuConfig& config, const Tensor& q, const Tensor& k, const Tensor& v,
+                 std::span<const int32_t> lengths, const DecodeOptions& options) const;
 };
 
 // The same where position p of sequence b is row p % page_size of page
 // block_table[b, p / page_size] of k_pages and v_pages [pages, page_size, kv_heads, dim].
 // block_table is int32 [batch, pages of the longest sequence]; entries beyond a length may be
-// anything, one within it that names no page is refused. There must be a length for each sequence.
+// anything, one within it that names no page is refused; on a device it makes the output of its
+// sequence NaN. There must be a length for each sequence.
 struct PagedDecodeAttention : DecodeKernel {
   static constexpr std::string_view op_id = "paged_decode_attention", version = "1";
 
@@ -109,9 +131,14 @@ struct PagedDecodeAttention : DecodeKernel {
                                          const DecodeOptions& options) const;
 
   Config heuristic_cfg(const Invocation& inv) const;
+
+  Tensor run_gpu(const GpuConfig& config, const Tensor& q, const Tensor& k_pages,
+                 const Tensor& v_pages, const Tensor& block_table, std::span<const int32_t> lengths,
+                 const DecodeOptions& options) const;
 };
 
-// Through the default executor. Throw Error(invalid_argument) for what the kernels do not take.
+// Through the default executor, on whichever device the tensors live. Throw Error(invalid_argument)
+// for what the kernels do not take.
 Tensor decode_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                         std::span<const int32_t> lengths = {}, const DecodeOptions& options = {});
 Tensor decode_attention_paged(const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,

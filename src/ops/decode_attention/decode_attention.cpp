@@ -41,8 +41,10 @@ void check_arrays(std::string_view op, std::string_view where, const Tensor& q, 
   check_options(op, options);
 }
 
-void check_plain(std::string_view op, const Tensor& q, const Tensor& k, const Tensor& v,
-                 std::span<const int32_t> lengths, const DecodeOptions& options) {
+}  // namespace
+
+void check_decode(std::string_view op, const Tensor& q, const Tensor& k, const Tensor& v,
+                  std::span<const int32_t> lengths, const DecodeOptions& options) {
   check_arrays(op, "batch, positions", q, k, v, options);
   if (q.shape()[0] != k.shape()[0])
     refuse(op, fmt::format("{}, {}", described("q", q), described("k", k)),
@@ -50,15 +52,16 @@ void check_plain(std::string_view op, const Tensor& q, const Tensor& k, const Te
   if (!lengths.empty()) check_lengths(op, "lengths", lengths, q.shape()[0], k.shape()[1]);
 }
 
-void check_pages(std::string_view op, const Tensor& q, const Tensor& k, const Tensor& v,
-                 const Tensor& table, std::span<const int32_t> lengths,
-                 const DecodeOptions& options) {
+void check_paged_decode(std::string_view op, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const Tensor& table, std::span<const int32_t> lengths,
+                        const DecodeOptions& options) {
   check_arrays(op, "pages, page_size", q, k, v, options);
   if (table.dtype() != DType::int32 || table.rank() != 2 || table.shape()[0] != q.shape()[0])
     refuse(op, fmt::format("{}, {}", described("q", q), described("block_table", table)),
            "block_table int32[batch, pages of the longest sequence]");
   const int64_t pages = k.shape()[0], page_size = k.shape()[1];
   check_lengths(op, "lengths", lengths, q.shape()[0], table.shape()[1] * page_size);
+  if (!table.on_cpu()) return;  // to look would be to wait
   const auto entries = table.strided<int32_t, 2>();
   for (int64_t b = 0; b < q.shape()[0]; ++b) {
     const int64_t length = lengths[static_cast<size_t>(b)];
@@ -71,6 +74,8 @@ void check_pages(std::string_view op, const Tensor& q, const Tensor& k, const Te
   }
 }
 
+namespace {
+
 // A checked call, with copies of arrays whose rows are not packed.
 struct Call {
   Tensor q, k, v, table;
@@ -79,8 +84,8 @@ struct Call {
   Call(std::string_view op, const Tensor& q_given, const Tensor& k_given, const Tensor& v_given,
        std::span<const int32_t> lengths, const DecodeOptions& options,
        const Tensor* table_given = nullptr) {
-    if (table_given == nullptr) check_plain(op, q_given, k_given, v_given, lengths, options);
-    else check_pages(op, q_given, k_given, v_given, *table_given, lengths, options);
+    if (table_given == nullptr) check_decode(op, q_given, k_given, v_given, lengths, options);
+    else check_paged_decode(op, q_given, k_given, v_given, *table_given, lengths, options);
     q = with_packed_rows(q_given), k = with_packed_rows(k_given), v = with_packed_rows(v_given);
     problem.q = {q.any().data, q.strides()[0], 0, q.strides()[1], q.dtype() == DType::bfloat16};
     problem.k = rows_of(k), problem.v = rows_of(v);
@@ -236,7 +241,8 @@ void DecodeAttention::write(const Config& config, const Tensor& q, const Tensor&
 Tensor DecodeAttention::reference(const Tensor& q, const Tensor& k, const Tensor& v,
                                   std::span<const int32_t> lengths,
                                   const DecodeOptions& options) const {
-  return reference_of(Call(op_id, q, k, v, lengths, options));
+  const Device& here = cpu_device();
+  return reference_of(Call(op_id, q.to(here), k.to(here), v.to(here), lengths, options));
 }
 
 std::pair<Tensor, DecodeAttention::Residuals> DecodeAttention::fwd_with_residuals(
@@ -263,7 +269,7 @@ DecodeConfig DecodeAttention::heuristic_cfg(const Invocation& inv) const {
 Tensor decode_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                         std::span<const int32_t> lengths, const DecodeOptions& options) {
   // Or the first call would try to tune it.
-  check_plain(DecodeAttention::op_id, q, k, v, lengths, options);
+  check_decode(DecodeAttention::op_id, q, k, v, lengths, options);
   return default_executor()(DecodeAttention{}, q, k, v, lengths, options);
 }
 
@@ -290,7 +296,10 @@ Tensor PagedDecodeAttention::reference(const Tensor& q, const Tensor& k_pages,
                                        const Tensor& v_pages, const Tensor& block_table,
                                        std::span<const int32_t> lengths,
                                        const DecodeOptions& options) const {
-  return reference_of(Call(op_id, q, k_pages, v_pages, lengths, options, &block_table));
+  const Device& here = cpu_device();
+  const Tensor table = block_table.to(here);
+  return reference_of(
+      Call(op_id, q.to(here), k_pages.to(here), v_pages.to(here), lengths, options, &table));
 }
 
 std::pair<Tensor, PagedDecodeAttention::Residuals> PagedDecodeAttention::fwd_with_residuals(
@@ -318,7 +327,8 @@ DecodeConfig PagedDecodeAttention::heuristic_cfg(const Invocation& inv) const {
 Tensor decode_attention_paged(const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,
                               const Tensor& block_table, std::span<const int32_t> lengths,
                               const DecodeOptions& options) {
-  check_pages(PagedDecodeAttention::op_id, q, k_pages, v_pages, block_table, lengths, options);
+  check_paged_decode(PagedDecodeAttention::op_id, q, k_pages, v_pages, block_table, lengths,
+                     options);
   return default_executor()(PagedDecodeAttention{}, q, k_pages, v_pages, block_table, lengths,
                             options);
 }

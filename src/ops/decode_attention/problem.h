@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include <ejk/ops/decode_attention.h>
 
@@ -35,6 +37,13 @@ struct DecodeProblem {
     return rows.offset(page, position % page_size, 0);
   }
 };
+
+// Throw Error(invalid_argument) for what the kernels do not take. Tables on a device are not read.
+void check_decode(std::string_view op, const Tensor& q, const Tensor& k, const Tensor& v,
+                  std::span<const int32_t> lengths, const DecodeOptions& options);
+void check_paged_decode(std::string_view op, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const Tensor& table, std::span<const int32_t> lengths,
+                        const DecodeOptions& options);
 
 // Whether the heads of a position are neighbours in memory.
 inline bool side_by_side(const Rows& rows) { return rows.head_stride <= rows.position_stride; }
