@@ -40,6 +40,8 @@ void layer_norm_cases(const Device& device, const UseDeviceCase& use);
 void softmax_cases(const Device& device, const UseDeviceCase& use);
 void matmul_cases(const Device& device, const UseDeviceCase& use);
 void grouped_matmul_cases(const Device& device, const UseDeviceCase& use);
+void flash_attention_cases(const Device& device, const UseDeviceCase& use);
+void decode_attention_cases(const Device& device, const UseDeviceCase& use);
 
 struct DeviceOp {
   std::string_view name;
@@ -51,6 +53,8 @@ inline constexpr DeviceOp device_ops[] = {
     {"softmax", softmax_cases},
     {"matmul", matmul_cases},
     {"grouped_matmul", grouped_matmul_cases},
+    {"flash_attention", flash_attention_cases},
+    {"decode_attention", decode_attention_cases},
 };
 
 }  // namespace ejk::ops

@@ -41,6 +41,8 @@ inline constexpr Control controls[] = {
     {"bound", "rms_norm layer_norm softmax", "min(WIDTH, columns - c)", "WIDTH"},
     {"bound", "matmul grouped_matmul", "row < rows && column < columns", "row < rows"},
     {"strip", "matmul grouped_matmul", "v < min(columns - j, STRIP)", "v < STRIP", false},
+    {"bound", "flash_attention", "query + right + 1)", "query + right + 2)"},
+    {"bound", "decode_attention", "j >= count ? -INFINITY", "j > count ? -INFINITY"},
 };
 
 // A device as another kind would be, for the configs that are offered there: CPUs behind OpenCL are
