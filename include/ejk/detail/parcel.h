@@ -67,7 +67,7 @@ std::shared_ptr<const Parcel> pack(const typename P::Kernel& kernel, const Param
                                    bool backward) {
   auto parcel = std::make_shared<Parcel>();
   parcel->open = &UnpackedTrial<P, TrialOf>::open;
-  parcel->config = &config_type<typename P::Config>();
+  parcel->config = &ejk::config_type<typename P::Config>();
   parcel->kernel.assign(reinterpret_cast<const char*>(&kernel), sizeof kernel);
   parcel->arguments = Value::array();
   parcel->backward = backward;
