@@ -27,6 +27,8 @@ struct DeviceCase {
   std::string name;  // "float32[7, 133], weight"
   const AnyKernel& kernel;
   const Invocation& call;
+  // Once, on arrays of exactly their size, and waits: for those who watch memory.
+  std::function<void(const AnyConfig&)> run;
   // The local memory that the space says a config needs, of the kernel that needs most.
   std::function<int64_t(const AnyConfig&)> local_bytes;
   // What forward and backward leave on the CPU, with the output as cotangent; empty: no gradient is

@@ -43,7 +43,11 @@ void use_case_on(const UseDeviceCase& use, std::string name,
   const auto params = P::bind_all(there...);
   const Invocation call = P::invocation(kernel, params, typename P::Indices{});
   const ejk::detail::BoundKernel<P, decltype(params)> bound(kernel, params);
-  use({std::move(name), bound, call, std::move(local_bytes)});
+  const auto run = [&](const AnyConfig& config) {
+    P::run(kernel, config.as<typename P::Config>(), params);
+    ejk::detail::wait_for(call.device);
+  };
+  use({std::move(name), bound, call, run, std::move(local_bytes)});
 }
 
 // The kernel's call with these arguments of run, arrays as tensors of the host, copied to the
@@ -83,7 +87,7 @@ template <class K, class L, class... A>
 void use_case_with_gradient(const Device& device, const UseDeviceCase& use, std::string name,
                             const L& local_bytes, const K& kernel, const A&... host) {
   const auto with_gradient = [&](const DeviceCase& c) {
-    use({c.name, c.kernel, c.call, c.local_bytes,
+    use({c.name, c.kernel, c.call, c.run, c.local_bytes,
          [&] { return gradient_on_cpu(kernel, host...); }});
   };
   use_case(device, with_gradient, std::move(name), local_bytes, kernel, host...);
