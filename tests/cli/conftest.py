@@ -18,7 +18,7 @@ def the_tool_is_built():
 def ejk(tmp_path):
     """Runs the tool in an empty home; `expect` is the exit code, the result has .json if it parses."""
 
-    def call(*arguments, expect=0, env=None, text=True, **how):
+    def call(*arguments, expect=0, env=None, text=True, timeout=120, **how):
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(tmp_path / "home"),
@@ -27,7 +27,7 @@ def ejk(tmp_path):
         }
         result = subprocess.run(
             [TOOL, *map(str, arguments)],
-            env=environment, capture_output=True, text=text, timeout=120, **{"cwd": tmp_path, **how},
+            env=environment, capture_output=True, text=text, timeout=timeout, **{"cwd": tmp_path, **how},
         )  # fmt: skip
         assert expect is None or result.returncode == expect, (arguments, result.returncode, result.stdout, result.stderr)
         if "--json" in arguments and result.stdout:
