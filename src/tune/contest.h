@@ -43,6 +43,7 @@ struct Entrant {
   bool ran = false;            // its first run is over
   double first_run = 0;        // wall seconds of that
   double compile_seconds = 0;  // until its device programs could run
+  bool spills = false;         // these have too few registers
   // From an earlier tuning or a search; reported if it is carried. All ratios have the same unit.
   Measurement known;
 

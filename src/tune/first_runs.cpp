@@ -113,6 +113,7 @@ void run_here(Tuning& t, EntrantId who) {
 void judge(Tuning& t, EntrantId who, Finding finding) {
   Entrant& e = t.entrants[who];
   e.first_run = finding.seconds, e.compile_seconds = finding.compile_seconds;
+  e.spills = finding.spills;
   if (finding.passed()) {
     t.checks.passed_in_child = true;
     compare(t, who, std::move(finding.outputs), Place::child);

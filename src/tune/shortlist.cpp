@@ -2,6 +2,7 @@
 // Sets too large to race: a search tries some of their points, roughly measured; the best few race.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include <ejk/search.h>
 
@@ -233,14 +234,22 @@ class Screening {
       if (e.racing()) t_.reject_if_invalid(e);
     }
     first_runs(t_, who);
-    std::vector<std::optional<double>> found;
-    for (size_t i = 0; i < points.size(); ++i) {
-      found.push_back(measure_roughly(who[i]));
+    std::vector<std::optional<double>> found(points.size());
+    for (const size_t i : those_that_spill_last(who)) {
+      found[i] = measure_roughly(who[i]);
       if (t_.entrants[who[i]].status == Status::untried) continue;
-      screened_.push_back({points[i], found.back()});
+      screened_.push_back({points[i], found[i]});
       if (t_.entrants[who[i]].rejection == Rejection::invalid) ++invalid_;  // costs nothing
     }
     return found;
+  }
+
+  // Places, in the order of measuring: the time may end before all had their turn.
+  std::vector<size_t> those_that_spill_last(const std::vector<EntrantId>& who) const {
+    std::vector<size_t> order(who.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::stable_partition(order, [&](size_t i) { return !t_.entrants[who[i]].spills; });
+    return order;
   }
 
   // The ratio to the control, by turns with it, of the least each of them took: noise only adds
