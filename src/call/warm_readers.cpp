@@ -23,14 +23,19 @@ constexpr bool sees_barriers = !__has_feature(thread_sanitizer);
 constexpr bool sees_barriers = true;
 #endif
 
-bool membarrier(int command) { return ::syscall(SYS_membarrier, command, 0, 0) == 0; }
+int membarrier(int command) { return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0)); }
 
-// A process must say beforehand that it is going to use it.
-bool register_barriers() { return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
+bool can_pass_barriers() {
+  const int known = membarrier(MEMBARRIER_CMD_QUERY);
+  return known > 0 && (known & MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0;
+}
 
+// A process must say before its first time that it is going to use it. Beside other threads that
+// takes 5 to 20 ms, so it is not done before something is to be freed.
 bool pass_barriers() {
-  if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return true;
-  return errno == EPERM && register_barriers() && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return true;
+  return errno == EPERM && membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 &&
+         membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0;
 }
 
 thread_local constinit bool thread_ends = false;
@@ -60,7 +65,7 @@ const void* after_probe(const WarmReader& reader, const void* table) {
 
 WarmReaders& WarmReaders::all() {
   static auto* const readers = [] {
-    auto* const made = new WarmReaders(!sees_barriers || !register_barriers());
+    auto* const made = new WarmReaders(!sees_barriers || !can_pass_barriers());
     ::pthread_atfork(nullptr, nullptr, [] { all().forget_other_threads(); });
     return made;
   }();
