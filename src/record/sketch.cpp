@@ -146,6 +146,11 @@ double number(const Value& sketch, std::string_view name, double otherwise) {
   return std::isfinite(found) ? found : otherwise;
 }
 
+uint64_t seed_of(const Value& sketch) {
+  const Value* v = sketch.find("seed");
+  return v != nullptr && v->kind() == Value::Kind::integer ? static_cast<uint64_t>(v->as_int()) : 0;
+}
+
 template <class T>
 void fill_numbers(T* to, size_t size, const Value& sketch, std::mt19937_64& random) {
   const double low = number(sketch, "min", -1e30), high = number(sketch, "max", 1e30);
@@ -307,7 +312,7 @@ Value sketch_array(const AnyView& array, bool with_data) {
 }
 
 void fill_array(const AnyView& array, const Value& sketch) {
-  std::mt19937_64 random(static_cast<uint64_t>(number(sketch, "seed", 0)));
+  std::mt19937_64 random(seed_of(sketch));
   auto* const bytes = static_cast<uint8_t*>(array.data);
   if (array.dtype == DType::boolean) {
     std::bernoulli_distribution set(std::clamp(number(sketch, "mean", 0.5), 0., 1.));
