@@ -9,6 +9,7 @@ namespace ejk {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::StartsWith;
 
 std::string refusal(const std::function<void()>& f) {
@@ -111,6 +112,35 @@ TEST(DeviceCalls, OfTwoDevicesDoNotShareWarmEntries) {
   EXPECT_EQ(Scale::guesses, 2) << "once for each, then warm";
   const Tensor a = two.to(first.device), b = two.to(second.device);
   EXPECT_NE(e.describe(Scale{}, a, a).words, e.describe(Scale{}, b, b).words);
+}
+
+struct Shift {  // y = x + by
+  static constexpr std::string_view op_id = "shift";
+  using Config = Tile;
+  using Line = std::span<const float>;
+  void run(const Config&, Line x, std::optional<Line> by, std::span<float> y) const {
+    for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] + (by ? (*by)[i] : 0);
+  }
+  void run_gpu(const Config& c, In x, std::optional<In> by, InOut y) const {
+    run(c, fakes::elements(x), by ? std::optional<Line>(fakes::elements(*by)) : std::nullopt,
+        fakes::elements(y));
+  }
+  Config heuristic_cfg(const Invocation&) const { return {}; }
+};
+
+TEST(DeviceCalls, WithAViewOfTheCpuBesideTensorsRunOnTheCpu) {
+  fakes::FakeGpu gpu;
+  const Executor e = heuristics_only();
+  const Tensor y = two.clone(), gx = two.to(gpu.device), gy = two.to(gpu.device);
+  const std::optional<Shift::Line> none, some(std::span(two.data<float>(), 2));
+  e(Shift{}, two, none, y);
+  EXPECT_THAT(values(y), ElementsAre(1, 2));
+  e(Shift{}, Tile{}, two, some, y);
+  EXPECT_THAT(values(y), ElementsAre(2, 4));
+  EXPECT_THAT(refusal([&] { e(Shift{}, gx, none, gy); }),
+              HasSubstr("given float32[2] on opencl, needed float32 of rank 1 on cpu"));
+  e(Shift{}, gx, std::optional(gx), gy);
+  EXPECT_THAT(values(gy), ElementsAre(2, 4)) << "an optional tensor goes where it lives";
 }
 
 // The key leaves all arrays out; what is unkeyed still has a device.

@@ -353,10 +353,49 @@ consteval Platforms platforms_with_run() {
     return found != 0 ? found : only(first_of(Open));
   }
 }
+
+template <class Param, class A>
+consteval bool is_of_another_platform() {
+  if constexpr (is_keyword<std::remove_cvref_t<A>>) return false;  // which one is known at run time
+  else return way_of<Param, A>() == Way::other_platform;
+}
+// Whether run for a platform can take arguments of these types, as far as platforms go.
+template <class K, class Run, class... Args>
+consteval bool takes_types() {
+  using Raws = ParametersOf<K, Run>;
+  using Passed = std::tuple<Args&&...>;
+  constexpr size_t taken = std::tuple_size_v<Raws>, given = sizeof...(Args);
+  return []<size_t... I>(std::index_sequence<I...>) {
+    return !(is_of_another_platform<std::remove_cvref_t<std::tuple_element_t<I, Raws>>,
+                                    std::tuple_element_t<I, Passed>>() ||
+             ...);
+  }
+  (std::make_index_sequence<(taken < given ? taken : given)>{});
+}
+// Of these platforms, those whose run takes such arguments; all if none does. A view of the CPU
+// beside tensors leaves the CPU. What prepare makes of arguments is not known here.
+template <class K, Context C, Platforms Open, class... Args>
+consteval Platforms platforms_that_take() {
+  if constexpr (std::has_single_bit(Open) || has<K, hook_prepare>) return Open;
+  else {
+    Platforms found = Open;
+    const auto look = [&]<Platform P>(std::integral_constant<Platform, P>) {
+      using Run = hook_t<K, run_family, C, P>;
+      if constexpr (includes(Open, P))
+        if constexpr (Run::template unique<K>)
+          if (!takes_types<K, Run, Args...>()) found &= static_cast<Platforms>(~only(P));
+    };
+    look(std::integral_constant<Platform, Platform::cpu>{});
+    look(std::integral_constant<Platform, Platform::opencl>{});
+    look(std::integral_constant<Platform, Platform::cuda>{});
+    return found != 0 ? found : Open;
+  }
+}
+
 // Where a call with these arguments may run. One platform: known at compile time.
 template <class K, Context C, class... Args>
 inline constexpr Platforms call_platforms_of =
-    platforms_with_run<K, C, call_platforms<Args...>()>();
+    platforms_that_take<K, C, platforms_with_run<K, C, call_platforms<Args...>()>(), Args...>();
 template <class K, Context C, class... Args>
 using FirstPlan = Plan<K, C, first_of(call_platforms_of<K, C, Args...>)>;
 
