@@ -570,7 +570,15 @@ class alignas(64) Executor {
       if (home.platform() != First) detail::no_gradient_there(home);
       return on(std::integral_constant<Platform, First>{});
     } else {
-      using Out = typename FirstResult::first_type;
+      // What run writes is an argument: views of it that differ need not be given.
+      constexpr bool out_differs =
+          !(std::same_as<typename FirstResult::first_type,
+                         typename decltype(on(
+                             std::integral_constant<Platform, Rest>{}))::first_type> &&
+            ...);
+      using Out = std::conditional_t<
+          out_differs && std::is_void_v<typename detail::Plan<K, Context::plain, First>::Result>,
+          detail::NoOutput, typename FirstResult::first_type>;
       using There =
           detail::PullThere<K, typename FirstResult::second_type,
                             typename decltype(on(
@@ -578,13 +586,15 @@ class alignas(64) Executor {
       std::optional<std::pair<Out, There>> made;
       const auto make_if_there = [&]<Platform P>(std::integral_constant<Platform, P> platform) {
         using Result = decltype(on(platform));
-        if constexpr (!std::same_as<typename Result::first_type, Out>)
+        constexpr bool gives_none = std::same_as<Out, detail::NoOutput>;
+        if constexpr (!gives_none && !std::same_as<typename Result::first_type, Out>)
           static_cast<void>(detail::mistake::gradients_of_platforms_return_different_types<
                             detail::KernelOf<K, Result>>{});
         else if (home.platform() == P) {
           auto [out, pull] = on(platform);
-          made.emplace(std::move(out),
-                       There(std::in_place_type<typename Result::second_type>, std::move(pull)));
+          There there(std::in_place_type<typename Result::second_type>, std::move(pull));
+          if constexpr (gives_none) made.emplace(detail::NoOutput{}, std::move(there));
+          else made.emplace(std::move(out), std::move(there));
         }
       };
       make_if_there(std::integral_constant<Platform, First>{});

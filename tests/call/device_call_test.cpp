@@ -440,6 +440,7 @@ TEST(DeviceGradients, TakeViews) {
     EXPECT_THAT(values(e.vjp(Written{}, x, y).second(dy)), ElementsAre(5, 10));
     EXPECT_THAT(values(y), ElementsAre(5, 10));
     EXPECT_THAT(values(e.vjp(Written{}, dy, y).second(dy)), ElementsAre(5, 10));
+    EXPECT_THAT(values(e.vjp(Written{}, x, y).second(x)), ElementsAre(5, 10)) << "a tensor as dy";
   }
   const Tensor x = two.to(gpu.device), y = two.to(gpu.device);
   EXPECT_THAT(values(e.vjp<Platform::opencl>(Written{}, x, y).second(device_view<float, 1>(x))),

@@ -101,6 +101,35 @@ consteval VjpForm vjp_form(const std::tuple<Param...>*) {
 
 struct NoOutput {};
 
+// The view that vjp takes for dy, which is parameter `At` after the config; NoOutput: none.
+template <class P, class Residuals, class Out, class Params, size_t At>
+consteval auto find_view_at() {
+  using Taken = ParametersOf<typename P::Kernel, typename P::Vjp>;
+  if constexpr (At < std::tuple_size_v<Taken>) {
+    using T = std::remove_cvref_t<std::tuple_element_t<At, Taken>>;
+    if constexpr (ArrayTarget<T>::is_array) {
+      using enum VjpForm;
+      constexpr VjpForm form = vjp_form<P, Residuals, Out, T>(static_cast<const Params*>(nullptr));
+      constexpr size_t place = form == output_and_arguments || form == output ? 2 : 1;
+      if constexpr (form != none && place == At) return std::type_identity<T>{};
+      else return std::type_identity<NoOutput>{};
+    } else return std::type_identity<NoOutput>{};
+  } else return std::type_identity<NoOutput>{};
+}
+// The same, behind the output and the residuals or behind the residuals alone.
+template <class P, class Residuals, class Out, class Params>
+consteval auto find_view_of_cotangent() {
+  if constexpr (!has_two_step_gradient<P>) return std::type_identity<NoOutput>{};
+  else if constexpr (!P::Vjp::template unique<typename P::Kernel>)
+    return std::type_identity<NoOutput>{};
+  else {
+    constexpr auto second = find_view_at<P, Residuals, Out, Params, 2>();
+    if constexpr (std::same_as<decltype(second), const std::type_identity<NoOutput>>)
+      return find_view_at<P, Residuals, Out, Params, 1>();
+    else return second;
+  }
+}
+
 // Keeps what the pull-back needs: pull(dy) gives the gradients.
 template <class P, class Residuals, class Out, class Params>
 class Pull {
@@ -115,20 +144,20 @@ class Pull {
         out_(std::move(out)),
         params_(std::move(params)) {}
 
-  // Whether the kernel's gradient can be asked with such a cotangent.
+  // Whether the kernel's gradient can be asked with such a cotangent, or with a view of it.
   template <class Dy>
   static consteval bool takes() {
-    if constexpr (has_two_step_gradient<P>) return form<Dy>() != VjpForm::none;
-    else
-      return hook_custom_vjp::callable<typename P::Kernel, const typename P::Config&, const Params&,
-                                       const Dy&>;
+    return takes_itself<Dy>() || takes_view_of<Dy>();
   }
 
   template <class Dy>
   auto operator()(const Dy& dy) const {
-    if constexpr (takes<Dy>()) {
+    if constexpr (takes_itself<Dy>()) {
       if constexpr (has_two_step_gradient<P>) return call_vjp(dy);
       else return hook_custom_vjp::call(kernel_, config_, params_, dy);
+    } else if constexpr (takes_view_of<Dy>()) {
+      const Place place{P::Kernel::op_id, -1, "dy", P::platform};
+      return call_vjp(ArrayTarget<Cotangent>::make(place, any_view_of(dy)));
     } else {
       using K = typename P::Kernel;
       if constexpr (has_two_step_gradient<P>)
@@ -141,10 +170,26 @@ class Pull {
   const Params& params() const { return params_; }
 
  private:
+  using Cotangent = typename decltype(find_view_of_cotangent<P, Residuals, Out, Params>())::type;
+
   template <class Dy>
   static consteval VjpForm form() {
     return vjp_form<P, Residuals, Out, Dy>(static_cast<const Params*>(nullptr));
   }
+  template <class Dy>
+  static consteval bool takes_itself() {
+    if constexpr (has_two_step_gradient<P>) return form<Dy>() != VjpForm::none;
+    else
+      return hook_custom_vjp::callable<typename P::Kernel, const typename P::Config&, const Params&,
+                                       const Dy&>;
+  }
+
+  // A tensor knows at run time only what it is.
+  template <class Dy>
+  static consteval bool takes_view_of() {
+    return DynamicTensor<Dy> && ArrayTarget<Cotangent>::is_array;
+  }
+
   template <class Dy>
   decltype(auto) call_vjp(const Dy& dy) const {
     using V = typename P::Vjp;

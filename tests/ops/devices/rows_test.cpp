@@ -157,6 +157,48 @@ TEST_F(RowsOnOpenCl, GradientsAreThoseOfTheCpu) {
   ops_test::expect_near(dw_there->to(cpu_device()), *dw, 3e-5f);
 }
 
+// Nobody says where: the arrays do.
+template <class K, class... Arguments>
+auto gradients_of_tensors(const Tensor& x, const Tensor& dy, const Tensor& out,
+                          const Arguments&... arguments) {
+  return guessing().vjp(K{}, x, arguments..., out).second(dy);
+}
+
+TEST_F(RowsOnOpenCl, GradientsOfTensorsAreMadeWhereTheyLive) {
+  const Tensor x = normals({19, 45}, 5), w = normals({45}, 6), dy = normals({19, 45}, 7),
+               out = x.clone(), there = x.to(*device), dy_there = dy.to(*device),
+               out_there = x.to(*device);
+  const std::optional weight(w), weight_there(w.to(*device));
+  const auto compare = [&](const Tensor& got, const Tensor& wanted) {
+    EXPECT_EQ(&got.device(), device);
+    ops_test::expect_near(got.to(cpu_device()), wanted, 3e-5f);
+  };
+  {
+    const auto [dx, dw] = gradients_of_tensors<RmsNorm<float>>(x, dy, out, weight, 1e-5f);
+    const auto [dx_there, dw_there] =
+        gradients_of_tensors<RmsNorm<float>>(there, dy_there, out_there, weight_there, 1e-5f);
+    compare(out_there, out);
+    compare(dx_there, dx);
+    compare(*dw_there, *dw);
+  }
+  {
+    const auto [dx, dw, db] =
+        gradients_of_tensors<LayerNorm<float>>(x, dy, out, weight, weight, 1e-5f);
+    const auto [dx_there, dw_there, db_there] = gradients_of_tensors<LayerNorm<float>>(
+        there, dy_there, out_there, weight_there, weight_there, 1e-5f);
+    compare(dx_there, dx);
+    compare(*dw_there, *dw);
+    compare(*db_there, *db);
+  }
+  {
+    const auto [dx] = gradients_of_tensors<Softmax<float>>(x, dy, out, 0.5f);
+    const auto [dx_there] = gradients_of_tensors<Softmax<float>>(there, dy_there, out_there, 0.5f);
+    compare(dx_there, dx);
+    EXPECT_THAT(refusal([&] { gradients_of_tensors<Softmax<float>>(there, dy, out_there, 0.5f); }),
+                HasSubstr("[softmax] argument \"dy\""));
+  }
+}
+
 TEST_F(RowsOnOpenCl, NothingIsDoneWhereThereIsNothing) {
   for (const auto& [r, c] : {std::pair<int64_t, int64_t>{0, 5}, {5, 0}}) {
     const Tensor x = Tensor::of<float>({r, c}).to(*device), w = Tensor::of<float>({c}).to(*device);
