@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <complex>
 #include <limits>
@@ -276,6 +277,28 @@ void fill_view(const AnyView& array, const AnyView& block, const Value& data) {
   copy_elements(packed.any(), array);
 }
 
+// What a sketch needs of an array on a device. Of many floating-point numbers that is some, in
+// pieces from all over it: each piece is a copy that waits.
+Tensor read_back(const AnyView& array) {
+  constexpr int64_t pieces = 16, of_each = most_sampled / pieces;
+  const bool in_pieces = array.size() > most_sampled && array.packed() &&
+                         array.dtype >= DType::float16 && array.dtype <= DType::complex128;
+  if (!in_pieces) return Tensor::around(array).to(cpu_device());
+  Tensor out(array.dtype, {most_sampled});
+  const size_t element = dtype_bits(array.dtype) / 8;
+  const std::array<int64_t, 1> shape{of_each};
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t begin = i * (array.size() - of_each) / (pieces - 1);
+    AnyView from = array, to = out.any();
+    from.shape = to.shape = shape;
+    from.strides = to.strides = {};
+    from.offset += static_cast<size_t>(begin) * element;
+    to.data = static_cast<std::byte*>(to.data) + static_cast<size_t>(i * of_each) * element;
+    copy_elements(from, to);
+  }
+  return out;
+}
+
 size_t memory_of_this_machine() {
   return static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) *
          static_cast<size_t>(::sysconf(_SC_PAGE_SIZE));
@@ -292,9 +315,10 @@ Value sketch_array(const AnyView& array, bool with_data) {
   Value out = Value::object({{"dtype", dtype_name(array.dtype)}, {"shape", list_of(array.shape)}});
   if (!array.packed()) out["strides"] = list_of(array.strides);
   // Without data a call can be asked about, though not made.
-  if (!with_data || array.platform != Platform::cpu || array.data == nullptr) return out;
+  if (!with_data || array.data == nullptr) return out;
   Value data;
-  if (array.packed()) data = sketch_elements(array);
+  if (array.platform != Platform::cpu) data = sketch_elements(read_back(array).any());
+  else if (array.packed()) data = sketch_elements(array);
   else {
     const OutputBytes packed = packed_bytes(array);
     data = sketch_elements({const_cast<std::byte*>(packed.bytes.data()),
@@ -349,6 +373,25 @@ const Tensor* RebuiltData::given(const Value& sketch) const {
   if (i < 0 || i >= std::ssize(given_))
     throw Error(ErrorKind::parse, "there is no given array " + std::to_string(i));
   return &given_[static_cast<size_t>(i)];
+}
+
+Tensor RebuiltData::tensor_at_home(const Value& sketch) {
+  if (const Tensor* tensor = given(sketch))
+    return home_ == nullptr || !tensor->on_cpu() ? *tensor : tensor->to(*home_);
+  const ArrayRef& array = this->array(sketch);
+  if (!array.any().packed())
+    cannot_rebuild(home_ == nullptr ? "a Tensor that is not packed"
+                                    : "an array on a device that is not packed");
+  Tensor out(array.dtype, array.shape, home_ == nullptr ? cpu_device() : *home_);
+  copy_elements(array.any(), out.any());
+  return out;
+}
+
+const ArrayRef& RebuiltData::array_at_home(const Value& sketch) {
+  if (home_ == nullptr) return array(sketch);
+  ArrayRef array(own(tensor_at_home(sketch), owned_).any());
+  array.writable = true;
+  return own(std::move(array), owned_);
 }
 
 const ArrayRef& RebuiltData::array(const Value& sketch) {

@@ -24,17 +24,24 @@ Value sketch_array(const AnyView& array, bool with_data);
 // Owns what rebuilt arguments refer to.
 class RebuiltData {
  public:
-  explicit RebuiltData(std::vector<Tensor> given = {}) : given_(std::move(given)) {}
+  // `home`: where arrays that may live on a device do; nullptr: the CPU.
+  explicit RebuiltData(std::vector<Tensor> given = {}, const Device* home = nullptr)
+      : given_(std::move(given)), home_(home) {}
 
   // The array that {"given": i} names; nullptr if the sketch is one of its own kind.
   const Tensor* given(const Value& sketch) const;
-  // An array like the sketched one. Throws Error(parse) if that is no sketch of an array, and
-  // Error(invalid_argument) if it would not fit into memory.
+  // An array like the sketched one, on the CPU. Throws Error(parse) if that is no sketch of an
+  // array, and Error(invalid_argument) if it would not fit into memory.
   const ArrayRef& array(const Value& sketch);
+  // The same where the call's arrays live; packed, if that is a device.
+  const ArrayRef& array_at_home(const Value& sketch);
+  // A tensor there, packed.
+  Tensor tensor_at_home(const Value& sketch);
   const std::string& text(std::string text);
 
  private:
   std::vector<Tensor> given_;
+  const Device* home_;
   std::vector<std::shared_ptr<const void>> owned_;
   size_t bytes_ = 0;
 };
@@ -107,16 +114,13 @@ P rebuild(const Value& sketch, RebuiltData& data) {
     if constexpr (Argument<typename Wrapped<P>::type>)
       return P(rebuild<typename Wrapped<P>::type>(sketch, data));
     else cannot_rebuild(type_name<P>());
-  } else if constexpr (requires { ArrayTarget<P>::make(nowhere, AnyView{}); })
-    return ArrayTarget<P>::make(nowhere, data.array(sketch).any());
-  else if constexpr (std::same_as<P, Tensor>) {
-    if (const Tensor* given = data.given(sketch)) return *given;
-    const ArrayRef& array = data.array(sketch);
-    if (!array.any().packed()) cannot_rebuild("a Tensor that is not packed");
-    Tensor out(array.dtype, array.shape);
-    copy_elements(array.any(), out.any());
-    return out;
-  } else if constexpr (is_array_vector<P>) {
+  } else if constexpr (requires { ArrayTarget<P>::make(nowhere, AnyView{}); }) {
+    constexpr bool knows_its_device = requires { P::ejk_platforms; }
+    || std::same_as<P, AnyView>;
+    const ArrayRef& array = knows_its_device ? data.array_at_home(sketch) : data.array(sketch);
+    return ArrayTarget<P>::make(nowhere, array.any());
+  } else if constexpr (std::same_as<P, Tensor>) return data.tensor_at_home(sketch);
+  else if constexpr (is_array_vector<P>) {
     const auto line =
         ArrayTarget<std::span<typename P::value_type>>::make(nowhere, data.array(sketch).any());
     return P(line.begin(), line.end());
