@@ -51,7 +51,7 @@ std::vector<PlannedCall> plan_tuning(std::vector<RecordedCall> calls, Persistent
 
 struct OfflineOptions {
   std::string folder = {};            // of recorded calls; default: default_recording_path()
-  std::string device = {};            // fingerprint; default: this CPU's
+  std::string device = {};            // fingerprint; default: all that are here
   std::vector<std::string> ops = {};  // only these ("name" or "name@vVERSION"); empty: all
   double budget_seconds = 0;          // for all of them together; 0: any time
   bool retune = false;                // also what is tuned

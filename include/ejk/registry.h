@@ -2,6 +2,7 @@
 // Kernels by name, so that recorded calls of them can be made again and tuned.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -48,7 +49,8 @@ struct KernelType {
   // Throws Error if the config does not fit; what fits of the arguments is seen when it runs.
   std::unique_ptr<ReadyCall> (*ready)(const Value& arguments, const Value& config) = nullptr;
   bool has_gradient = false;
-  const ConfigType* config = nullptr;
+  // Of each platform; nullptr: the kernel does not run there.
+  std::array<const ConfigType*, 3> configs = {};
 };
 
 // Thread-safe, as are the next ones. The same type again changes nothing; two types of one op are a
@@ -57,17 +59,18 @@ void register_kernel(KernelType type);
 // Ops of the kernels known in this process, sorted.
 std::vector<std::string> registered_kernels();
 bool is_registered(const std::string& op);
-// The type of that kernel's configs; nullptr if no kernel is known as `op`.
-const ConfigType* registered_config(const std::string& op);
+// The type of that kernel's configs; nullptr if no kernel that runs there is known as `op`.
+const ConfigType* registered_config(const std::string& op, Platform platform = Platform::cpu);
 
 // Loads a shared library of kernels and registers them; they stay for the process's life. Returns
 // their ops. Throws Error(io) if it cannot be loaded and Error(invalid_argument) if it holds no
 // kernels or was built with another version of this library or compiler.
 std::vector<std::string> load_kernels(const std::string& path);
 
-// The call with the kernel of its op. Throws Error(invalid_argument) that says why it cannot be
-// made: the op is not registered, an argument cannot be rebuilt, or the kernel is another one now
-// and gives another key. A call without a spec, written by hand, gets whatever key it gives.
+// The call with the kernel of its op, its arrays on the device it names. Throws
+// Error(invalid_argument) that says why it cannot be made: the op is not registered, the device is
+// not here, an argument cannot be rebuilt, or the kernel is another one now and gives another key.
+// A call without a spec, written by hand, gets whatever key it gives.
 std::unique_ptr<RebuiltCall> rebuild_call(const RecordedCall& call);
 
 // A call of the kernel of this op, for arrays that come later: "arguments" are those of `run`,
@@ -109,13 +112,18 @@ inline Plugin& this_plugin() {
 }
 #pragma GCC visibility pop
 
+// The device of a call that was not made on the CPU, for its arrays; nullptr: the CPU. Throws
+// Error(invalid_argument) if it is not here.
+const Device* home_of_call(const RecordedCall& call);
+[[noreturn]] void runs_elsewhere(Platform platform);
+
 template <class P>
 class TypedRebuiltCall final : public RebuiltCall {
  public:
   using K = typename P::Kernel;
 
   explicit TypedRebuiltCall(const RecordedCall& call)
-      : data_(call.arrays),
+      : data_(call.arrays, home_of_call(call)),
         kernel_(kernel_of(call)),
         params_(rebuilt_params<P>(call.arguments, data_)),
         bound_(kernel_, params_),
@@ -146,41 +154,69 @@ class TypedRebuiltCall final : public RebuiltCall {
   Invocation inv_;
 };
 
-template <class K, Context C>
+template <class K, Context C, Platform On>
 inline constexpr bool has_hooks_of_its_own =
-    !std::is_same_v<hook_t<K, run_family, C, Platform::cpu>,
-                    hook_t<K, run_family, Context::plain, Platform::cpu>> ||
-    !std::is_same_v<hook_t<K, candidate_cfgs_family, C, Platform::cpu>,
-                    hook_t<K, candidate_cfgs_family, Context::plain, Platform::cpu>> ||
-    !std::is_same_v<hook_t<K, heuristic_cfg_family, C, Platform::cpu>,
-                    hook_t<K, heuristic_cfg_family, Context::plain, Platform::cpu>>;
+    !std::is_same_v<hook_t<K, run_family, C, On>, hook_t<K, run_family, Context::plain, On>> ||
+    !std::is_same_v<hook_t<K, candidate_cfgs_family, C, On>,
+                    hook_t<K, candidate_cfgs_family, Context::plain, On>> ||
+    !std::is_same_v<hook_t<K, heuristic_cfg_family, C, On>,
+                    hook_t<K, heuristic_cfg_family, Context::plain, On>>;
 
-template <class K, Context C>
+template <class K, Context C, Platform On>
 std::unique_ptr<RebuiltCall> rebuild_in(const RecordedCall& call) {
-  return std::unique_ptr<RebuiltCall>(new TypedRebuiltCall<Plan<K, C, Platform::cpu>>(call));
+  return std::unique_ptr<RebuiltCall>(new TypedRebuiltCall<Plan<K, C, On>>(call));
 }
+template <class K, Platform On>
+std::unique_ptr<RebuiltCall> rebuild_on(const RecordedCall& call) {
+  if constexpr (has_hooks_of_its_own<K, Context::batch, On>)
+    if (call.context == Context::batch) return rebuild_in<K, Context::batch, On>(call);
+  if constexpr (has_hooks_of_its_own<K, Context::shard_map, On>)
+    if (call.context == Context::shard_map) return rebuild_in<K, Context::shard_map, On>(call);
+  return rebuild_in<K, Context::plain, On>(call);
+}
+
+// f(platform) for each that the kernel has a run for.
+template <class K, class F>
+void for_each_platform(F f) {
+  constexpr Platforms with_run = platforms_with_run<K, Context::plain, anywhere>();
+  const auto visit = [&]<Platform On>(std::integral_constant<Platform, On> platform) {
+    if constexpr (includes(with_run, On))
+      if constexpr (Plan<K, Context::plain, On>::sound) f(platform);
+  };
+  visit(std::integral_constant<Platform, Platform::cpu>{});
+  visit(std::integral_constant<Platform, Platform::opencl>{});
+  visit(std::integral_constant<Platform, Platform::cuda>{});
+}
+
 template <class K>
 std::unique_ptr<RebuiltCall> rebuild_kernel(const RecordedCall& call) {
-  if (call.platform != Platform::cpu)
-    cannot_rebuild("it was made on the platform " + std::string(platform_name(call.platform)));
-  if constexpr (has_hooks_of_its_own<K, Context::batch>)
-    if (call.context == Context::batch) return rebuild_in<K, Context::batch>(call);
-  if constexpr (has_hooks_of_its_own<K, Context::shard_map>)
-    if (call.context == Context::shard_map) return rebuild_in<K, Context::shard_map>(call);
-  return rebuild_in<K, Context::plain>(call);
+  std::unique_ptr<RebuiltCall> made;
+  for_each_platform<K>([&]<Platform On>(std::integral_constant<Platform, On>) {
+    if (call.platform == On) made = rebuild_on<K, On>(call);
+  });
+  if (made == nullptr) runs_elsewhere(call.platform);
+  return made;
+}
+
+// What is known of the kernel on each platform, for a type that knows the rest.
+template <class K>
+void add_platforms(KernelType& type) {
+  for_each_platform<K>([&]<Platform On>(std::integral_constant<Platform, On>) {
+    using P = Plan<K, Context::plain, On>;
+    type.configs[static_cast<size_t>(On)] = &ejk::config_type<typename P::Config>();
+    if constexpr (On == Platform::cpu) type.has_gradient = has_gradient<P>;
+  });
 }
 
 template <class K>
 KernelType kernel_type() {
-  using P = Plan<K, Context::plain, Platform::cpu>;
-  if constexpr (!P::sound) return {};
-  else
-    return {std::string(K::op_id) + "@v" + std::string(version_of<K>()),
-            std::string(type_name<K>()),
-            &rebuild_kernel<K>,
-            &make_ready<K>,
-            has_gradient<P>,
-            &config_type<typename P::Config>()};
+  KernelType type{std::string(K::op_id) + "@v" + std::string(version_of<K>()),
+                  std::string(type_name<K>()), &rebuild_kernel<K>};
+  add_platforms<K>(type);
+  for_each_platform<K>([&]<Platform On>(std::integral_constant<Platform, On>) {
+    if constexpr (On == Platform::cpu) type.ready = &make_ready<K>;
+  });
+  return type;
 }
 
 template <class K>

@@ -58,9 +58,14 @@ bool is_function(const void* symbol) {
 }
 
 bool is_whole(const KernelType& type) {
-  const ConfigType* config = type.config;
-  return !type.op.empty() && type.rebuild != nullptr && type.ready != nullptr &&
-         config != nullptr && config->to_value != nullptr && config->from_value != nullptr;
+  size_t platforms = 0;
+  for (const ConfigType* config : type.configs) {
+    if (config == nullptr) continue;
+    if (config->to_value == nullptr || config->from_value == nullptr) return false;
+    ++platforms;
+  }
+  return !type.op.empty() && type.rebuild != nullptr && platforms > 0 &&
+         (type.ready != nullptr || type.configs[0] == nullptr);
 }
 
 // The texts at the beginning of a table, whatever it is.

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/format.h"
+#include "platform/here.h"
 
 namespace ejk {
 
@@ -59,7 +60,9 @@ KernelType callable(const std::string& op) {
   const Registered kernel = registered(op);
   std::string why = obstacle(kernel);
   if (why.empty() && kernel.type.ready == nullptr)
-    why = "its kernel is of several types, which only the library's own functions tell apart";
+    why = kernel.type.configs[0] == nullptr
+              ? "its kernel does not run on the CPU"
+              : "its kernel is of several types, which only the library's own functions tell apart";
   if (!why.empty())
     throw Error(ErrorKind::invalid_argument, "[" + op + "] cannot be called: " + why);
   return kernel.type;
@@ -103,6 +106,20 @@ void detail::append_gradient(std::optional<Tensor> gradient, TensorGradients& to
   to.push_back(std::move(gradient));
 }
 
+const Device* detail::home_of_call(const RecordedCall& call) {
+  if (call.platform == Platform::cpu) return nullptr;
+  const Device* device = device_here(call.id.device);
+  if (device == nullptr)
+    throw Error(ErrorKind::invalid_argument,
+                "its device is not here: " + call.id.device + " (`ejk devices` lists what is)");
+  return device;
+}
+
+void detail::runs_elsewhere(Platform platform) {
+  throw Error(ErrorKind::invalid_argument,
+              "the kernel has no run for " + std::string(platform_name(platform)));
+}
+
 void register_kernel(KernelType type) {
   const std::lock_guard lock(registry().mutex);
   const auto [it, is_new] = registry().kernels.try_emplace(type.op, Registered{type, {}});
@@ -122,10 +139,11 @@ bool is_registered(const std::string& op) {
   return registry().kernels.contains(op);
 }
 
-const ConfigType* registered_config(const std::string& op) {
+const ConfigType* registered_config(const std::string& op, Platform platform) {
   const std::lock_guard lock(registry().mutex);
   const auto found = registry().kernels.find(op);
-  return found == registry().kernels.end() ? nullptr : found->second.type.config;
+  if (found == registry().kernels.end()) return nullptr;
+  return found->second.type.configs[static_cast<size_t>(platform)];
 }
 
 std::unique_ptr<RebuiltCall> rebuild_call(const RecordedCall& call) {

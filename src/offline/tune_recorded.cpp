@@ -10,6 +10,7 @@
 
 #include "base/time.h"
 #include "offline/stored_call.h"
+#include "platform/here.h"
 #include "store/op_name.h"
 
 namespace ejk {
@@ -43,7 +44,7 @@ class Tunings {
     const double left = seconds_left();
     if (left <= 0) return skip(call.id.op, call.id.key, "the budget was spent before its turn");
     if (stopped()) return skip(call.id.op, call.id.key, "it was stopped before its turn");
-    if (!options_.tune_call && call.id.device != cpu_device().fingerprint)
+    if (!options_.tune_call && detail::device_here(call.id.device) == nullptr)
       return skip(call.id.op, call.id.key, "it was recorded on another device, " + call.id.device);
     if (!options_.retune && is_tuned(call)) return;
     tell(call, std::to_string(number) + " of " + std::to_string(of));
@@ -115,18 +116,22 @@ class Tunings {
   std::vector<Entry> kept_;  // tuned before
 };
 
-std::string why_no_record(const RecordedCalls& recorded, const std::string& device,
+// Whether calls of a device are asked for: of the one that is named, else of any that is here.
+bool is_asked_for(const OfflineOptions& options, const std::string& device) {
+  return options.device.empty() ? detail::device_here(device) != nullptr : device == options.device;
+}
+
+std::string why_no_record(const RecordedCalls& recorded, const OfflineOptions& options,
                           const Label& label, const std::string& folder) {
   if (recorded.empty())
     return "nothing is recorded in " + folder +
            " (run the program once with EJKERNEL_OPS_RECORD=1)";
-  const auto here = recorded.find(device);
-  if (here != recorded.end() && here->second.contains(label.op))
-    return "the op is recorded with other arguments only";
-  for (const auto& [other, ops] : recorded)
-    if (other != device)
-      if (const auto op = ops.find(label.op); op != ops.end() && op->second.contains(label.key))
-        return "it is recorded on another device, " + other;
+  for (const auto& [device, ops] : recorded)
+    if (is_asked_for(options, device) && ops.contains(label.op))
+      return "the op is recorded with other arguments only";
+  for (const auto& [device, ops] : recorded)
+    if (const auto op = ops.find(label.op); op != ops.end() && op->second.contains(label.key))
+      return "it is recorded on another device, " + device;
   return "it was never recorded in " + folder;
 }
 
@@ -153,22 +158,26 @@ OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOpti
   RecordedCalls recorded = read_recorded(folder);
   std::vector<RecordedCall> calls;
   size_t left_out = 0;
-  for (auto& [op, by_key] : recorded[tunings.result.device])
-    for (auto& [key, call] : by_key) {
-      if (detail::op_matches(op, options.ops)) calls.push_back(std::move(call));
-      else ++left_out;
-    }
+  for (auto& [device, ops] : recorded) {
+    if (!is_asked_for(options, device)) continue;
+    for (auto& [op, by_key] : ops)
+      for (auto& [key, call] : by_key) {
+        if (detail::op_matches(op, options.ops)) calls.push_back(std::move(call));
+        else ++left_out;
+      }
+  }
   const size_t offered = calls.size();
+  const auto name_of = [](const EntryId& id) { return id.device + "\n" + id.op + id.key; };
   std::set<std::string> planned;
   std::vector<RecordedCall> rest = options.retune ? std::vector<RecordedCall>{} : calls;
   const auto plan = plan_tuning(std::move(calls), options.retune ? nullptr : selector.persistent());
   for (size_t i = 0; i < plan.size(); ++i) {
-    planned.insert(plan[i].call.id.op + plan[i].call.id.key);
+    planned.insert(name_of(plan[i].call.id));
     tunings.tune(plan[i].call, i + 1, plan.size());
   }
   // What the plan leaves out is tuned already, or was tried in vain.
   for (const RecordedCall& call : rest) {
-    if (planned.contains(call.id.op + call.id.key)) continue;
+    if (planned.contains(name_of(call.id))) continue;
     const auto stored = stored_for(*selector.persistent(), call);
     if (stored && stored->entry.outcome != Outcome::failed) tunings.keep(stored->entry);
     else tunings.skip(call.id.op, call.id.key, "an earlier tuning rejected every candidate");
@@ -189,7 +198,6 @@ OfflineResult autotune_labels(ConfigSelectorChain& selector, const FoundLabels& 
                               const OfflineOptions& options) {
   const std::string folder = folder_of(options);
   Tunings tunings(selector, options);
-  const std::string device = tunings.result.device;
   const RecordedCalls recorded = read_recorded(folder);
   std::vector<const RecordedCall*> calls;
   std::set<std::string> seen;  // labels that differ in their prefix are one call
@@ -204,15 +212,13 @@ OfflineResult autotune_labels(ConfigSelectorChain& selector, const FoundLabels& 
                        "), so its key is not known");
       continue;
     }
-    const auto here = recorded.find(device);
-    const RecordedCall* call = nullptr;
-    if (here != recorded.end())
-      if (const auto op = here->second.find(label.op); op != here->second.end())
+    const size_t before = calls.size();
+    for (const auto& [device, ops] : recorded)
+      if (const auto op = ops.find(label.op); op != ops.end() && is_asked_for(options, device))
         if (const auto key = op->second.find(label.key); key != op->second.end())
-          call = &key->second;
-    if (call == nullptr)
-      tunings.skip(label.op, label.key, why_no_record(recorded, device, label, folder));
-    else calls.push_back(call);
+          calls.push_back(&key->second);
+    if (calls.size() == before)
+      tunings.skip(label.op, label.key, why_no_record(recorded, options, label, folder));
   }
   const size_t offered = calls.size() + tunings.result.skipped.size();
   for (size_t i = 0; i < calls.size(); ++i) tunings.tune(*calls[i], i + 1, calls.size());

@@ -44,12 +44,10 @@ std::unique_ptr<RebuiltCall> rebuild_any(const RecordedCall& call) {
 // All types are of one op. Which of several it is only the arrays say, so those are not made ready.
 template <class First, class... Rest>
 void register_types(KernelTypes<First, Rest...>) {
-  using P = detail::Plan<First, Context::plain, Platform::cpu>;
   KernelType type{std::string(First::op_id) + "@v" + std::string(First::version),
                   std::string(detail::type_name<First>()), &rebuild_any<First, Rest...>};
   if constexpr (sizeof...(Rest) == 0) type.ready = &detail::make_ready<First>;
-  type.has_gradient = detail::has_gradient<P>;
-  type.config = &config_type<typename First::Config>();
+  detail::add_platforms<First>(type);
   register_kernel(std::move(type));
 }
 
