@@ -58,11 +58,11 @@ int bench_verb(const BenchOptions& options, Output& out) {
   Problems problems;
   const auto store = existing_layers(options.kernels.store, problems);
   Filter filter = options.filter;
-  filter.device = "this";
+  filter.device = filter.device.empty() ? "this" : device_for(filter.device).fingerprint;
   std::vector<RecordedCall> calls;
   // An op with arguments is one call; without, it picks recorded ones.
   if (!options.args.empty()) {
-    calls.push_back(call_from_line(options.op, options.args));
+    calls.push_back(call_from_line(options.op, options.args, device_for(options.filter.device)));
     (void)make_line_call(calls.front());  // a wrong line is told before anything is measured
   } else {
     const bool names_key = options.op.find(':') != std::string::npos;  // OP:KEY, or a label

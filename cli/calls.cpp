@@ -78,9 +78,11 @@ std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const Fil
   return out;
 }
 
-RecordedCall call_from_line(const std::string& op, const std::vector<std::string>& args) {
+RecordedCall call_from_line(const std::string& op, const std::vector<std::string>& args,
+                            const Device& device) {
   RecordedCall call;
-  call.id = {cpu_device().fingerprint, op_known_as(op), "", ""};
+  call.id = {device.fingerprint, op_known_as(op), "", ""};
+  call.platform = device.platform;
   call.arguments = Value::array();
   int64_t seed = 1;
   for (const std::string& arg : args) call.arguments.push_back(sketch_from_line(arg, seed++));

@@ -27,8 +27,10 @@ std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const Fil
 
 // A call of the kernel that is known as `op`, with arguments from the command line: "f32[512,512]",
 // "i32[64]:0..1023" (its elements are in that range), "some(ARG)" and "null" for optional
-// arguments, and values as JSON; a word that is no JSON is a string. Throws Failure(usage).
-RecordedCall call_from_line(const std::string& op, const std::vector<std::string>& args);
+// arguments, and values as JSON; a word that is no JSON is a string. Its arrays live on `device`.
+// Throws Failure(usage).
+RecordedCall call_from_line(const std::string& op, const std::vector<std::string>& args,
+                            const Device& device);
 
 // The same, ready to run. Throws Failure(usage) if its kernel does not take these arguments.
 std::unique_ptr<RebuiltCall> make_line_call(const RecordedCall& call);

@@ -9,14 +9,14 @@ namespace ejk::cli {
 int devices_verb(const DevicesOptions&, Output& out) {
   Value list = Value::array();
   for (const Device* device : devices()) {
-    list.push_back(Value::object({{"platform", platform_name(device->platform)},
+    list.push_back(Value::object({{"name", device_name(*device)},
+                                  {"platform", platform_name(device->platform)},
                                   {"kind", device_kind(*device)},
                                   {"index", device->index},
                                   {"fingerprint", device->fingerprint},
                                   {"identity", device->identity},
                                   {"environment", device->environment}}));
-    out.line(std::string(platform_name(device->platform)) + " " + std::to_string(device->index) +
-             "  " + device->fingerprint);
+    out.line(device_name(*device) + "  " + device->fingerprint);
     std::vector<std::pair<std::string, std::string>> facts;
     for (const auto* part : {&device->identity, &device->environment})
       for (const auto& [name, value] : part->as_object().members)

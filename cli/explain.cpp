@@ -8,6 +8,7 @@
 #include <ejk/error.h>
 
 #include "calls.h"
+#include "platform/here.h"
 
 namespace ejk::cli {
 namespace {
@@ -21,20 +22,20 @@ struct LayerAnswer {
 // `asked`: whether a layer in front was. One whose config does not fit hides those behind it, too.
 LayerAnswer judge(const Held& held, bool& asked) {
   const Entry& e = held.entry;
-  if (e.id.device != cpu_device().fingerprint)
-    return {&held, false, "it is for another device, " + e.id.device};
+  const Device* device = detail::device_here(e.id.device);
+  if (device == nullptr) return {&held, false, "it is for another device, " + e.id.device};
   if (e.outcome == Outcome::failed) return {&held, false, "its tuning rejected every candidate"};
   if (std::exchange(asked, true)) return {&held, false, "a layer in front is asked"};
   std::string why = e.outcome == Outcome::unresolved
                         ? "the machine was too noisy to tell: the incumbent is used"
                         : "it is used";
   std::string misfit;
-  if (const ConfigType* type = registered_config(e.id.op); type == nullptr)
+  if (const ConfigType* type = registered_config(e.id.op, device->platform); type == nullptr)
     why += ", if its kernel takes it, which cannot be asked here (--plugin LIB makes it known)";
   else if (type->from_value(e.config, misfit) == nullptr)
     return {&held, false, "its config does not fit " + std::string(type->name) + ": " + misfit};
   if (!e.evidence.complete) why += "; its tuning was cut short and goes on where that is allowed";
-  if (e.environment != cpu_device().environment)
+  if (e.environment != device->environment)
     why += "; it was measured in another environment (" + config_text(e.environment) + ")";
   return {&held, true, why};
 }
@@ -100,7 +101,7 @@ int explain_verb(const ExplainOptions& options, Output& out) {
 
   Value calls = Value::array();
   for (const RecordedCall& call : recorded_calls(options.kernels, options.filter, problems)) {
-    if (call.id.device != cpu_device().fingerprint || !is_registered(call.id.op)) continue;
+    if (detail::device_here(call.id.device) == nullptr || !is_registered(call.id.op)) continue;
     try {
       const auto made = rebuild_call(call);
       const Explanation explanation = selector->explain(made->invocation(), made->kernel());

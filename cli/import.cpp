@@ -8,6 +8,7 @@
 #include <ejk/tuner.h>
 
 #include "foreign.h"
+#include "platform/here.h"
 #include "verbs.h"
 
 namespace ejk::cli {
@@ -22,8 +23,8 @@ struct Counts {
 void move_to_device(Entry& entry, const std::string& device) {
   if (device.empty() || entry.id.device == device) return;
   entry.id.device = device;
-  const bool here = device == cpu_device().fingerprint;
-  entry.device = here ? cpu_device().identity : Value::object();
+  const Device* here = detail::device_here(device);
+  entry.device = here != nullptr ? here->identity : Value::object();
   if (is_measured(entry)) entry.provenance = name_of(Provenance::transferred);
 }
 
@@ -36,7 +37,8 @@ void mark(Entry& entry) {
 // Better than what is there, not only as good. Of two that are, everybody keeps the same one,
 // whichever came first: the one with more measurements, then the one whose text sorts first.
 bool should_replace(const Entry& entry, const Entry& present) {
-  const Value& environment = cpu_device().environment;
+  const Device* device = detail::device_here(entry.id.device);
+  const Value& environment = (device == nullptr ? cpu_device() : *device).environment;
   if (!better_evidence(entry, present, environment)) return false;
   if (!better_evidence(present, entry, environment)) return true;
   if (entry.candidates.size() != present.candidates.size())
@@ -103,7 +105,8 @@ int bring(const std::string& into, const std::vector<std::string>& from,
           ++counts.read;
           move_to_device(entry, device);
           mark(entry);
-          if (entry.id.device != cpu_device().fingerprint) ++counts.other_devices[entry.id.device];
+          if (detail::device_here(entry.id.device) == nullptr)
+            ++counts.other_devices[entry.id.device];
           put(store, entry, options.replace, options.dry_run, counts);
           progress.show(path + ": " + std::to_string(counts.read) + " entries");
           return !stop.requested();

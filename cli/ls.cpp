@@ -3,6 +3,7 @@
 #include <ejk/device.h>
 #include <ejk/names.h>
 
+#include "platform/here.h"
 #include "verbs.h"
 
 namespace ejk::cli {
@@ -41,7 +42,7 @@ int ls_verb(const LsOptions& options, Output& out) {
       flush();
       if (!device.empty()) out.line();
       device = e.id.device;
-      out.line(device + (device == cpu_device().fingerprint ? "  (this machine)" : ""));
+      out.line(device + (detail::device_here(device) != nullptr ? "  (this machine)" : ""));
       table = Table(
           {{"OP"}, {"KEY"}, {"TIME", right}, {"SPEEDUP", right}, {"STATE"}, {"CONFIG"}, {"CALL"}});
     }

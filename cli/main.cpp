@@ -106,7 +106,8 @@ class Line {
   }
   static void device(CLI::App* verb, std::string& to) {
     verb->add_option("--device", to,
-                     "Only this device: its fingerprint, how that begins, or \"this\"")
+                     "Only this device: its fingerprint, how that begins, a name of `ejk devices` "
+                     "as opencl:0, or \"this\": any that is here")
         ->type_name("DEVICE");
   }
   static void recorded(CLI::App* verb, KernelOptions& to) {
@@ -136,6 +137,12 @@ class Line {
         ->take_all()
         ->expected(1)
         ->allow_extra_args(false);
+  }
+  static void call_device(CLI::App* verb, std::string& to) {
+    verb->add_option("--device", to,
+                     "Where its arrays live, by a name of `ejk devices`: opencl:0; default: the "
+                     "CPU. Of recorded calls: only those of that device; default: of any here")
+        ->type_name("DEVICE");
   }
 
   void looking() {
@@ -239,6 +246,7 @@ class Line {
         add("tune", "Tune recorded calls, the calls of a lowered computation, or one call",
             [this](Output& out) { return tune_verb(tune_, out); });
     call(verb, tune_.op, tune_.args);
+    call_device(verb, tune_.device);
     verb->add_flag("--recorded", tune_.all_recorded,
                    "All recorded calls, those first where most time can be saved");
     verb->add_option("--lowered", tune_.lowered, "The labelled calls of this file or dump folder")
@@ -287,6 +295,7 @@ class Line {
     verb = add("bench", "Measure stored configs against the heuristics, now",
                [this](Output& out) { return bench_verb(bench_, out); });
     call(verb, bench_.op, bench_.args);
+    call_device(verb, bench_.filter.device);
     verb->add_option("--key", bench_.filter.key, "Of recorded calls only this key")
         ->type_name("KEY");
     store(verb, bench_.kernels.store);

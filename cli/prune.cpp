@@ -11,6 +11,7 @@
 #include <ejk/device.h>
 #include <ejk/tuner.h>
 
+#include "platform/here.h"
 #include "store/op_name.h"
 #include "verbs.h"
 
@@ -51,7 +52,8 @@ std::string why_prune(const PruneOptions& options, const Entry& entry, time_t ol
                       const std::map<std::string, std::string>& newest_versions) {
   if (options.all) return "all";
   if (options.failed && entry.outcome == Outcome::failed) return "failed";
-  if (options.other_devices && entry.id.device != cpu_device().fingerprint) return "other device";
+  if (options.other_devices && detail::device_here(entry.id.device) == nullptr)
+    return "other device";
   const auto [name, version] = name_and_version(entry.id.op);
   if (options.old_versions && older_version(version, newest_versions.at(name)))
     return "op has version " + newest_versions.at(name);

@@ -8,6 +8,7 @@
 #include <ejk/invocation.h>
 #include <ejk/names.h>
 
+#include "platform/here.h"
 #include "verbs.h"
 
 namespace ejk::cli {
@@ -70,18 +71,18 @@ void show_candidates(const Entry& entry, int most, Output& out) {
 
 void show_entry(const Held& held, int candidates, Output& out) {
   const Entry& e = held.entry;
-  const bool here = e.id.device == cpu_device().fingerprint;
-  Facts facts = {
-      {"op", e.id.op},
-      {"key", e.id.key},
-      {"label", make_label(e.id.op, e.id.key)},
-      {"call", call_text(e.id.spec)},
-      {"device", e.id.device + (here ? " (this machine)" : "")},
-      {"environment",
-       config_text(e.environment) +
-           (here && e.environment != cpu_device().environment ? " (another one than now)" : "")},
-      {"outcome", std::string(outcome_name(e.outcome)) + ", " + e.provenance},
-      {"config", config_text(e.config)}};
+  const Device* here = detail::device_here(e.id.device);
+  Facts facts = {{"op", e.id.op},
+                 {"key", e.id.key},
+                 {"label", make_label(e.id.op, e.id.key)},
+                 {"call", call_text(e.id.spec)},
+                 {"device", e.id.device + (here != nullptr ? " (this machine)" : "")},
+                 {"environment", config_text(e.environment) +
+                                     (here != nullptr && e.environment != here->environment
+                                          ? " (another one than now)"
+                                          : "")},
+                 {"outcome", std::string(outcome_name(e.outcome)) + ", " + e.provenance},
+                 {"config", config_text(e.config)}};
   add_evidence(e.evidence, facts);
   facts.emplace_back("file", held.file + (held.hidden ? " (hidden by a layer in front)" : ""));
   out.facts(facts);

@@ -13,10 +13,12 @@
 #include <ejk/device.h>
 #include <ejk/error.h>
 #include <ejk/labels.h>
+#include <ejk/names.h>
 #include <ejk/record.h>
 
 #include "base/env.h"
 #include "output.h"
+#include "platform/here.h"
 #include "store/checksum.h"
 #include "store/op_name.h"
 
@@ -118,13 +120,37 @@ void check_key(const std::string& key) {
                                   "lists them), OP:KEY, OP: or a label");
 }
 
+std::string device_name(const Device& device) {
+  return std::string(platform_name(device.platform)) + ":" + std::to_string(device.index);
+}
+
 std::string device_named(const std::string& name) {
-  return name == "this" ? cpu_device().fingerprint : name;
+  if (name == "this") return cpu_device().fingerprint;
+  const size_t colon = name.find(':');
+  const auto platform = named<Platform>(std::string_view(name).substr(0, colon));
+  if (colon == std::string::npos || !platform) return name;
+  const DeviceList list = devices(*platform);
+  for (const Device& device : list)
+    if (device_name(device) == name) return device.fingerprint;
+  throw Failure(exit_nothing, "there is no device " + name +
+                                  (list.empty() ? ": " + why_no_devices(*platform)
+                                                : "; `ejk devices` lists what is here"));
+}
+
+const Device& device_for(const std::string& name) {
+  if (name.empty()) return cpu_device();
+  const std::string wanted = device_named(name);
+  for (const Device& device : devices(detail::platform_of(wanted)))
+    if (device_name(device) == name || device.fingerprint.starts_with(wanted)) return device;
+  throw Failure(exit_nothing, "there is no device " + name + " here; `ejk devices` lists them");
 }
 
 bool matches(const Filter& filter, const EntryId& id) {
   if (!detail::op_matches(id.op, filter.ops)) return false;
-  if (!filter.device.empty() && !id.device.starts_with(device_named(filter.device))) return false;
+  if (filter.device == "this" && detail::device_here(id.device) == nullptr) return false;
+  if (!filter.device.empty() && filter.device != "this" &&
+      !id.device.starts_with(device_named(filter.device)))
+    return false;
   if (filter.key.empty()) return true;
   if (const auto label = parse_label(filter.key)) return id.op == label->op && id.key == label->key;
   const size_t colon = filter.key.rfind(':');

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include <ejk/device.h>
 #include <ejk/store.h>
 
 namespace ejk::cli {
@@ -32,7 +33,7 @@ struct Held {
 // Which entries a verb is about. Empty members: all.
 struct Filter {
   std::vector<std::string> ops;  // "name" or "name@vVERSION"
-  std::string device;            // "this", a fingerprint or how it begins
+  std::string device;            // "this": any that is here; "opencl:0"; how a fingerprint begins
   std::string key;               // how it begins, "OP:KEY" or a label
 };
 bool matches(const Filter& filter, const EntryId& id);
@@ -40,8 +41,15 @@ bool matches(const Filter& filter, const EntryId& id);
 std::string key_text(const std::string& key);
 // Throws Failure(usage) for a key that cannot be one.
 void check_key(const std::string& key);
-// "this" becomes this machine's fingerprint.
+// The fingerprint of the device of this machine that is called so: "opencl:0" as `ejk devices` says
+// it, "this" for the CPU. Another name is a fingerprint already, or how one begins. Throws
+// Failure(nothing) if there is no such device.
 std::string device_named(const std::string& name);
+// The device of this machine with that name, or whose fingerprint begins so; the CPU without one.
+// Throws Failure(nothing) if there is none.
+const Device& device_for(const std::string& name);
+// "opencl:0"
+std::string device_name(const Device& device);
 
 // `given`, or the default place. Throws Failure if there is none.
 std::string store_path(const std::string& given);

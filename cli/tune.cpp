@@ -154,7 +154,7 @@ int finish(const OfflineResult& result, const std::set<std::string>& lost, Persi
 OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selector,
                         const OfflineOptions& offline) {
   OfflineResult result;
-  RecordedCall call = call_from_line(options.op, options.args);
+  RecordedCall call = call_from_line(options.op, options.args, device_for(options.device));
   auto made = make_line_call(call);
   const EntryId id = id_of(made->invocation());
   const auto stored = selector.persistent()->get(id);
@@ -184,9 +184,13 @@ OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selecto
   return result;
 }
 
+std::string device_filter(const TuneOptions& options) {
+  return options.device.empty() ? "this" : device_for(options.device).fingerprint;
+}
+
 int show_plan(const TuneOptions& options, PersistentCache& store, Problems& problems, Output& out) {
-  auto calls =
-      recorded_calls(options.kernels, {.ops = options.ops, .device = "this", .key = ""}, problems);
+  auto calls = recorded_calls(
+      options.kernels, {.ops = options.ops, .device = device_filter(options), .key = ""}, problems);
   const size_t recorded = calls.size();
   const auto plan = plan_tuning(std::move(calls), options.retune ? nullptr : &store);
   Table table({{"OP"},
@@ -249,6 +253,7 @@ int tune_verb(const TuneOptions& options, Output& out) {
   OfflineOptions offline;
   offline.folder = recorded_folder(options.kernels);
   offline.ops = options.ops;
+  if (!options.device.empty()) offline.device = device_for(options.device).fingerprint;
   offline.budget_seconds = options.budget;
   offline.retune = options.retune;
   offline.labels.prefixes = options.prefixes;

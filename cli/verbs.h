@@ -111,6 +111,7 @@ struct TuneOptions {
   std::vector<std::string> prefixes;
   std::string op;                 // of a call given on the line
   std::vector<std::string> args;  // of it: f32[512,512], 3, true, "text"
+  std::string device;             // where it is tuned; of recorded calls: only those
   std::vector<std::string> ops;   // of recorded calls: only these
   double budget = 0;              // seconds for all of them; 0: any
   double budget_per_call = 10;

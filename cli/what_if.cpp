@@ -13,6 +13,7 @@
 #include <ejk/offline.h>
 
 #include "calls.h"
+#include "platform/here.h"
 
 namespace ejk::cli {
 namespace {
@@ -29,7 +30,7 @@ constexpr size_t first_uncovered = 5;
 
 // A kernel that is not known here is not asked.
 bool fits(const Entry& entry) {
-  const ConfigType* type = registered_config(entry.id.op);
+  const ConfigType* type = registered_config(entry.id.op, detail::platform_of(entry.id.device));
   std::string why;
   return type == nullptr || type->from_value(entry.config, why) != nullptr;
 }
@@ -42,8 +43,8 @@ size_t tier_of(const std::optional<PersistentCache::Found>& found) {
   if (!is_measured(e) && e.evidence.samples == 0) return 4;
   if (e.outcome == Outcome::unresolved) return 3;
   if (!e.evidence.complete) return 2;
-  const bool here = e.id.device == cpu_device().fingerprint && is_measured(e);
-  return here && e.environment == cpu_device().environment ? 0 : 1;
+  const Device* device = detail::device_here(e.id.device);
+  return device != nullptr && is_measured(e) && e.environment == device->environment ? 0 : 1;
 }
 
 struct Sum {

@@ -21,6 +21,7 @@
 #include "base/sha256.h"
 #include "base/time.h"
 #include "base/warn.h"
+#include "platform/here.h"
 #include "store/checksum.h"
 
 namespace ejk {
@@ -195,8 +196,11 @@ struct DirectoryStore::State {
   std::atomic<bool> cleaned = false;
   std::atomic<bool> stalled = false;  // the last lock could not be had in time
 
-  const Value& own_environment() const {
-    return environment.is_null() ? cpu_device().environment : environment;
+  // Of the device that an entry is for, if that is here.
+  const Value& own_environment(const EntryId& id) const {
+    if (!environment.is_null()) return environment;
+    const Device* device = detail::device_here(id.device);
+    return device == nullptr ? cpu_device().environment : device->environment;
   }
 
   // ---- places
@@ -376,7 +380,7 @@ struct DirectoryStore::State {
     if (!make_room(folder, place, entry, present)) return false;
     if (!present.entry || !same_id(present.entry->id, entry.id))
       return write(folder, temporary, place, entry);
-    if (!replace && !better_evidence(entry, *present.entry, own_environment())) return true;
+    if (!replace && !better_evidence(entry, *present.entry, own_environment(entry.id))) return true;
     Entry with_unknown = entry;
     with_unknown.extra = merged(present.entry->extra, entry.extra);
     return write(folder, temporary, place, with_unknown);
