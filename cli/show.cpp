@@ -20,9 +20,19 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
 
-void add_evidence(const Evidence& e, Facts& to) {
+// What the program of the chosen config took to compile; 0: it has none.
+double compile_seconds(const Entry& entry) {
+  for (const Measurement& m : entry.candidates)
+    if (is(m.status, CandidateStatus::ok)) return m.compile_seconds;
+  return 0;
+}
+
+void add_evidence(const Entry& entry, Facts& to) {
+  const Evidence& e = entry.evidence;
   to.emplace_back("time", interval_text(time_text(e.seconds), time_text(e.seconds_low),
                                         time_text(e.seconds_high), e.samples));
+  if (const double compiled = compile_seconds(entry); compiled > 0)
+    to.emplace_back("compiled in", time_text(compiled));
   to.emplace_back("heuristic", time_text(e.heuristic_seconds));
   to.emplace_back("speedup", interval_text(ratio_text(e.speedup), ratio_text(e.speedup_low),
                                            ratio_text(e.speedup_high), e.samples));
@@ -46,22 +56,31 @@ void show_candidates(const Entry& entry, int most, Output& out) {
     if (rank(*a) != rank(*b)) return rank(*a) < rank(*b);
     return a->ratio < b->ratio;
   });
-  Table table({{"STATUS"},
-               {"TIME", right},
-               {"RATIO", right},
-               {"INTERVAL", right},
-               {"SAMPLES", right},
-               {"CONFIG"},
-               {"WHY"}});
+  // Only programs of devices are compiled.
+  const bool compiled =
+      std::ranges::any_of(entry.candidates, [](const auto& m) { return m.compile_seconds > 0; });
+  std::vector<Table::Column> columns = {
+      {"STATUS"},         {"TIME", right}, {"RATIO", right}, {"INTERVAL", right},
+      {"SAMPLES", right}, {"CONFIG"},      {"WHY"}};
+  constexpr ptrdiff_t behind_time = 2;
+  if (compiled) columns.insert(columns.begin() + behind_time, {"COMPILED IN", right});
+  Table table(std::move(columns));
   const size_t count =
       most == 0 ? sorted.size() : std::min(sorted.size(), static_cast<size_t>(most));
   for (size_t i = 0; i < count; ++i) {
     const Measurement& m = *sorted[i];
-    table.add({m.status, time_text(m.seconds), m.ratio > 0 ? fmt::format("{:.3f}", m.ratio) : "-",
-               m.ratio > 0 && m.samples >= least_samples
-                   ? fmt::format("{:.3f} to {:.3f}", m.ratio_low, m.ratio_high)
-                   : "-",
-               std::to_string(m.samples), config_text(m.config), why_text(m.kind, m.why)});
+    std::vector<std::string> cells = {
+        m.status,
+        time_text(m.seconds),
+        m.ratio > 0 ? fmt::format("{:.3f}", m.ratio) : "-",
+        m.ratio > 0 && m.samples >= least_samples
+            ? fmt::format("{:.3f} to {:.3f}", m.ratio_low, m.ratio_high)
+            : "-",
+        std::to_string(m.samples),
+        config_text(m.config),
+        why_text(m.kind, m.why)};
+    if (compiled) cells.insert(cells.begin() + behind_time, time_text(m.compile_seconds));
+    table.add(std::move(cells));
   }
   out.line();
   out.table(table);
@@ -83,7 +102,7 @@ void show_entry(const Held& held, int candidates, Output& out) {
                                           : "")},
                  {"outcome", std::string(outcome_name(e.outcome)) + ", " + e.provenance},
                  {"config", config_text(e.config)}};
-  add_evidence(e.evidence, facts);
+  add_evidence(e, facts);
   facts.emplace_back("file", held.file + (held.hidden ? " (hidden by a layer in front)" : ""));
   out.facts(facts);
   show_candidates(e, candidates, out);

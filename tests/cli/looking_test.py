@@ -103,6 +103,21 @@ def test_show_finds_an_entry_by_key_prefix_op_or_label(ejk, store, key):
         assert part in text
 
 
+def test_show_says_what_programs_of_devices_took_to_compile(ejk, device, tmp_path):
+    compiled = entry(device)
+    for candidate, seconds in zip(compiled["candidates"], [0.25, 0.125, 0.5, 0], strict=True):
+        if seconds > 0:
+            candidate["compile_seconds"] = seconds
+    exported(tmp_path / "e", compiled, entry(device, op="interpreted@v1"))
+    ejk("import", tmp_path / "e")
+    text = ejk("show", f"gemm:{KEY}").stdout
+    assert re.search(r"(?m)^compiled in +250 ms$", text)
+    assert re.search(r"(?m)^STATUS +TIME +COMPILED IN +RATIO", text)
+    assert re.search(r"(?m)^ok +1 ms +250 ms +0.500 ", text) and re.search(r"(?m)^slower +2 ms +125 ms +1.000 ", text)
+    assert re.search(r"(?m)^rejected +- +- +- ", text)
+    assert "compiled in" not in ejk("show", f"interpreted:{KEY}").stdout.lower()
+
+
 def test_show_limits_candidates_and_knows_what_is_not_there(ejk, store):
     assert "and 3 more" in ejk("show", KEY, "--candidates", "1").stdout
     assert "ejk ls" in ejk("show", "ffffffffffffffff", expect=3).stderr
