@@ -32,7 +32,12 @@ namespace detail {
 void spread(int64_t count, int workers,
             const std::function<void(int64_t begin, int64_t end)>& body);
 
-[[noreturn]] void no_batches_there(const Home& home);
+// Calls body(device) for each of these devices: of several, each on a thread of its own, after what
+// the calling thread has begun there. Waits for them unless there is one only.
+void spread_over(const std::vector<const Device*>& devices,
+                 const std::function<void(const Device* device)>& body);
+[[noreturn]] void elements_on_several_devices(std::string_view op, const Device* one,
+                                              const Device* other);
 
 [[noreturn]] void wrong_batch(std::string_view op, int argument, const std::string& problem);
 
@@ -46,10 +51,13 @@ class ArraySlice {
     array_.shape.erase(array_.shape.begin() + axis);
     if (!array_.strides.empty()) array_.strides.erase(array_.strides.begin() + axis);
     first_ = static_cast<std::byte*>(array_.data);
+    first_offset_ = array_.offset;
   }
   // The i-th element; if `packed` and it is not, a packed copy of it.
   AnyView at(int64_t i, bool packed) {
-    array_.data = first_ + i * stride_ * static_cast<int64_t>(dtype_bits(array_.dtype) / 8);
+    const int64_t begin = i * stride_ * static_cast<int64_t>(dtype_bits(array_.dtype) / 8);
+    if (array_.platform == Platform::cpu) array_.data = first_ + begin;
+    else array_.offset = first_offset_ + static_cast<size_t>(begin);
     if (!packed || array_.any().packed()) return array_.any();
     if (gathered_.rank() != static_cast<int>(array_.shape.size()) || !gathered_.any().data)
       gathered_ = Tensor(array_.dtype, array_.shape);
@@ -79,6 +87,7 @@ class ArraySlice {
   int axis_;
   int64_t stride_ = 0;
   std::byte* first_ = nullptr;
+  size_t first_offset_ = 0;  // on devices, where `data` is a handle
   Tensor gathered_;
   bool uses_copy_ = false;
 };
@@ -173,7 +182,7 @@ class BatchArgument {
     }
     // By value or by reference to something that lives as long as the walker.
     typename P::template Param<I> at(int64_t i) {
-      const Place place{K::op_id, static_cast<int>(I)};
+      const Place place{K::op_id, static_cast<int>(I), {}, P::platform};
       if (!a_.batched_) {
         if constexpr (requires { check_bindable<U>(); })
           return bind<K, static_cast<int>(I), Bound>(place, a_.arg_);
@@ -224,14 +233,16 @@ class BatchArgument {
 template <class K>
 class Batched {
  public:
-  Batched(const Executor& executor, K kernel, std::vector<Axis> axes, int workers)
+  enum class Over { threads, devices };
+  Batched(const Executor& executor, K kernel, std::vector<Axis> axes, Over over)
       : executor_(executor),
         kernel_(std::move(kernel)),
         axes_(std::move(axes)),
-        workers_(workers) {}
+        over_(over),
+        workers_(over == Over::threads ? visible_cores() : 1) {}
 
-  // On how many threads the elements run at most. Default: the cores this process may use (vmap),
-  // or one per device (pmap).
+  // On how many threads elements on the CPU run at most. Default: the cores this process may use
+  // (vmap), or one, as there is one such device (pmap).
   Batched threads(int count) && {
     workers_ = std::max(1, count);
     return std::move(*this);
@@ -240,15 +251,24 @@ class Batched {
   // Runs all elements with one config, chosen for the shape of one of them; elements of a list that
   // have other shapes run with configs of their own. Gives a vector of what run returns, in order;
   // nothing if it returns nothing.
+  //
+  // On devices elements run where their arrays live, which is packed memory: of an array, elements
+  // of the first axis. They are begun like other calls of the calling thread; those of several
+  // devices, which pmap takes in lists, are done when this returns.
   template <class... Args>
   auto operator()(Args&&... args) const {
     using P = detail::FirstPlan<K, Context::batch, Args...>;
+    constexpr detail::Platforms open = detail::call_platforms_of<K, Context::batch, Args...>;
     if constexpr (!P::sound) return detail::NoResult{};
-    else {
-      if (const detail::Home home = detail::home_of(K::op_id, args...); home.device != nullptr)
-        detail::no_batches_there(home);
-      return run<P>(std::index_sequence_for<Args...>{}, args...);
-    }
+    else if constexpr (!detail::results_agree<K, Context::batch, open>()) {
+      static_cast<void>(detail::mistake::runs_of_platforms_return_different_types<K>{});
+      return detail::NoResult{};
+    } else
+      return Executor::where_arrays_live<K, Context::batch>(
+          [&]<class There>(std::type_identity<There>) {
+            return run<There>(std::index_sequence_for<Args...>{}, args...);
+          },
+          args...);
   }
 
  private:
@@ -274,18 +294,25 @@ class Batched {
                                     std::optional<std::remove_cvref_t<Result>>>;
     std::vector<Kept> results(std::is_void_v<Result> ? 0 : static_cast<size_t>(count));
     if (count > 0) {
-      const auto configs = choose<P>(batch, count, std::index_sequence<I...>{});
-      detail::spread(count, workers_, [&](int64_t begin, int64_t end) {
+      const auto choices = choose<P>(batch, count, std::index_sequence<I...>{});
+      const auto run_some = [&](int64_t begin, int64_t end, const Device* home) {
         std::tuple<typename detail::BatchArgument<P, I, Args>::Walker...> walkers{
             std::get<I>(batch)...};
         for (int64_t i = begin; i < end; ++i) {
+          const auto& [config, device] = choices.of(i);
+          if (device != home) continue;
           std::tuple<typename P::template Param<I>...> params{std::get<I>(walkers).at(i)...};
-          const auto& config = configs.of(i);
           if constexpr (std::is_void_v<Result>) P::run(kernel_, config, params);
           else results[static_cast<size_t>(i)].emplace(P::run(kernel_, config, params));
           (std::get<I>(walkers).done(), ...);
         }
-      });
+      };
+      if constexpr (P::on_device)
+        detail::spread_over(homes(choices.all),
+                            [&](const Device* home) { run_some(0, count, home); });
+      else
+        detail::spread(count, workers_,
+                       [&](int64_t begin, int64_t end) { run_some(begin, end, nullptr); });
     }
     if constexpr (!std::is_void_v<Result>) {
       std::vector<std::remove_cvref_t<Result>> out;
@@ -295,18 +322,33 @@ class Batched {
     }
   }
 
-  // One config, or one for each shape among the elements.
+  // One config, or one for each shape and device among the elements.
   template <class Config>
-  struct Configs {
-    std::vector<Config> all;
+  struct Choices {
+    struct OfSome {
+      Config config;
+      const Device* device;  // null: the CPU
+    };
+    std::vector<OfSome> all;
     std::vector<size_t> which;  // of each element; empty: the first one
-    const Config& of(int64_t element) const {
+    const OfSome& of(int64_t element) const {
       return all[which.empty() ? 0 : which[static_cast<size_t>(element)]];
     }
   };
 
+  template <class All>
+  std::vector<const Device*> homes(const All& choices) const {
+    std::vector<const Device*> out;
+    for (const auto& choice : choices)
+      if (std::find(out.begin(), out.end(), choice.device) == out.end())
+        out.push_back(choice.device);
+    if (over_ == Over::threads && out.size() > 1)
+      detail::elements_on_several_devices(K::op_id, out[0], out[1]);
+    return out;
+  }
+
   template <class P, class Batch, size_t... I>
-  Configs<typename P::Config> choose(const Batch& batch, int64_t count,
+  Choices<typename P::Config> choose(const Batch& batch, int64_t count,
                                      std::index_sequence<I...>) const {
     constexpr bool may_differ = (std::tuple_element_t<I, Batch>::may_differ || ...);
     std::tuple<typename std::tuple_element_t<I, Batch>::Walker...> walkers{std::get<I>(batch)...};
@@ -314,22 +356,25 @@ class Batched {
     ((axes[std::to_string(I)] =
           std::get<I>(batch).size() ? Value(axes_.empty() ? 0 : *axes_[I].index) : Value()),
      ...);
-    Configs<typename P::Config> configs;
+    Choices<typename P::Config> choices;
     std::map<std::vector<uint64_t>, size_t> known;
     for (int64_t i = 0; i < (may_differ ? count : 1); ++i) {
       const std::tuple<typename P::template Param<I>...> params{std::get<I>(walkers).at(i)...};
+      if constexpr (P::on_device)
+        detail::check_devices(K::op_id, P::platform, std::get<I>(params)...);
       if constexpr (may_differ) {
         detail::WordSink words;
         P::emit(kernel_, params, 0, words, typename P::Indices{});
         const auto [at, is_new] = known.try_emplace(
-            std::vector(words.data(), words.data() + words.size()), configs.all.size());
-        configs.which.push_back(at->second);
+            std::vector(words.data(), words.data() + words.size()), choices.all.size());
+        choices.which.push_back(at->second);
         if (!is_new) continue;
       }
-      configs.all.push_back(
-          executor_.choose<P>(kernel_, params, {}, axes).config.template as<typename P::Config>());
+      choices.all.push_back(
+          {executor_.choose<P>(kernel_, params, {}, axes).config.template as<typename P::Config>(),
+           detail::home_of(K::op_id, std::get<I>(params)...).device});
     }
-    return configs;
+    return choices;
   }
 
   // Without axes, arrays and lists are batched over their first axis and everything else is shared.
@@ -371,32 +416,32 @@ class Batched {
   const Executor& executor_;
   K kernel_;
   std::vector<Axis> axes_;  // empty: the default for each argument
+  Over over_;
   int workers_;
 };
 
 // vmap_with_config(executor, kernel, 0, ejk::none, 1)(a, b, c): the kernel for every element of the
-// batch, with one axis per argument. Elements are spread over threads; an output must not be shared
-// between them.
+// batch, with one axis per argument. Elements are spread over threads, or run on the one device
+// that all arrays live on; an output must not be shared between them.
 template <class K, std::convertible_to<Axis>... Axes>
 Batched<K> vmap_with_config(const Executor& executor, K kernel, Axes... axes) {
-  return {executor, std::move(kernel), std::vector<Axis>{Axis(axes)...}, visible_cores()};
+  return {executor, std::move(kernel), {Axis(axes)...}, Batched<K>::Over::threads};
 }
 template <class K>
 Batched<K> vmap_with_config(const Executor& executor, K kernel, std::vector<Axis> axes) {
-  return {executor, std::move(kernel), std::move(axes), visible_cores()};
+  return {executor, std::move(kernel), std::move(axes), Batched<K>::Over::threads};
 }
 
-// The same with one worker per device of the kernel's platform. On a machine with one CPU device
-// that is one worker; threads(n) splits it.
+// The same with one worker per device: elements of lists whose arrays live on several devices of a
+// platform run there at the same time, with one choice for each device. On the CPU that is one
+// worker; threads(n) splits it.
 template <class K, std::convertible_to<Axis>... Axes>
 Batched<K> pmap_with_config(const Executor& executor, K kernel, Axes... axes) {
-  return {executor, std::move(kernel), std::vector<Axis>{Axis(axes)...},
-          static_cast<int>(devices(Platform::cpu).size())};
+  return {executor, std::move(kernel), {Axis(axes)...}, Batched<K>::Over::devices};
 }
 template <class K>
 Batched<K> pmap_with_config(const Executor& executor, K kernel, std::vector<Axis> axes) {
-  return {executor, std::move(kernel), std::move(axes),
-          static_cast<int>(devices(Platform::cpu).size())};
+  return {executor, std::move(kernel), std::move(axes), Batched<K>::Over::devices};
 }
 
 }  // namespace ejk

@@ -400,6 +400,24 @@ class alignas(64) Executor {
     return ask(inv, bound<P>(kernel, params));
   }
 
+  // Calls f with the plan of the platform that the arrays live on.
+  template <class K, Context C, class F, class... Args>
+  static decltype(auto) where_arrays_live(F&& f, const Args&... args) {
+    constexpr detail::Platforms open = detail::call_platforms_of<K, C, Args...>;
+    using First = detail::FirstPlan<K, C, Args...>;
+    if constexpr (is_decided<K, C, Args...>) return f(std::type_identity<First>{});
+    else {
+      using enum Platform;
+      const detail::Home home = detail::home_of(K::op_id, args...);
+      if (home.platform() == First::platform) return f(std::type_identity<First>{});
+      if constexpr (First::platform != opencl && detail::includes(open, opencl))
+        if (home.platform() == opencl) return f(std::type_identity<detail::Plan<K, C, opencl>>{});
+      if constexpr (First::platform != cuda && detail::includes(open, cuda))
+        if (home.platform() == cuda) return f(std::type_identity<detail::Plan<K, C, cuda>>{});
+      detail::no_run_there(home);
+    }
+  }
+
   // -- for record.h --
   // Keeps this call in a recording, as one that was made once, without making it.
   template <class K, class... Args>
@@ -421,25 +439,8 @@ class alignas(64) Executor {
   template <class K, Context C, class... Args>
   static constexpr bool is_decided = std::has_single_bit(detail::call_platforms_of<K, C, Args...>);
 
-  // Calls f with the plan of the platform that the arrays live on.
-  template <class K, Context C, class F, class... Args>
-  static decltype(auto) where_arrays_live(F&& f, const Args&... args) {
-    constexpr detail::Platforms open = detail::call_platforms_of<K, C, Args...>;
-    using First = detail::FirstPlan<K, C, Args...>;
-    if constexpr (is_decided<K, C, Args...>) return f(std::type_identity<First>{});
-    else {
-      using enum Platform;
-      const detail::Home home = detail::home_of(K::op_id, args...);
-      if (home.platform() == First::platform) return f(std::type_identity<First>{});
-      if constexpr (First::platform != opencl && detail::includes(open, opencl))
-        if (home.platform() == opencl) return f(std::type_identity<detail::Plan<K, C, opencl>>{});
-      if constexpr (First::platform != cuda && detail::includes(open, cuda))
-        if (home.platform() == cuda) return f(std::type_identity<detail::Plan<K, C, cuda>>{});
-      detail::no_run_there(home);
-    }
-  }
-
-  // The same for what has the config in its type. Where platforms differ in that it is the first's.
+  // where_arrays_live for what has the config in its type. Where platforms differ in that it is the
+  // first's.
   template <class K, class F, class... Args>
   static auto where_config_is_known(F&& f, const Args&... args) {
     constexpr detail::Platforms open = detail::call_platforms_of<K, Context::plain, Args...>;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spreading the elements of a batch over threads.
+// Spreading the elements of a batch over threads and devices.
 #include <ejk/batch.h>
 
 #include <exception>
 #include <thread>
+
+#include <ejk/gpu.h>
 
 #include "base/format.h"
 #include "platform/place.h"
@@ -32,11 +34,26 @@ void spread(int64_t count, int workers,
     if (error) std::rethrow_exception(error);
 }
 
-void no_batches_there(const Home& home) {
+void spread_over(const std::vector<const Device*>& devices,
+                 const std::function<void(const Device* device)>& body) {
+  if (devices.size() == 1) return body(devices[0]);
+  // Each thread has a queue of its own.
+  for (const Device* device : devices) Queue(*device).wait();
+  const auto count = static_cast<int>(devices.size());
+  spread(count, count, [&](int64_t begin, int64_t end) {
+    for (int64_t d = begin; d < end; ++d) {
+      const Device* device = devices[static_cast<size_t>(d)];
+      body(device);
+      Queue(*device).wait();
+    }
+  });
+}
+
+void elements_on_several_devices(std::string_view op, const Device* one, const Device* other) {
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("{} lives on {}; batches are for arrays on the CPU: call the kernel for "
-                          "each element, or copy the array with to(ejk::cpu_device())",
-                          text_of(home.first), place_text(home.device)));
+              fmt::format("[{}] got elements on {} and on {}; expected all on one device; call "
+                          "pmap_with_config, or copy them with to(device)",
+                          op, place_text(one), place_text(other)));
 }
 
 void wrong_batch(std::string_view op, int argument, const std::string& problem) {

@@ -529,13 +529,83 @@ TEST(DeviceGradients, AreComparedWhereATuningMeasuresThem) {
   EXPECT_EQ(kind_of_second(false), "");
 }
 
-TEST(DeviceCalls, DoNotComeInBatchesYet) {
+Tensor rows_of(std::vector<float> elements, const Device& device) {
+  const auto rows = static_cast<int64_t>(elements.size() / 2);
+  return Tensor::of<float>({rows, 2}, std::span<const float>(elements)).to(device);
+}
+
+TEST(DeviceBatches, RunTheElementsOfAnArrayWhereItLives) {
   fakes::FakeGpu gpu;
   const Executor e = heuristics_only();
-  const Tensor x = Tensor(DType::float32, {2, 2}, gpu.device);
-  EXPECT_EQ(refusal([&] { vmap_with_config(e, Scale{}, 0, 0)(x, x); }),
-            "[scale] argument 0 lives on opencl 0; batches are for arrays on the CPU: call the "
-            "kernel for each element, or copy the array with to(ejk::cpu_device())");
+  const Tensor x = rows_of({1, 2, 3, 4, 5, 6}, gpu.device), y = x.clone();
+  Scale::guesses = 0;
+  vmap_with_config(e, Scale{}, 0, 0)(x, y);
+  EXPECT_THAT(values(y), ElementsAre(10, 20, 30, 40, 50, 60));
+  EXPECT_EQ(Scale::guesses, 1) << "one choice for all";
+  pmap_with_config(e, Scale{})(y, y.sliced(0, 0, 3));
+  EXPECT_THAT(values(y), ElementsAre(100, 200, 300, 400, 500, 600));
+  const Tensor shared = two.to(gpu.device);
+  vmap_with_config(e, Scale{}, none, 0)(shared, x.sliced(0, 1, 3));
+  EXPECT_THAT(values(x), ElementsAre(1, 2, 10, 20, 10, 20));
+}
+
+struct Firsts {  // returns something on every platform
+  static constexpr std::string_view op_id = "firsts";
+  using Config = Tile;
+  float run(const Config&, std::span<const float> x) const { return x[0]; }
+  float run_gpu(const Config& c, In x) const {
+    return fakes::elements(x)[0] + static_cast<float>(c.by);
+  }
+  Config heuristic_cfg(const Invocation& inv) const { return {100 * (1 + inv.device->index)}; }
+};
+
+TEST(DeviceBatches, RunTheElementsOfListsOnTheirDevicesWithOneChoiceForEach) {
+  fakes::FakeGpu first, second(Platform::opencl, 1);
+  second.device.fingerprint = "opencl|another|1";
+  const Executor e = heuristics_only();
+  std::vector<Tensor> x, y;
+  for (int i = 0; i < 5; ++i) {
+    const Device& device = i % 2 == 0 ? first.device : second.device;
+    x.push_back(rows_of({static_cast<float>(i), 1}, device).reshaped({2}));
+    y.push_back(two.to(device));
+  }
+  Scale::guesses = 0;
+  first.memory.take_log(), second.memory.take_log();
+  pmap_with_config(e, Scale{}, 0, 0)(x, y);
+  EXPECT_EQ(Scale::guesses, 2);
+  for (fakes::FakeGpu* gpu : {&first, &second})
+    EXPECT_THAT(gpu->memory.take_log(), ElementsAre("wait", "wait"))
+        << "for what the caller has begun, and for the elements";
+  for (size_t i = 0; i < 5; ++i) {
+    const float by = i % 2 == 0 ? 10 : 11;
+    EXPECT_THAT(values(y[i]), ElementsAre(by * static_cast<float>(i), by));
+  }
+  EXPECT_THAT(pmap_with_config(e, Firsts{}, 0)(x), ElementsAre(100, 201, 102, 203, 104));
+}
+
+TEST(DeviceBatches, RefuseArraysThatCannotBeBatched) {
+  fakes::FakeGpu first, second(Platform::opencl, 1);
+  const Executor e = heuristics_only();
+  const Tensor x = two.to(first.device), y = two.to(second.device),
+               rows = rows_of({1, 2, 3, 4}, first.device);
+  const std::vector<Tensor> both{x, y};
+  EXPECT_EQ(refusal([&] { vmap_with_config(e, Scale{}, 0, 0)(both, both); }),
+            "[scale] got elements on opencl 0 and on opencl 1; expected all on one device; call "
+            "pmap_with_config, or copy them with to(device)");
+  EXPECT_EQ(refusal([&] {
+              pmap_with_config(e, Scale{}, 0, 0)(both, std::vector{y, x});
+            }),
+            "[scale] argument 1 lives on opencl 1 and argument 0 on opencl 0; copy one of them "
+            "with to(device)");
+  EXPECT_EQ(refusal([&] { pmap_with_config(e, Scale{}, none, 0)(x, both); }),
+            "[scale] argument 1 lives on opencl 1 and argument 0 on opencl 0; copy one of them "
+            "with to(device)");
+  EXPECT_THAT(refusal([&] {
+                pmap_with_config(e, Scale{}, 0, 0)(std::vector{x, two}, both);
+              }),
+              StartsWith("[scale] argument 0"));
+  EXPECT_THAT(refusal([&] { vmap_with_config(e, Scale{}, 1, 1)(rows, rows); }),
+              HasSubstr("packed"));
 }
 
 }  // namespace
