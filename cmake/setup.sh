@@ -119,12 +119,18 @@ set_up() {
 # Another checkout of the same sources finds in ccache what this one compiled.
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=true CCACHE_SLOPPINESS=pch_defines,time_macros
 
-# The Python package, built in build/python and installed into .venv: quick if nothing changed.
+# install_python [PIP OPTION...]: the Python package, built in build/python and installed into .venv:
+# quick if nothing changed.
 install_python() {
   stage "building the Python package"
   CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) \
     logged python .venv/bin/pip install --disable-pip-version-check --no-build-isolation --no-deps \
-    --config-settings cmake.define.EJK_PYTHON_WERROR=ON .
+    --config-settings cmake.define.EJK_PYTHON_WERROR=ON "$@" .
+}
+
+# The library in it is that of the dev preset, which ccache knows already if the compiler's name is the same.
+install_python_for_tests() {
+  CXX=c++ install_python --config-settings cmake.args=--preset=dev --config-settings cmake.build-type=Debug
 }
 
 # build PRESET [TARGET...]: the whole preset if no target is named.
