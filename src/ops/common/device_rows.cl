@@ -10,6 +10,16 @@
 // gives what was read in a walk before. BEYOND, which the source defines, stands in for elements behind
 // the end of the row.
 
+// A kernel's body is EACH_ROW { ... }, for the rows of its group, with `room` for the group's sums; in it
+// ROW_OF(array) is where the row of an array of rows begins.
+
+#define EACH_ROW                                                                \
+  GROUP_ROOM(room);                                                             \
+  const int item = (int)get_local_id(0);                                        \
+  const int begin = (int)get_group_id(0) * ROWS, end = min(begin + ROWS, rows); \
+  for (int row = begin; row < end; ++row)
+#define ROW_OF(array) ((array) + (size_t)row * columns)
+
 #define ROW_STEP (GROUP * WIDTH)
 
 #if KEPT
@@ -56,6 +66,13 @@
 #define SUM_OF_PARTS(name) sum_of((name[0] + name[1]) + (name[2] + name[3]))
 #define MAX_OF_PARTS(name) max_of(fmax(fmax(name[0], name[1]), fmax(name[2], name[3])))
 
+// Vectors times those of `weight`, if there is one.
+#if WEIGHT
+#define WEIGHTED(v, c, n) ((v) * load(weight + (c), n, 0.f))
+#else
+#define WEIGHTED(v, c, n) (v)
+#endif
+
 // ---- gradients: GRADIENT is 1 in programs of them, so that others do not compile them
 
 // What of a row in another array than x stands at its columns c to c + n; 0 behind its end.
@@ -99,8 +116,15 @@ void add_chunks(int chunks, int columns, __global const float* restrict sums,
 #endif
 
 // Where squares leave the range of float, the row is multiplied by a power of two that brings its largest
-// number near 1.
+// number near 1. LEAVE_IN_RANGE, at the end of the body of an endless loop, leaves it with a mean of squares that
+// is in that range; else `down` becomes the power, and the loop's second time is its last.
 EJK_DEVICE float power_to_one(float largest) {
   const int exponent = (int)((as_uint(largest) >> 23) & 255u);
   return as_float((uint)max(254 - exponent, 1) << 23);
 }
+#define FIND_LARGEST(part, i, c, n) largest[part] = fmax(largest[part], fabs(ROW(i, c, n)));
+#define LEAVE_IN_RANGE(time, mean_square)                                                   \
+  if ((time) == 1 || ((mean_square) <= FLT_MAX && (mean_square) + eps >= 1e-30f)) break;    \
+  FOUR_PARTS(largest, 0.f)                                                                  \
+  EACH_VECTOR(FIND_LARGEST)                                                                 \
+  down = power_to_one(fmax(group_max(MAX_OF_PARTS(largest), room), sqrt(eps)));

@@ -11,12 +11,6 @@
     sums[part] += d;                                               \
     squares[part] = fma(d, d, squares[part]);                      \
   }
-#define FIND_LARGEST(part, i, c, n) largest[part] = fmax(largest[part], fabs(ROW(i, c, n)));
-#if WEIGHT
-#define WEIGHTED(v, c, n) ((v) * load(weight + (c), n, 0.f))
-#else
-#define WEIGHTED(v, c, n) (v)
-#endif
 #if BIAS
 #define BIASED(v, c, n) ((v) + load(bias + (c), n, 0.f))
 #else
@@ -30,12 +24,9 @@ __kernel EJK_GROUP(GROUP, 1, 1)
 void layer_norm(int rows, int columns, float eps, __global const Element* x,
                 __global const Element* restrict weight, __global const Element* restrict bias,
                 __global Element* out, __global float* restrict moments) {
-  GROUP_ROOM(room);
-  const int item = (int)get_local_id(0);
-  const int begin = (int)get_group_id(0) * ROWS, end = min(begin + ROWS, rows);
-  for (int row = begin; row < end; ++row) {
-    __global const Element* x_row = x + (size_t)row * columns;
-    __global Element* out_row = out + (size_t)row * columns;
+  EACH_ROW {
+    __global const Element* x_row = ROW_OF(x);
+    __global Element* out_row = ROW_OF(out);
     ROW_REGISTERS
     float down = 1.f, mean, rest, scale;
     for (int time = 0;; ++time) {
@@ -48,10 +39,7 @@ void layer_norm(int rows, int columns, float eps, __global const Element* x,
       rest = group_sum(SUM_OF_PARTS(sums), room) / columns;
       const float variance = group_sum(SUM_OF_PARTS(squares), room) / columns - rest * rest;
       scale = 1.f / sqrt(fmax(variance, 0.f) + eps * down * down);
-      if (time == 1 || (variance <= FLT_MAX && variance + eps >= 1e-30f)) break;
-      FOUR_PARTS(largest, 0.f)
-      EACH_VECTOR(FIND_LARGEST)
-      down = power_to_one(fmax(group_max(MAX_OF_PARTS(largest), room), sqrt(eps)));
+      LEAVE_IN_RANGE(time, variance)
     }
     EACH_VECTOR(WRITE)
 #if RESIDUALS
@@ -85,13 +73,10 @@ __kernel EJK_GROUP(GROUP, 1, 1)
 void layer_norm_dx(int rows, int columns, __global const Element* restrict dy,
                    __global const Element* restrict x, __global const Element* restrict weight,
                    __global const float* restrict moments, __global Element* restrict dx) {
-  GROUP_ROOM(room);
-  const int item = (int)get_local_id(0);
-  const int begin = (int)get_group_id(0) * ROWS, end = min(begin + ROWS, rows);
-  for (int row = begin; row < end; ++row) {
-    __global const Element* dy_row = dy + (size_t)row * columns;
-    __global const Element* x_row = x + (size_t)row * columns;
-    __global Element* dx_row = dx + (size_t)row * columns;
+  EACH_ROW {
+    __global const Element* dy_row = ROW_OF(dy);
+    __global const Element* x_row = ROW_OF(x);
+    __global Element* dx_row = ROW_OF(dx);
     const float mean = MEAN_OF(row), rest = REST_OF(row), scale = SCALE_OF(row);
     FOUR_PARTS(sums, 0.f)
     FOUR_PARTS(products, 0.f)

@@ -8,25 +8,16 @@
     const FLOATS v = READ(i, c, n) * down;     \
     squares[part] = fma(v, v, squares[part]);  \
   }
-#define FIND_LARGEST(part, i, c, n) largest[part] = fmax(largest[part], fabs(ROW(i, c, n)));
-#if WEIGHT
-#define WRITE(part, i, c, n) \
-  store(ROW(i, c, n) * down * scale * load(weight + (c), n, 0.f), out_row + (c), n);
-#else
-#define WRITE(part, i, c, n) store(ROW(i, c, n) * down * scale, out_row + (c), n);
-#endif
+#define WRITE(part, i, c, n) store(WEIGHTED(ROW(i, c, n) * down * scale, c, n), out_row + (c), n);
 
 #if !GRADIENT
 __kernel EJK_GROUP(GROUP, 1, 1)
 void rms_norm(int rows, int columns, float eps, __global const Element* x,
               __global const Element* restrict weight, __global Element* out,
               __global float* restrict scales) {
-  GROUP_ROOM(room);
-  const int item = (int)get_local_id(0);
-  const int begin = (int)get_group_id(0) * ROWS, end = min(begin + ROWS, rows);
-  for (int row = begin; row < end; ++row) {
-    __global const Element* x_row = x + (size_t)row * columns;
-    __global Element* out_row = out + (size_t)row * columns;
+  EACH_ROW {
+    __global const Element* x_row = ROW_OF(x);
+    __global Element* out_row = ROW_OF(out);
     ROW_REGISTERS
     float down = 1.f, scale;
     for (int time = 0;; ++time) {
@@ -34,10 +25,7 @@ void rms_norm(int rows, int columns, float eps, __global const Element* x,
       EACH_VECTOR(SUM_SQUARES)
       const float mean = group_sum(SUM_OF_PARTS(squares), room) / columns;
       scale = 1.f / sqrt(mean + eps * down * down);
-      if (time == 1 || (mean <= FLT_MAX && mean + eps >= 1e-30f)) break;
-      FOUR_PARTS(largest, 0.f)
-      EACH_VECTOR(FIND_LARGEST)
-      down = power_to_one(fmax(group_max(MAX_OF_PARTS(largest), room), sqrt(eps)));
+      LEAVE_IN_RANGE(time, mean)
     }
     EACH_VECTOR(WRITE)
 #if RESIDUALS
@@ -48,11 +36,7 @@ void rms_norm(int rows, int columns, float eps, __global const Element* x,
 
 #else
 // With g = dy weight and x^ = x scale: dx = scale (g - x^ mean(g x^)), dweight = sum of dy x^.
-#if WEIGHT
-#define G(c, n) (OTHER(dy_row, c, n) * OTHER(weight, c, n))
-#else
-#define G(c, n) OTHER(dy_row, c, n)
-#endif
+#define G(c, n) WEIGHTED(OTHER(dy_row, c, n), c, n)
 #define ADD_PRODUCTS(part, i, c, n) \
   products[part] = fma(G(c, n), OTHER(x_row, c, n) * scale, products[part]);
 #define WRITE_DX(part, i, c, n) \
@@ -62,13 +46,10 @@ __kernel EJK_GROUP(GROUP, 1, 1)
 void rms_norm_dx(int rows, int columns, __global const Element* restrict dy,
                  __global const Element* restrict x, __global const Element* restrict weight,
                  __global const float* restrict scales, __global Element* restrict dx) {
-  GROUP_ROOM(room);
-  const int item = (int)get_local_id(0);
-  const int begin = (int)get_group_id(0) * ROWS, end = min(begin + ROWS, rows);
-  for (int row = begin; row < end; ++row) {
-    __global const Element* dy_row = dy + (size_t)row * columns;
-    __global const Element* x_row = x + (size_t)row * columns;
-    __global Element* dx_row = dx + (size_t)row * columns;
+  EACH_ROW {
+    __global const Element* dy_row = ROW_OF(dy);
+    __global const Element* x_row = ROW_OF(x);
+    __global Element* dx_row = ROW_OF(dx);
     const float scale = scales[row];
     FOUR_PARTS(products, 0.f)
     EACH_VECTOR(ADD_PRODUCTS)

@@ -30,12 +30,9 @@
 #if !GRADIENT
 __kernel EJK_GROUP(GROUP, 1, 1)
 void softmax(int rows, int columns, float scale, __global const Element* x, __global Element* out) {
-  GROUP_ROOM(room);
-  const int item = (int)get_local_id(0);
-  const int begin = (int)get_group_id(0) * ROWS, end = min(begin + ROWS, rows);
-  for (int row = begin; row < end; ++row) {
-    __global const Element* x_row = x + (size_t)row * columns;
-    __global Element* out_row = out + (size_t)row * columns;
+  EACH_ROW {
+    __global const Element* x_row = ROW_OF(x);
+    __global Element* out_row = ROW_OF(out);
     ROW_REGISTERS
     FOUR_PARTS(most, -INFINITY)
     EACH_VECTOR(FIND_MOST)
@@ -57,13 +54,10 @@ void softmax(int rows, int columns, float scale, __global const Element* x, __gl
 __kernel EJK_GROUP(GROUP, 1, 1)
 void softmax_dx(int rows, int columns, float scale, __global const Element* restrict dy,
                 __global const Element* restrict y, __global Element* restrict dx) {
-  GROUP_ROOM(room);
-  const int item = (int)get_local_id(0);
-  const int begin = (int)get_group_id(0) * ROWS, end = min(begin + ROWS, rows);
-  for (int row = begin; row < end; ++row) {
-    __global const Element* dy_row = dy + (size_t)row * columns;
-    __global const Element* y_row = y + (size_t)row * columns;
-    __global Element* dx_row = dx + (size_t)row * columns;
+  EACH_ROW {
+    __global const Element* dy_row = ROW_OF(dy);
+    __global const Element* y_row = ROW_OF(y);
+    __global Element* dx_row = ROW_OF(dx);
     FOUR_PARTS(products, 0.f)
     EACH_VECTOR(ADD_PRODUCTS)
     const float total = group_sum(SUM_OF_PARTS(products), room);
