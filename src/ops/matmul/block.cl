@@ -1,8 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which part of c = a b + bias a group makes: a block of BM x BN elements, from parts of a and b that are BK deep.
+// Which part of c = a b + bias a group makes: a block of BM x BN elements, from parts of a and b that are BK deep; how
+// items that share local memory read these parts, and write the block.
 //
-// Macros beside those of the config: A_ACROSS and B_ACROSS (they lie transposed), BIAS (there is one), GROUPED. Sizes
-// are ints, products of them size_t.
+// Macros beside those of the config: A_ACROSS and B_ACROSS (they lie transposed), BIAS (there is one), GROUPED; A_BF16,
+// B_BF16, C_BF16: elements are bfloat16, else float; a bias has those of a. Sizes are ints, products of them size_t.
+
+// ---- elements
+
+#if A_BF16
+typedef ushort A;
+#define ONE_OF_A(from) from_bf16((from)[0])
+#else
+typedef float A;
+#define ONE_OF_A(from) (from)[0]
+#endif
+#if B_BF16
+typedef ushort B;
+#define ONE_OF_B(from) from_bf16((from)[0])
+#else
+typedef float B;
+#define ONE_OF_B(from) (from)[0]
+#endif
+#if C_BF16
+typedef ushort C;
+#define PUT_C(x, to) (to)[0] = to_bf16(x)
+#else
+typedef float C;
+#define PUT_C(x, to) (to)[0] = (x)
+#endif
+
+// WIDTH of them side by side.
+#if WIDTH == 1
+#define SOME(from) (from)[0]
+#define PUT_SOME(v, to) (to)[0] = (v)
+#else
+#define SOME(from) EJK_JOIN(vload, WIDTH)(0, from)
+#define PUT_SOME(v, to) EJK_JOIN(vstore, WIDTH)(v, 0, to)
+#endif
+
+EJK_DEVICE float bias_of(__global const A* bias, int column) {
+#if BIAS
+  return ONE_OF_A(bias + column);
+#else
+  return 0.f;
+#endif
+}
+
+// ---- blocks
+
+#define PRODUCT                                                                                                     \
+  int m, int n, int k, int a_batch, int b_batch, int groups, __global const A *restrict all_a,                      \
+      __global const B *restrict all_b, __global const A *restrict bias, __global const int *restrict sizes,        \
+      __global C *restrict all_c
 
 // From one row to the next, and from one column to the next.
 #define A_ROW_STEP (A_ACROSS ? 1 : k)
@@ -67,3 +116,72 @@ EJK_DEVICE bool block_of(int m, int n, int k, int a_batch, int b_batch, __global
   return true;
 #endif
 }
+
+// ---- blocks of which items share the parts of a and b in local memory: ITEMS of them, of which `item` is one
+
+#define A_NUMBERS (BM * BK / ITEMS)
+#define B_NUMBERS (BN * BK / ITEMS)
+
+// A vector's numbers in registers: CUDA would take memory for an array that vstore writes to.
+#if defined(EJK_CUDA) && WIDTH > 1
+#define SPREAD(v, to)                                                  \
+  const auto all = (v);                                                \
+  _Pragma("unroll") for (int w = 0; w < WIDTH; ++w)(to)[w] = all.s[w]
+#else
+#define SPREAD PUT_SOME
+#endif
+// An item's share of a part of `lines` x `length` elements X, WIDTH of which lie side by side in memory. Those that are
+// not there are zeros.
+#define FETCH(name, Number, X, ONE_OF_X, SOME_OF_X)                                                          \
+  EJK_DEVICE void name(Number* numbers, int count, int item, __global const X* from, int stride, int length, \
+                       int lines_left, int length_left) {                                                    \
+    _Pragma("unroll") for (int e = 0; e < count / WIDTH; ++e) {                                              \
+      const int at = (item + e * ITEMS) * WIDTH, line = at / length, first = at % length;                    \
+      __global const X* here = from + (size_t)line * stride + first;                                         \
+      if (line < lines_left && first + WIDTH <= length_left) {                                               \
+        SPREAD(SOME_OF_X(here), numbers + e * WIDTH);                                                        \
+      } else {                                                                                               \
+        _Pragma("unroll") for (int w = 0; w < WIDTH; ++w) numbers[e * WIDTH + w] =                           \
+            line < lines_left && first + w < length_left ? ONE_OF_X(here + w) : (Number)0;                   \
+      }                                                                                                      \
+    }                                                                                                        \
+  }
+
+// FETCH_A(q) and FETCH_B(q) read a part that begins at q into a_next and b_next; KEEP_A(stage) and KEEP_B(stage) put
+// that into the parts of local memory with `keep`. Along: the depth is what lies side by side in memory.
+#if A_ACROSS
+#define FETCH_A(q) fetch_a(a_next, A_NUMBERS, item, a + (size_t)(q) * m, m, BM, block.depth - (q), rows)
+#define KEEP_A(stage) keep(a_part + (stage) * A_PART, A_LINE, a_next, A_NUMBERS, item, BM, false)
+#else
+#define FETCH_A(q) fetch_a(a_next, A_NUMBERS, item, a + (q), k, BK, rows, block.depth - (q))
+#define KEEP_A(stage) keep(a_part + (stage) * A_PART, A_LINE, a_next, A_NUMBERS, item, BK, true)
+#endif
+#if B_ACROSS
+#define FETCH_B(q) fetch_b(b_next, B_NUMBERS, item, b + (q), k, BK, columns, block.depth - (q))
+#define KEEP_B(stage) keep(b_part + (stage) * B_PART, B_LINE, b_next, B_NUMBERS, item, BK, true)
+#else
+#define FETCH_B(q) fetch_b(b_next, B_NUMBERS, item, b + (size_t)(q) * n, n, BN, block.depth - (q), columns)
+#define KEEP_B(stage) keep(b_part + (stage) * B_PART, B_LINE, b_next, B_NUMBERS, item, BN, false)
+#endif
+
+// EACH_PART { PART_IS_THERE ... }: one part after the other, each read while the one before it is multiplied. With one
+// stage, what is there must have been read; with two it was, before the barrier of the last part.
+#define EACH_PART \
+  FETCH_A(0);     \
+  FETCH_B(0);     \
+  for (int begin = 0, stage = 0; begin < block.depth; begin += BK, stage = (stage + 1) % STAGES)
+#define PART_IS_THERE                                         \
+  if (STAGES == 1 && begin > 0) barrier(CLK_LOCAL_MEM_FENCE); \
+  KEEP_A(stage);                                              \
+  KEEP_B(stage);                                              \
+  barrier(CLK_LOCAL_MEM_FENCE);                               \
+  if (begin + BK < block.depth) {                             \
+    FETCH_A(begin + BK);                                      \
+    FETCH_B(begin + BK);                                      \
+  }
+
+// A sum becomes an element of c, if there is one.
+#define PUT_SUM(sum, row, column)                                           \
+  if (row < rows && column < columns)                                       \
+    PUT_C((sum) + bias_of(bias, block.column + column),                     \
+          all_c + block.c + (size_t)(block.row + row) * n + block.column + column);

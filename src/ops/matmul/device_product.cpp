@@ -256,35 +256,19 @@ constexpr B tiled_guesses[] = {
     {.way = Way::tiled, .bm = 8, .bn = 8, .bk = 8, .tm = 1, .tn = 1, .width = 1},
 };
 // The pad keeps the lanes of a warp in different banks.
-constexpr B tensor_core_guesses[] = {
-    {.way = Way::tensor_core,
-     .bm = 128,
-     .bn = 128,
-     .bk = 32,
-     .tm = 64,
-     .tn = 32,
-     .width = 8,
-     .pad = 8,
-     .stages = 2},
-    {.way = Way::tensor_core,
-     .bm = 64,
-     .bn = 64,
-     .bk = 32,
-     .tm = 32,
-     .tn = 32,
-     .width = 8,
-     .pad = 8,
-     .stages = 2},
-    {.way = Way::tensor_core,
-     .bm = 32,
-     .bn = 32,
-     .bk = 32,
-     .tm = 16,
-     .tn = 16,
-     .width = 8,
-     .pad = 8,
-     .stages = 2},
-};
+constexpr B on_tensor_cores(int block, int tm, int tn) {
+  return {.way = Way::tensor_core,
+          .bm = block,
+          .bn = block,
+          .bk = 32,
+          .tm = tm,
+          .tn = tn,
+          .width = 8,
+          .pad = 8,
+          .stages = 2};
+}
+constexpr B tensor_core_guesses[] = {on_tensor_cores(128, 64, 32), on_tensor_cores(64, 32, 32),
+                                     on_tensor_cores(32, 16, 16)};
 
 bool can_use_tensor_cores(const ProductKind& kind, const Device& device) {
   return has_tensor_cores(device) && is_short(kind.a) && is_short(kind.b);

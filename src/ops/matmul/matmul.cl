@@ -1,58 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // c = a b + bias, by items alone or by groups that share local memory. block.cl stands before it.
-//
-// A_BF16, B_BF16, C_BF16: elements are bfloat16, else float; a bias has those of a.
 
 #define DIRECT 0
 #define TILED 1
 
-// ---- elements
-
 #if WIDTH == 1
-#define SOME_FLOATS(from) (from)[0]
 #define SOME_BF16(from) from_bf16((from)[0])
-#define PUT_FLOATS(v, to) (to)[0] = (v)
 #else
-#define SOME_FLOATS(from) EJK_JOIN(vload, WIDTH)(0, from)
-#define SOME_BF16(from)                                                                \
-  EJK_JOIN(as_float, WIDTH)                                                            \
-  (EJK_JOIN(convert_uint, WIDTH)(EJK_JOIN(vload, WIDTH)(0, from)) << (EJK_JOIN(uint, WIDTH))(16u))
-#define PUT_FLOATS(v, to) EJK_JOIN(vstore, WIDTH)(v, 0, to)
+#define SOME_BF16(from) \
+  EJK_JOIN(as_float, WIDTH)(EJK_JOIN(convert_uint, WIDTH)(SOME(from)) << (EJK_JOIN(uint, WIDTH))(16u))
 #endif
-
 #if A_BF16
-typedef ushort A;
-#define ONE_OF_A(from) from_bf16((from)[0])
 #define SOME_OF_A SOME_BF16
 #else
-typedef float A;
-#define ONE_OF_A(from) (from)[0]
-#define SOME_OF_A SOME_FLOATS
+#define SOME_OF_A SOME
 #endif
 #if B_BF16
-typedef ushort B;
-#define ONE_OF_B(from) from_bf16((from)[0])
 #define SOME_OF_B SOME_BF16
 #else
-typedef float B;
-#define ONE_OF_B(from) (from)[0]
-#define SOME_OF_B SOME_FLOATS
+#define SOME_OF_B SOME
 #endif
-#if C_BF16
-typedef ushort C;
-#define PUT_C(x, to) (to)[0] = to_bf16(x)
-#else
-typedef float C;
-#define PUT_C(x, to) (to)[0] = (x)
-#endif
-
-EJK_DEVICE float bias_of(__global const A* bias, int column) {
-#if BIAS
-  return ONE_OF_A(bias + column);
-#else
-  return 0.f;
-#endif
-}
 
 #if WAY == DIRECT
 // ---- one item per group: its tile of TM rows and TN vectors of WIDTH columns stays in registers
@@ -84,7 +51,7 @@ EJK_DEVICE float bias_of(__global const A* bias, int column) {
     }                                                                                        \
   }
 EJK_DEVICE void multiply_strip(FLOATS (*sum)[TN], int depth, EJK_LOCAL_PTR const float* b, A_ARGUMENT) {
-  MULTIPLY(SOME_FLOATS(b + q * STRIP + v * WIDTH))
+  MULTIPLY(SOME(b + q * STRIP + v * WIDTH))
 }
 EJK_DEVICE void multiply_as_it_lies(FLOATS (*sum)[TN], int depth, __global const B* b, int n, A_ARGUMENT) {
   MULTIPLY(SOME_OF_B(b + (size_t)q * n + v * WIDTH))
@@ -97,7 +64,7 @@ EJK_DEVICE void pack_a(EJK_LOCAL_PTR float* to, __global const A* a, int m, int 
     EJK_LOCAL_PTR float* line = to + r * A_LINE;
     int q = 0;
 #if !A_ACROSS
-    for (; q + WIDTH <= depth; q += WIDTH) PUT_FLOATS(SOME_OF_A(from + q), line + q);
+    for (; q + WIDTH <= depth; q += WIDTH) PUT_SOME(SOME_OF_A(from + q), line + q);
 #endif
     for (; q < depth; ++q) line[q] = ONE_OF_A(from + (size_t)q * A_COLUMN_STEP);
   }
@@ -113,7 +80,7 @@ EJK_DEVICE void pack_b(EJK_LOCAL_PTR float* to, __global const B* b, int n, int 
     if (columns >= STRIP) {
 #pragma unroll
       for (int v = 0; v < TN; ++v)
-        PUT_FLOATS(SOME_OF_B(from + v * WIDTH), to + q * STRIP + v * WIDTH);
+        PUT_SOME(SOME_OF_B(from + v * WIDTH), to + q * STRIP + v * WIDTH);
     } else {
       for (int j = 0; j < STRIP; ++j) to[q * STRIP + j] = j < columns ? ONE_OF_B(from + j) : 0.f;
     }
@@ -122,9 +89,7 @@ EJK_DEVICE void pack_b(EJK_LOCAL_PTR float* to, __global const B* b, int n, int 
 }
 
 __kernel EJK_GROUP(1, 1, 1)
-void matmul(int m, int n, int k, int a_batch, int b_batch, int groups, __global const A* restrict all_a,
-            __global const B* restrict all_b, __global const A* restrict bias,
-            __global const int* restrict sizes, __global C* restrict all_c) {
+void matmul(PRODUCT) {
   __local float b_strip[BK * STRIP];
 #if PACK_A
   __local float a_block[BM * A_LINE];
@@ -175,8 +140,8 @@ void matmul(int m, int n, int k, int a_batch, int b_batch, int groups, __global 
 #pragma unroll
           for (int v = 0; v < TN; ++v) {
             EJK_LOCAL_PTR float* to = sums + (i + r) * BN + j + v * WIDTH;
-            if (q0 > 0) sum[r][v] += SOME_FLOATS(to);
-            PUT_FLOATS(sum[r][v], to);
+            if (q0 > 0) sum[r][v] += SOME(to);
+            PUT_SOME(sum[r][v], to);
           }
 #else
         __global C* to = c + (size_t)i * n + j;
@@ -185,18 +150,18 @@ void matmul(int m, int n, int k, int a_batch, int b_batch, int groups, __global 
           for (int r = 0; r < TM; ++r)
 #pragma unroll
             for (int v = 0; v < TN; ++v) {
-              if (q0 > 0) sum[r][v] += SOME_FLOATS(to + (size_t)r * n + v * WIDTH);
+              if (q0 > 0) sum[r][v] += SOME(to + (size_t)r * n + v * WIDTH);
 #if BIAS
               else sum[r][v] += SOME_OF_A(bias + block.column + j + v * WIDTH);
 #endif
-              PUT_FLOATS(sum[r][v], to + (size_t)r * n + v * WIDTH);
+              PUT_SOME(sum[r][v], to + (size_t)r * n + v * WIDTH);
             }
         } else {
           float part[TM * STRIP];
 #pragma unroll
           for (int r = 0; r < TM; ++r)
 #pragma unroll
-            for (int v = 0; v < TN; ++v) PUT_FLOATS(sum[r][v], part + r * STRIP + v * WIDTH);
+            for (int v = 0; v < TN; ++v) PUT_SOME(sum[r][v], part + r * STRIP + v * WIDTH);
           for (int r = 0; r < min(rows - i, TM); ++r)
             for (int v = 0; v < min(columns - j, STRIP); ++v) {
               __global C* one = to + (size_t)r * n + v;
@@ -223,40 +188,16 @@ void matmul(int m, int n, int k, int a_batch, int b_batch, int groups, __global 
 #define ITEMS (ITEMS_X * ITEMS_Y)
 #define A_LINE (BM + PAD)
 #define B_LINE (BN + PAD)
-#define A_NUMBERS (BM * BK / ITEMS)
-#define B_NUMBERS (BN * BK / ITEMS)
+#define A_PART (BK * A_LINE)
+#define B_PART (BK * B_LINE)
 // Steps along the depth that are unrolled: enough to do at once, and not too much to compile.
 #define AT_ONCE (TM * TN >= 32 ? 2 : 8)
 // Columns of an item that lie side by side.
 #define BESIDE (TN % 4 == 0 ? 4 : TN % 2 == 0 ? 2 : 1)
 
-// A vector's numbers in registers: CUDA would take memory for an array that vstore writes to.
-#if defined(EJK_CUDA) && WIDTH > 1
-#define SPREAD(v, to)                                                  \
-  const FLOATS all = (v);                                              \
-  _Pragma("unroll") for (int w = 0; w < WIDTH; ++w)(to)[w] = all.s[w]
-#else
-#define SPREAD PUT_FLOATS
-#endif
-// An item's share of a part of `lines` x `length` elements, WIDTH of which lie side by side in memory. Those that are
-// not there are zeros.
-#define FETCH(name, X, ONE, SOME)                                                                     \
-  EJK_DEVICE void name(float* numbers, int count, int item, __global const X* from, int stride, int length, \
-                       int lines_left, int length_left) {                                             \
-    _Pragma("unroll") for (int e = 0; e < count / WIDTH; ++e) {                                       \
-      const int at = (item + e * ITEMS) * WIDTH, line = at / length, first = at % length;             \
-      __global const X* here = from + (size_t)line * stride + first;                                  \
-      if (line < lines_left && first + WIDTH <= length_left) {                                        \
-        SPREAD(SOME(here), numbers + e * WIDTH);                                                      \
-      } else {                                                                                        \
-        _Pragma("unroll") for (int w = 0; w < WIDTH; ++w) numbers[e * WIDTH + w] =                    \
-            line < lines_left && first + w < length_left ? ONE(here + w) : 0.f;                       \
-      }                                                                                               \
-    }                                                                                                 \
-  }
-FETCH(fetch_a, A, ONE_OF_A, SOME_OF_A)
-FETCH(fetch_b, B, ONE_OF_B, SOME_OF_B)
-// Puts them where to[q][place] is read, q along the depth. Along: the depth is what lay side by side in memory.
+FETCH(fetch_a, float, A, ONE_OF_A, SOME_OF_A)
+FETCH(fetch_b, float, B, ONE_OF_B, SOME_OF_B)
+// Puts them where to[q][place] is read, q along the depth.
 EJK_DEVICE void keep(EJK_LOCAL_PTR float* to, int to_line, const float* numbers, int count, int item, int length,
                      bool along) {
 #pragma unroll
@@ -267,11 +208,9 @@ EJK_DEVICE void keep(EJK_LOCAL_PTR float* to, int to_line, const float* numbers,
 }
 
 __kernel EJK_GROUP(ITEMS_X, ITEMS_Y, 1)
-void matmul(int m, int n, int k, int a_batch, int b_batch, int groups, __global const A* restrict all_a,
-            __global const B* restrict all_b, __global const A* restrict bias,
-            __global const int* restrict sizes, __global C* restrict all_c) {
-  __local float a_part[STAGES * BK * A_LINE];
-  __local float b_part[STAGES * BK * B_LINE];
+void matmul(PRODUCT) {
+  __local float a_part[STAGES * A_PART];
+  __local float b_part[STAGES * B_PART];
   Block block;
   if (!block_of(m, n, k, a_batch, b_batch, sizes, groups, &block)) return;
   const int x = (int)get_local_id(0), y = (int)get_local_id(1), item = y * ITEMS_X + x;
@@ -281,41 +220,16 @@ void matmul(int m, int n, int k, int a_batch, int b_batch, int groups, __global 
       all_b + block.b + (size_t)block.start * B_ROW_STEP + (size_t)block.column * B_COLUMN_STEP;
 
   float a_next[A_NUMBERS], b_next[B_NUMBERS];
-#if A_ACROSS
-#define FETCH_A(q) fetch_a(a_next, A_NUMBERS, item, a + (size_t)(q) * m, m, BM, block.depth - (q), rows)
-#define KEEP_A(stage) keep(a_part + (stage) * BK * A_LINE, A_LINE, a_next, A_NUMBERS, item, BM, false)
-#else
-#define FETCH_A(q) fetch_a(a_next, A_NUMBERS, item, a + (q), k, BK, rows, block.depth - (q))
-#define KEEP_A(stage) keep(a_part + (stage) * BK * A_LINE, A_LINE, a_next, A_NUMBERS, item, BK, true)
-#endif
-#if B_ACROSS
-#define FETCH_B(q) fetch_b(b_next, B_NUMBERS, item, b + (q), k, BK, columns, block.depth - (q))
-#define KEEP_B(stage) keep(b_part + (stage) * BK * B_LINE, B_LINE, b_next, B_NUMBERS, item, BK, true)
-#else
-#define FETCH_B(q) fetch_b(b_next, B_NUMBERS, item, b + (size_t)(q) * n, n, BN, block.depth - (q), columns)
-#define KEEP_B(stage) keep(b_part + (stage) * BK * B_LINE, B_LINE, b_next, B_NUMBERS, item, BN, false)
-#endif
-
   float sum[TM][TN];
 #pragma unroll
   for (int i = 0; i < TM; ++i)
 #pragma unroll
     for (int j = 0; j < TN; ++j) sum[i][j] = 0.f;
 
-  FETCH_A(0);
-  FETCH_B(0);
-  for (int begin = 0, stage = 0; begin < block.depth; begin += BK, stage = (stage + 1) % STAGES) {
-    // With one stage, what is there must have been read; with two it was, before the barrier of the last part.
-    if (STAGES == 1 && begin > 0) barrier(CLK_LOCAL_MEM_FENCE);
-    KEEP_A(stage);
-    KEEP_B(stage);
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (begin + BK < block.depth) {
-      FETCH_A(begin + BK);
-      FETCH_B(begin + BK);
-    }
-    EJK_LOCAL_PTR const float* a_line = a_part + stage * BK * A_LINE + y * TM;
-    EJK_LOCAL_PTR const float* b_line = b_part + stage * BK * B_LINE + x * BESIDE;
+  EACH_PART {
+    PART_IS_THERE
+    EJK_LOCAL_PTR const float* a_line = a_part + stage * A_PART + y * TM;
+    EJK_LOCAL_PTR const float* b_line = b_part + stage * B_PART + x * BESIDE;
 #pragma unroll AT_ONCE
     for (int q = 0; q < BK; ++q) {
       float a_here[TM], b_here[TN];
@@ -334,9 +248,7 @@ void matmul(int m, int n, int k, int a_batch, int b_batch, int groups, __global 
 #pragma unroll
     for (int j = 0; j < TN; ++j) {
       const int row = y * TM + i, column = (j / BESIDE * ITEMS_X + x) * BESIDE + j % BESIDE;
-      if (row < rows && column < columns)
-        PUT_C(sum[i][j] + bias_of(bias, block.column + column),
-            all_c + block.c + (size_t)(block.row + row) * n + block.column + column);
+      PUT_SUM(sum[i][j], row, column)
     }
 }
 #endif
