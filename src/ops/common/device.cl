@@ -8,6 +8,8 @@
 #define EJK_JOIN_NOW(a, b) a##b
 #define EJK_JOIN(a, b) EJK_JOIN_NOW(a, b)
 
+#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
+
 // ---- elements
 
 #if BF16

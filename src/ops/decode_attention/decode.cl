@@ -8,7 +8,6 @@
 // Macros of a program: DIM, BF16, WIDTH (from 2 on), GROUP (1: no local memory), HEADS, BK; CAPPED: logits have a
 // cap; LENGTHS: sequences have lengths; PAGED: `table` says on which page each part of a sequence is.
 
-#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
 #define FEW _Pragma("unroll 4") /* all of them at once would not stay in registers */
 #define VECTORS ((DIM + WIDTH - 1) / WIDTH)
 #define LAST (DIM - (VECTORS - 1) * WIDTH) /* elements of the last vector */

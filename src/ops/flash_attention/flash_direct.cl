@@ -14,7 +14,6 @@
 #else
 #define WHICH(no, yes, which) ((which) ? (yes) : (no)) /* one instruction; select is several */
 #endif
-#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
 
 // 2^x for x up to 127, with a relative error below 2e-7; from -127 on down it is 0. NaN stays NaN. Near
 // 1.5 * 2^23 an ulp is 1, so adding that rounds x to the exponent, which then stands in the lowest bits.
@@ -129,34 +128,22 @@ EJK_DEVICE void put_cap(FLOATS* logits, int count, float cap) {
 // ---- kernels
 
 #if !GRADIENT
-// blocks: of each head, or of all heads that share keys.
 __kernel EJK_GROUP(1, 1, 1)
-void flash_forward(CALL, int batches, int blocks, int heads_in_block, __global const Element* restrict q,
+void flash_forward(CALL, int heads_in_block, __global const Element* restrict q,
                    __global const Element* restrict k, __global const Element* restrict v,
                    __global Element* restrict out, int with_lse, __global float* restrict lse) {
   FLOATS columns[DIM * TQ], sums[ROW_SIZE * TQ], logits[BK * TQ], top[TQ], total[TQ], factors[TQ];
   INTS begin[TQ], end[TQ];
   float rows[BK * ROW_SIZE];
-  const int shared = heads / kv_heads, head_blocks = (shared + heads_in_block - 1) / heads_in_block;
-  int at = (int)get_group_id(0);
-  const int first = (blocks - 1 - at % blocks) * BQ;  // those that see most come first
-  at /= blocks;
-  const int in_group = at % head_blocks * heads_in_block;
-  at /= head_blocks;
-  const int kv_head = at % kv_heads, batch = at / kv_heads;
-  const int head = kv_head * shared + in_group, heads_left = shared - in_group;
-  const int query_end = QUERIES_OF(batch, batches), key_end = KEYS_OF(batch, batches);
+  const QueryBlock block = block_of_queries(THE_CALL, heads_in_block);
 
-  // What they all see, and what any of them sees.
-  int all_from = 0, all_to = keys, any_from = keys, any_to = 0;
+  Seen seen = seen_by_none(keys);
   for (int i = 0; i < LANES; ++i) {
-    const Row row = row_of(i, head, heads_left, first, queries, heads_in_block);
-    const int from = sees_from(row.query, left), to = sees_to(row.query, right, query_end, key_end);
-    if (row.query >= 0 && from < to) {
-      put_lane(q + (((size_t)batch * queries + row.query) * heads + row.head) * DIM, factor, i, columns);
-      ((int*)begin)[i] = from, ((int*)end)[i] = to;
-      all_from = max(all_from, from), all_to = min(all_to, to);
-      any_from = min(any_from, from), any_to = max(any_to, to);
+    const Row row = row_of(i, block);
+    add_row(&seen, row);
+    if (row.from < row.to) {
+      put_lane(q + elements_of(row, block), factor, i, columns);
+      ((int*)begin)[i] = row.from, ((int*)end)[i] = row.to;
     } else {
       put_zeros(i, columns);
       ((int*)begin)[i] = 0, ((int*)end)[i] = keys;
@@ -165,10 +152,10 @@ void flash_forward(CALL, int batches, int blocks, int heads_in_block, __global c
   clear(sums);
   EACH(c, TQ) top[c] = (FLOATS)(-INFINITY), total[c] = (FLOATS)(0.f);
 
-  const size_t stride = (size_t)kv_heads * DIM, rows_at = (size_t)batch * keys * stride + (size_t)kv_head * DIM;
-  for (int from = any_from; from < any_to; from += BK) {
-    const int count = min(BK, any_to - from);
-    const int partly = from < all_from || from + count > all_to;
+  const size_t stride = (size_t)kv_heads * DIM, rows_at = elements_at(block.batch, keys, 0, kv_heads, block.kv_head);
+  for (int from = seen.any_from; from < seen.any_to; from += BK) {
+    const int count = min(BK, seen.any_to - from);
+    const int partly = from < seen.all_from || from + count > seen.all_to;
     stage(k + rows_at + from * stride, stride, count, rows);
     times_columns(rows, (count + TK - 1) / TK * TK, columns, logits);
     put_cap(logits, count, cap);
@@ -205,17 +192,15 @@ void flash_forward(CALL, int batches, int blocks, int heads_in_block, __global c
   }
 
   for (int i = 0; i < LANES; ++i) {
-    const Row row = row_of(i, head, heads_left, first, queries, heads_in_block);
+    const Row row = row_of(i, block);
     if (row.query < 0) continue;
-    __global Element* to = out + (((size_t)batch * queries + row.query) * heads + row.head) * DIM;
-    const int blind = sees_from(row.query, left) >= sees_to(row.query, right, query_end, key_end);
+    __global Element* to = out + elements_of(row, block);
+    const int blind = row.from >= row.to;
     const float all = ((const float*)total)[i];
     if (blind)
       for (int d = 0; d < DIM; ++d) store1(0.f, to + d);
     else take_lane(sums, i, 1.f / all, to);
-    if (with_lse)
-      lse[((size_t)batch * heads + row.head) * queries + row.query] =
-          blind ? 0.f : ((const float*)top)[i] + log2(all);
+    if (with_lse) lse[number_of(row, block)] = blind ? 0.f : ((const float*)top)[i] + log2(all);
   }
 }
 
@@ -236,7 +221,7 @@ EJK_DEVICE void to_gradients(FLOATS* logits, FLOATS* dots, int i, FLOATS lse, FL
 
 // dq, and delta: the products of dout and out.
 __kernel EJK_GROUP(1, 1, 1)
-void flash_dq(CALL, int batches, int blocks, int heads_in_block, __global const Element* restrict q,
+void flash_dq(CALL, int heads_in_block, __global const Element* restrict q,
               __global const Element* restrict k, __global const Element* restrict v,
               __global const Element* restrict out, __global const Element* restrict dout,
               __global const float* restrict lse, __global float* restrict delta,
@@ -245,42 +230,33 @@ void flash_dq(CALL, int batches, int blocks, int heads_in_block, __global const 
   FLOATS lses[TQ], deltas[TQ], ones[TQ];
   INTS begin[TQ], end[TQ];
   float k_rows[BK * ROW_SIZE], v_rows[BK * ROW_SIZE];
-  const int shared = heads / kv_heads, head_blocks = (shared + heads_in_block - 1) / heads_in_block;
-  int at = (int)get_group_id(0);
-  const int first = (blocks - 1 - at % blocks) * BQ;
-  at /= blocks;
-  const int in_group = at % head_blocks * heads_in_block;
-  at /= head_blocks;
-  const int kv_head = at % kv_heads, batch = at / kv_heads;
-  const int head = kv_head * shared + in_group, heads_left = shared - in_group;
-  const int query_end = QUERIES_OF(batch, batches), key_end = KEYS_OF(batch, batches);
+  const QueryBlock block = block_of_queries(THE_CALL, heads_in_block);
 
-  int any_from = keys, any_to = 0;
+  Seen seen = seen_by_none(keys);
   for (int i = 0; i < LANES; ++i) {
-    const Row row = row_of(i, head, heads_left, first, queries, heads_in_block);
-    const int from = sees_from(row.query, left), to = sees_to(row.query, right, query_end, key_end);
+    const Row row = row_of(i, block);
+    add_row(&seen, row);
     float row_lse = 0.f, row_delta = 0.f;
-    if (row.query >= 0 && from < to) {
-      const size_t place = (((size_t)batch * queries + row.query) * heads + row.head) * DIM;
+    if (row.from < row.to) {
+      const size_t place = elements_of(row, block);
       put_lane(q + place, factor, i, q_columns);
       put_lane(dout + place, 1.f, i, dout_columns);
       for (int d = 0; d < DIM; ++d) row_delta += load1(out + place + d) * load1(dout + place + d);
-      row_lse = lse[((size_t)batch * heads + row.head) * queries + row.query];
-      any_from = min(any_from, from), any_to = max(any_to, to);
+      row_lse = lse[number_of(row, block)];
     } else {
       put_zeros(i, q_columns);
       put_zeros(i, dout_columns);
     }
-    if (row.query >= 0) delta[((size_t)batch * heads + row.head) * queries + row.query] = row_delta;
+    if (row.query >= 0) delta[number_of(row, block)] = row_delta;
     ((float*)lses)[i] = row_lse, ((float*)deltas)[i] = row_delta;
-    ((int*)begin)[i] = row.query < 0 ? 0 : from, ((int*)end)[i] = row.query < 0 ? 0 : to;
+    ((int*)begin)[i] = row.from, ((int*)end)[i] = row.to;
   }
   clear(sums);
   EACH(c, TQ) ones[c] = (FLOATS)(1.f);
 
-  const size_t stride = (size_t)kv_heads * DIM, rows_at = (size_t)batch * keys * stride + (size_t)kv_head * DIM;
-  for (int from = any_from; from < any_to; from += BK) {
-    const int count = min(BK, any_to - from), padded = (count + TK - 1) / TK * TK;
+  const size_t stride = (size_t)kv_heads * DIM, rows_at = elements_at(block.batch, keys, 0, kv_heads, block.kv_head);
+  for (int from = seen.any_from; from < seen.any_to; from += BK) {
+    const int count = min(BK, seen.any_to - from), padded = (count + TK - 1) / TK * TK;
     stage(k + rows_at + from * stride, stride, count, k_rows);
     stage(v + rows_at + from * stride, stride, count, v_rows);
     times_columns(k_rows, padded, q_columns, logits);
@@ -294,15 +270,14 @@ void flash_dq(CALL, int batches, int blocks, int heads_in_block, __global const 
     else add_seen_rows(k_rows, count, dots, ones, sums);
   }
   for (int i = 0; i < LANES; ++i) {
-    const Row row = row_of(i, head, heads_left, first, queries, heads_in_block);
-    if (row.query >= 0)
-      take_lane(sums, i, scale, dq + (((size_t)batch * queries + row.query) * heads + row.head) * DIM);
+    const Row row = row_of(i, block);
+    if (row.query >= 0) take_lane(sums, i, scale, dq + elements_of(row, block));
   }
 }
 
 // dk and dv: lanes are keys, rows the queries of all heads that share them.
 __kernel EJK_GROUP(1, 1, 1)
-void flash_dkdv(CALL, int batches, int blocks, __global const Element* restrict q,
+void flash_dkdv(CALL, __global const Element* restrict q,
                 __global const Element* restrict k, __global const Element* restrict v,
                 __global const Element* restrict dout, __global const float* restrict lse,
                 __global const float* restrict delta, __global Element* restrict dk,
@@ -311,35 +286,31 @@ void flash_dkdv(CALL, int batches, int blocks, __global const Element* restrict 
   FLOATS logits[BK * TQ], dots[BK * TQ], ones[TQ];
   INTS key[TQ];
   float q_rows[BK * ROW_SIZE], dout_rows[BK * ROW_SIZE];
-  const int shared = heads / kv_heads;
-  const int first = (int)get_group_id(0) % blocks * LANES, kv = (int)get_group_id(0) / blocks;
-  const int kv_head = kv % kv_heads, batch = kv / kv_heads;
-  const int key_end = KEYS_OF(batch, batches), last = min(first + LANES, keys) - 1;
+  const KeyBlock block = block_of_keys(THE_CALL);
   for (int i = 0; i < LANES; ++i) {
-    const int there = min(first + i, keys - 1);
-    const size_t place = (((size_t)batch * keys + there) * kv_heads + kv_head) * DIM;
+    const size_t place = elements_at(block.batch, keys, min(block.first + i, keys - 1), kv_heads, block.kv_head);
     put_lane(k + place, factor, i, k_columns);
     put_lane(v + place, 1.f, i, v_columns);
-    ((int*)key)[i] = first + i;
+    ((int*)key)[i] = block.first + i;
   }
   clear(dk_sums);
   clear(dv_sums);
   EACH(c, TQ) ones[c] = (FLOATS)(1.f);
 
-  // Who sees any of these keys.
-  const int query_from = max(0, first - right);
-  const int query_to = first < key_end ? min(QUERIES_OF(batch, batches), last + left + 1) : 0;
-  for (int head = kv_head * shared; head < (kv_head + 1) * shared; ++head)
-    for (int from = query_from; from < query_to; from += BK) {
-      const int count = min(BK, query_to - from), padded = (count + TK - 1) / TK * TK;
-      const size_t stride = (size_t)heads * DIM, rows_at = ((size_t)batch * queries + from) * stride + (size_t)head * DIM;
+  const int shared = heads / kv_heads;
+  for (int head = block.kv_head * shared; head < (block.kv_head + 1) * shared; ++head)
+    for (int from = block.query_from; from < block.query_to; from += BK) {
+      const int count = min(BK, block.query_to - from), padded = (count + TK - 1) / TK * TK;
+      const size_t stride = (size_t)heads * DIM, rows_at = elements_at(block.batch, queries, from, heads, head);
       stage(q + rows_at, stride, count, q_rows);
       stage(dout + rows_at, stride, count, dout_rows);
       times_columns(q_rows, padded, k_columns, logits);
       times_columns(dout_rows, padded, v_columns, dots);
       for (int j = 0; j < count; ++j) {
-        const size_t row = ((size_t)batch * heads + head) * queries + from + j;
-        const INTS begin = (INTS)(sees_from(from + j, left)), end = (INTS)(min(key_end, from + j + right + 1));
+        const int query = from + j;
+        const size_t row = number_at(block.batch, heads, head, queries, query);
+        const INTS begin = (INTS)(sees_from(query, left));
+        const INTS end = (INTS)(sees_to(query, right, block.query_to, block.key_end));
         EACH(c, TQ)
           to_gradients(logits, dots, j * TQ + c, (FLOATS)(lse[row]), (FLOATS)(delta[row]), cap,
                        (key[c] >= begin) & (key[c] < end));
@@ -349,8 +320,8 @@ void flash_dkdv(CALL, int batches, int blocks, __global const Element* restrict 
       if (all_finite(q_rows, count)) add_rows(q_rows, count, dots, ones, dk_sums);
       else add_seen_rows(q_rows, count, dots, ones, dk_sums);
     }
-  for (int i = 0; i < LANES && first + i < keys; ++i) {
-    const size_t place = (((size_t)batch * keys + first + i) * kv_heads + kv_head) * DIM;
+  for (int i = 0; block.first + i <= block.last; ++i) {
+    const size_t place = elements_at(block.batch, keys, block.first + i, kv_heads, block.kv_head);
     take_lane(dk_sums, i, scale, dk + place);
     take_lane(dv_sums, i, 1.f, dv + place);
   }

@@ -9,7 +9,6 @@
 #define OF_ROW ((DIM + LX - 1) / LX)
 #define COLUMN (DIM + 1)     /* so that neighbours read from different banks */
 #define PRODUCTS (BK + 1)
-#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
 
 // `size` rows of which there are `count`, at least one; the others are as the last, and nobody sees them. (Not
 // asking before each load also keeps PoCL 3.1 from crashing.) Every item has a part.
@@ -65,9 +64,8 @@ EJK_DEVICE float with_cap(float product, float cap) {
 }
 
 #if !GRADIENT
-// blocks: of each head, or of all heads that share keys.
 __kernel EJK_GROUP(ITEMS, 1, 1)
-void flash_forward(CALL, int batches, int blocks, int heads_in_block, __global const Element* restrict q,
+void flash_forward(CALL, int heads_in_block, __global const Element* restrict q,
                    __global const Element* restrict k, __global const Element* restrict v,
                    __global Element* restrict out, int with_lse, __global float* restrict lse) {
   __local float room[BQ * DIM + BK * COLUMN + BQ * PRODUCTS + BQ * LX];
@@ -76,45 +74,29 @@ void flash_forward(CALL, int batches, int blocks, int heads_in_block, __global c
   EJK_LOCAL_PTR float* weights = columns + BK * COLUMN;
   EJK_LOCAL_PTR float* parts = weights + BQ * PRODUCTS;
   const int item = (int)get_local_id(0), lx = item % LX, ly = item / LX;
-  const int shared = heads / kv_heads, head_blocks = (shared + heads_in_block - 1) / heads_in_block;
-  int at = (int)get_group_id(0);
-  const int first = (blocks - 1 - at % blocks) * BQ;  // those that see most come first
-  at /= blocks;
-  const int in_group = at % head_blocks * heads_in_block;
-  at /= head_blocks;
-  const int kv_head = at % kv_heads, batch = at / kv_heads;
-  const int head = kv_head * shared + in_group, heads_left = shared - in_group;
-  const int query_end = QUERIES_OF(batch, batches), key_end = KEYS_OF(batch, batches);
+  const QueryBlock block = block_of_queries(THE_CALL, heads_in_block);
 
-  // Every item looks at all rows, so that all agree on what any of them sees, and what all of them see.
-  int all_from = 0, all_to = keys, any_from = keys, any_to = 0;
-  for (int i = 0; i < BQ; ++i) {
-    const Row row = row_of(i, head, heads_left, first, queries, heads_in_block);
-    const int from = sees_from(row.query, left), to = sees_to(row.query, right, query_end, key_end);
-    if (row.query < 0 || from >= to) continue;
-    all_from = max(all_from, from), all_to = min(all_to, to);
-    any_from = min(any_from, from), any_to = max(any_to, to);
-  }
+  // Every item looks at all rows, so that they agree.
+  Seen seen = seen_by_none(keys);
+  for (int i = 0; i < BQ; ++i) add_row(&seen, row_of(i, block));
   for (int e = item; e < BQ * DIM; e += ITEMS) {
-    const Row row = row_of(e / DIM, head, heads_left, first, queries, heads_in_block);
-    rows[e] = row.query < 0
-                  ? 0.f
-                  : load1(q + (((size_t)batch * queries + row.query) * heads + row.head) * DIM + e % DIM) * factor;
+    const Row row = row_of(e / DIM, block);
+    rows[e] = row.query < 0 ? 0.f : load1(q + elements_of(row, block) + e % DIM) * factor;
   }
   int begin[TQ], end[TQ];
   float top[TQ], total[TQ], sums[TQ][OF_ROW];
   EACH(i, TQ) {
-    const Row row = row_of(ly * TQ + i, head, heads_left, first, queries, heads_in_block);
-    begin[i] = row.query < 0 ? 0 : sees_from(row.query, left);
-    end[i] = row.query < 0 ? 0 : sees_to(row.query, right, query_end, key_end);
+    const Row row = row_of(ly * TQ + i, block);
+    begin[i] = row.from, end[i] = row.to;
     top[i] = -INFINITY, total[i] = 0.f;
     EACH(c, OF_ROW) sums[i][c] = 0.f;
   }
 
-  const size_t stride = (size_t)kv_heads * DIM, columns_at = (size_t)batch * keys * stride + (size_t)kv_head * DIM;
-  for (int from = any_from; from < any_to; from += BK) {
-    const int count = min(BK, any_to - from);
-    const int partly = from < all_from || from + count > all_to;
+  const size_t stride = (size_t)kv_heads * DIM;
+  const size_t columns_at = elements_at(block.batch, keys, 0, kv_heads, block.kv_head);
+  for (int from = seen.any_from; from < seen.any_to; from += BK) {
+    const int count = min(BK, seen.any_to - from);
+    const int partly = from < seen.all_from || from + count > seen.all_to;
     stage(k + columns_at + from * stride, stride, count, BK, COLUMN, columns);
     barrier(CLK_LOCAL_MEM_FENCE);
     float products[TQ][TK];
@@ -154,16 +136,15 @@ void flash_forward(CALL, int batches, int blocks, int heads_in_block, __global c
   EACH(i, TQ) parts[(ly * TQ + i) * LX + lx] = total[i];
   barrier(CLK_LOCAL_MEM_FENCE);
   EACH(i, TQ) {
-    const Row row = row_of(ly * TQ + i, head, heads_left, first, queries, heads_in_block);
+    const Row row = row_of(ly * TQ + i, block);
     if (row.query < 0) continue;
     const int blind = begin[i] >= end[i];
     float all = 0.f;
     for (int l = 0; l < LX; ++l) all += parts[(ly * TQ + i) * LX + l];
-    __global Element* to = out + (((size_t)batch * queries + row.query) * heads + row.head) * DIM;
+    __global Element* to = out + elements_of(row, block);
     EACH(c, OF_ROW)
       if (lx + c * LX < DIM) store1(blind ? 0.f : sums[i][c] / all, to + lx + c * LX);
-    if (with_lse && lx == 0)
-      lse[((size_t)batch * heads + row.head) * queries + row.query] = blind ? 0.f : top[i] + log2(all);
+    if (with_lse && lx == 0) lse[number_of(row, block)] = blind ? 0.f : top[i] + log2(all);
   }
 }
 
@@ -183,7 +164,7 @@ EJK_DEVICE float gradient_of(float product, float weight, float dot, float delta
 
 // dq, and delta: the products of dout and out.
 __kernel EJK_GROUP(ITEMS, 1, 1)
-void flash_dq(CALL, int batches, int blocks, int heads_in_block, __global const Element* restrict q,
+void flash_dq(CALL, int heads_in_block, __global const Element* restrict q,
               __global const Element* restrict k, __global const Element* restrict v,
               __global const Element* restrict out, __global const Element* restrict dout,
               __global const float* restrict lse, __global float* delta, __global Element* restrict dq) {
@@ -194,54 +175,41 @@ void flash_dq(CALL, int batches, int blocks, int heads_in_block, __global const 
   EJK_LOCAL_PTR float* v_columns = k_columns + BK * COLUMN;
   EJK_LOCAL_PTR float* gradients = v_columns + BK * COLUMN;
   const int item = (int)get_local_id(0), lx = item % LX, ly = item / LX;
-  const int shared = heads / kv_heads, head_blocks = (shared + heads_in_block - 1) / heads_in_block;
-  int at = (int)get_group_id(0);
-  const int first = (blocks - 1 - at % blocks) * BQ;
-  at /= blocks;
-  const int in_group = at % head_blocks * heads_in_block;
-  at /= head_blocks;
-  const int kv_head = at % kv_heads, batch = at / kv_heads;
-  const int head = kv_head * shared + in_group, heads_left = shared - in_group;
-  const int query_end = QUERIES_OF(batch, batches), key_end = KEYS_OF(batch, batches);
+  const QueryBlock block = block_of_queries(THE_CALL, heads_in_block);
 
-  int any_from = keys, any_to = 0;
-  for (int i = 0; i < BQ; ++i) {
-    const Row row = row_of(i, head, heads_left, first, queries, heads_in_block);
-    const int from = sees_from(row.query, left), to = sees_to(row.query, right, query_end, key_end);
-    if (row.query < 0 || from >= to) continue;
-    any_from = min(any_from, from), any_to = max(any_to, to);
-  }
+  Seen seen = seen_by_none(keys);
+  for (int i = 0; i < BQ; ++i) add_row(&seen, row_of(i, block));
   for (int e = item; e < BQ * DIM; e += ITEMS) {
-    const Row row = row_of(e / DIM, head, heads_left, first, queries, heads_in_block);
-    const size_t place = (((size_t)batch * queries + row.query) * heads + row.head) * DIM + e % DIM;
+    const Row row = row_of(e / DIM, block);
+    const size_t place = elements_of(row, block) + e % DIM;
     q_rows[e] = row.query < 0 ? 0.f : load1(q + place) * factor;
     dout_rows[e] = row.query < 0 ? 0.f : load1(dout + place);
   }
   for (int i = item; i < BQ; i += ITEMS) {
-    const Row row = row_of(i, head, heads_left, first, queries, heads_in_block);
+    const Row row = row_of(i, block);
     if (row.query < 0) continue;
-    const size_t place = (((size_t)batch * queries + row.query) * heads + row.head) * DIM;
+    const size_t place = elements_of(row, block);
     float sum = 0.f;
     for (int d = 0; d < DIM; ++d) sum = fma(load1(out + place + d), load1(dout + place + d), sum);
-    delta[((size_t)batch * heads + row.head) * queries + row.query] = sum;
+    delta[number_of(row, block)] = sum;
   }
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 
   int begin[TQ], end[TQ];
   float row_lse[TQ], row_delta[TQ], sums[TQ][OF_ROW];
   EACH(i, TQ) {
-    const Row row = row_of(ly * TQ + i, head, heads_left, first, queries, heads_in_block);
-    const size_t place = ((size_t)batch * heads + row.head) * queries + row.query;
-    begin[i] = row.query < 0 ? 0 : sees_from(row.query, left);
-    end[i] = row.query < 0 ? 0 : sees_to(row.query, right, query_end, key_end);
+    const Row row = row_of(ly * TQ + i, block);
+    const size_t place = number_of(row, block);
+    begin[i] = row.from, end[i] = row.to;
     row_lse[i] = row.query < 0 ? 0.f : lse[place];
     row_delta[i] = row.query < 0 ? 0.f : delta[place];
     EACH(c, OF_ROW) sums[i][c] = 0.f;
   }
 
-  const size_t stride = (size_t)kv_heads * DIM, columns_at = (size_t)batch * keys * stride + (size_t)kv_head * DIM;
-  for (int from = any_from; from < any_to; from += BK) {
-    const int count = min(BK, any_to - from);
+  const size_t stride = (size_t)kv_heads * DIM;
+  const size_t columns_at = elements_at(block.batch, keys, 0, kv_heads, block.kv_head);
+  for (int from = seen.any_from; from < seen.any_to; from += BK) {
+    const int count = min(BK, seen.any_to - from);
     stage(k + columns_at + from * stride, stride, count, BK, COLUMN, k_columns);
     stage(v + columns_at + from * stride, stride, count, BK, COLUMN, v_columns);
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -259,9 +227,9 @@ void flash_dq(CALL, int batches, int blocks, int heads_in_block, __global const 
     barrier(CLK_LOCAL_MEM_FENCE);
   }
   EACH(i, TQ) {
-    const Row row = row_of(ly * TQ + i, head, heads_left, first, queries, heads_in_block);
+    const Row row = row_of(ly * TQ + i, block);
     if (row.query < 0) continue;
-    __global Element* to = dq + (((size_t)batch * queries + row.query) * heads + row.head) * DIM;
+    __global Element* to = dq + elements_of(row, block);
     EACH(c, OF_ROW)
       if (lx + c * LX < DIM) store1(sums[i][c] * scale, to + lx + c * LX);
   }
@@ -269,7 +237,7 @@ void flash_dq(CALL, int batches, int blocks, int heads_in_block, __global const 
 
 // dk and dv: rows are keys, columns the queries of all heads that share them.
 __kernel EJK_GROUP(ITEMS, 1, 1)
-void flash_dkdv(CALL, int batches, int blocks, __global const Element* restrict q,
+void flash_dkdv(CALL, __global const Element* restrict q,
                 __global const Element* restrict k, __global const Element* restrict v,
                 __global const Element* restrict dout, __global const float* restrict lse,
                 __global const float* restrict delta, __global Element* restrict dk,
@@ -281,24 +249,19 @@ void flash_dkdv(CALL, int batches, int blocks, __global const Element* restrict 
   EJK_LOCAL_PTR float* dout_columns = q_columns + BK * COLUMN;
   EJK_LOCAL_PTR float* weights = dout_columns + BK * COLUMN;
   const int item = (int)get_local_id(0), lx = item % LX, ly = item / LX;
-  const int shared = heads / kv_heads;
-  const int first = (int)get_group_id(0) % blocks * BQ, kv = (int)get_group_id(0) / blocks;
-  const int kv_head = kv % kv_heads, batch = kv / kv_heads;
-  const int key_end = KEYS_OF(batch, batches), last = min(first + BQ, keys) - 1;
-  const size_t kv_stride = (size_t)kv_heads * DIM, rows_at = ((size_t)batch * keys + first) * kv_stride + (size_t)kv_head * DIM;
-  stage(k + rows_at, kv_stride, last + 1 - first, BQ, DIM, k_rows);
-  stage(v + rows_at, kv_stride, last + 1 - first, BQ, DIM, v_rows);
+  const KeyBlock block = block_of_keys(THE_CALL);
+  const size_t kv_stride = (size_t)kv_heads * DIM;
+  const size_t rows_at = elements_at(block.batch, keys, block.first, kv_heads, block.kv_head);
+  stage(k + rows_at, kv_stride, block.last + 1 - block.first, BQ, DIM, k_rows);
+  stage(v + rows_at, kv_stride, block.last + 1 - block.first, BQ, DIM, v_rows);
   float dk_sums[TQ][OF_ROW], dv_sums[TQ][OF_ROW];
   EACH(i, TQ) EACH(c, OF_ROW) dk_sums[i][c] = 0.f, dv_sums[i][c] = 0.f;
 
-  // Who sees any of these keys.
-  const int query_from = max(0, first - right);
-  const int query_to = first < key_end ? min(QUERIES_OF(batch, batches), last + left + 1) : 0;
-  for (int head = kv_head * shared; head < (kv_head + 1) * shared; ++head)
-    for (int from = query_from; from < query_to; from += BK) {
-      const int count = min(BK, query_to - from);
-      const size_t stride = (size_t)heads * DIM;
-      const size_t columns_at = ((size_t)batch * queries + from) * stride + (size_t)head * DIM;
+  const int shared = heads / kv_heads;
+  for (int head = block.kv_head * shared; head < (block.kv_head + 1) * shared; ++head)
+    for (int from = block.query_from; from < block.query_to; from += BK) {
+      const int count = min(BK, block.query_to - from);
+      const size_t stride = (size_t)heads * DIM, columns_at = elements_at(block.batch, queries, from, heads, head);
       stage(q + columns_at, stride, count, BK, COLUMN, q_columns);
       stage(dout + columns_at, stride, count, BK, COLUMN, dout_columns);
       barrier(CLK_LOCAL_MEM_FENCE);
@@ -307,11 +270,11 @@ void flash_dkdv(CALL, int batches, int blocks, __global const Element* restrict 
       multiply(v_rows, dout_columns, lx, ly, dots);
       EACH(j, TK) {
         const int column = lx + j * LX, query = from + column;
-        const size_t place = ((size_t)batch * heads + head) * queries + min(query, queries - 1);
-        const int end = column < count ? min(key_end, query + right + 1) : 0;
+        const size_t place = number_at(block.batch, heads, head, queries, min(query, queries - 1));
+        const int end = sees_to(query, right, from + count, block.key_end);
         const float column_lse = lse[place], column_delta = delta[place];
         EACH(i, TQ) {
-          const int key = first + ly * TQ + i, seen = key >= sees_from(query, left) && key < end;
+          const int key = block.first + ly * TQ + i, seen = key >= sees_from(query, left) && key < end;
           const float product = products[i][j] * factor;
           const float weight = weight_of(product, column_lse, cap, seen);
           products[i][j] = gradient_of(product, weight, dots[i][j], column_delta, seen);
@@ -327,9 +290,9 @@ void flash_dkdv(CALL, int batches, int blocks, __global const Element* restrict 
       barrier(CLK_LOCAL_MEM_FENCE);
     }
   EACH(i, TQ) {
-    const int key = first + ly * TQ + i;
+    const int key = block.first + ly * TQ + i;
     if (key >= keys) continue;
-    const size_t place = (((size_t)batch * keys + key) * kv_heads + kv_head) * DIM;
+    const size_t place = elements_at(block.batch, keys, key, kv_heads, block.kv_head);
     EACH(c, OF_ROW)
       if (lx + c * LX < DIM) {
         store1(dk_sums[i][c] * scale, dk + place + lx + c * LX);
