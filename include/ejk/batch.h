@@ -108,6 +108,11 @@ inline constexpr bool needs_packed<View<T, R>> = true;
 template <class T, size_t N>
 inline constexpr bool needs_packed<std::span<T, N>> = true;
 
+template <class T>
+inline constexpr bool is_read_only = false;
+template <class T>
+requires(std::is_const_v<typename T::element_type>) inline constexpr bool is_read_only<T> = true;
+
 // A batched argument as an AnyView with its shape beside it.
 template <class A>
 class WholeArray {
@@ -205,7 +210,7 @@ class BatchArgument {
       else wrong_batch(K::op_id, static_cast<int>(I), "it has no axes; pass ejk::none for it");
     }
     void done() {
-      if constexpr (BatchArray<U>)
+      if constexpr (BatchArray<U> && !is_read_only<Target>)
         if (slice_) slice_->put_back();
     }
 

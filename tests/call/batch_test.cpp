@@ -92,6 +92,21 @@ TEST_F(Batch, AxesMayDifferAndOutputsOnInnerAxesAreWrittenBack) {
   EXPECT_EQ((z.view<float, 2>()(2, 3)), (y.view<float, 2>()(2, 3)));
 }
 
+struct Negate {  // what it reads comes behind what it writes
+  static constexpr std::string_view op_id = "negate";
+  struct Config {};
+  void run(const Config&, std::span<float> y, std::span<const float> x) const {
+    std::ranges::transform(x, y.begin(), std::negate{});
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+};
+
+TEST_F(Batch, CopiesOfInputsAreNotWrittenBack) {
+  const Tensor x = counting({2, 3});
+  ejk::vmap_with_config(executor, Negate{}, 1, 1).threads(1)(x, x);
+  for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(x.data<float>()[i], -static_cast<float>(i));
+}
+
 TEST_F(Batch, WithoutAxesArraysAreBatchedAndScalarsShared) {
   Tensor x = counting({2, 3}), y = Tensor::of<float>({2, 3});
   ejk::vmap_with_config(executor, Axpy{})(3.f, x, y);
