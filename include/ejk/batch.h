@@ -36,6 +36,8 @@ void spread(int64_t count, int workers,
 // the calling thread has begun there. Waits for them unless there is one only.
 void spread_over(const std::vector<const Device*>& devices,
                  const std::function<void(const Device* device)>& body);
+// Whether kernels on its device can take an array that begins there.
+bool begins_where_it_may(const AnyView& array);
 [[noreturn]] void elements_on_several_devices(std::string_view op, const Device* one,
                                               const Device* other);
 
@@ -53,16 +55,18 @@ class ArraySlice {
     first_ = static_cast<std::byte*>(array_.data);
     first_offset_ = array_.offset;
   }
-  // The i-th element; if `packed` and it is not, a packed copy of it.
+  // The i-th element; a packed copy of it, where it lives, if it should be `packed` and is not, or
+  // begins where its device cannot take it.
   AnyView at(int64_t i, bool packed) {
     const int64_t begin = i * stride_ * static_cast<int64_t>(dtype_bits(array_.dtype) / 8);
     if (array_.platform == Platform::cpu) array_.data = first_ + begin;
     else array_.offset = first_offset_ + static_cast<size_t>(begin);
-    if (!packed || array_.any().packed()) return array_.any();
+    uses_copy_ = (packed && !array_.any().packed()) || !begins_where_it_may(array_.any());
+    if (!uses_copy_) return array_.any();
     if (gathered_.rank() != static_cast<int>(array_.shape.size()) || !gathered_.any().data)
-      gathered_ = Tensor(array_.dtype, array_.shape);
+      gathered_ = Tensor(array_.dtype, array_.shape,
+                         array_.device == nullptr ? cpu_device() : *array_.device);
     copy_elements(array_.any(), gathered_.any());
-    uses_copy_ = true;
     AnyView copy = gathered_.any();
     copy.strides = {};
     copy.writable = array_.writable;
@@ -107,6 +111,9 @@ template <class T, int R>
 inline constexpr bool needs_packed<View<T, R>> = true;
 template <class T, size_t N>
 inline constexpr bool needs_packed<std::span<T, N>> = true;
+template <class T>
+requires requires { T::ejk_platforms; }
+inline constexpr bool needs_packed<T> = true;  // a view of a device's memory
 
 template <class T>
 inline constexpr bool is_read_only = false;
@@ -257,9 +264,8 @@ class Batched {
   // have other shapes run with configs of their own. Gives a vector of what run returns, in order;
   // nothing if it returns nothing.
   //
-  // On devices elements run where their arrays live, which is packed memory: of an array, elements
-  // of the first axis. They are begun like other calls of the calling thread; those of several
-  // devices, which pmap takes in lists, are done when this returns.
+  // On devices elements run where their arrays live. They are begun like other calls of the calling
+  // thread; those of several devices, which pmap takes in lists, are done when this returns.
   template <class... Args>
   auto operator()(Args&&... args) const {
     using P = detail::FirstPlan<K, Context::batch, Args...>;

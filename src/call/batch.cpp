@@ -8,6 +8,7 @@
 #include <ejk/gpu.h>
 
 #include "base/format.h"
+#include "platform/backend.h"
 #include "platform/place.h"
 
 namespace ejk::detail {
@@ -47,6 +48,10 @@ void spread_over(const std::vector<const Device*>& devices,
       Queue(*device).wait();
     }
   });
+}
+
+bool begins_where_it_may(const AnyView& array) {
+  return array.device == nullptr || array.offset % backend_of(*array.device).alignment() == 0;
 }
 
 void elements_on_several_devices(std::string_view op, const Device* one, const Device* other) {

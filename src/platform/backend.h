@@ -93,6 +93,8 @@ class Backend {
   virtual std::shared_ptr<DeviceProgram> load(const std::string& binary,
                                               std::vector<KernelFacts> facts) = 0;
 
+  // Launches take memory from multiples of this many bytes on.
+  virtual size_t alignment() const { return 1; }
   // Does not wait and, for memory from its begin on, allocates nothing. No group has 0 items;
   // there is at least one group. Kind::invalid_launch if the device cannot run such a grid or the
   // arguments do not fit the kernel.

@@ -30,6 +30,7 @@ class OpenClBackend final : public Backend {
   bool binary_grows() const override { return binary_grows_; }
   std::shared_ptr<DeviceProgram> load(const std::string& binary,
                                       std::vector<KernelFacts> facts) override;
+  size_t alignment() const override { return alignment_; }
   void launch(DeviceKernel& kernel, const Grid& grid,
               std::span<const LaunchArgument> arguments) override;
   void wait() override;
