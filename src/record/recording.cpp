@@ -4,9 +4,11 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <system_error>
@@ -41,6 +43,15 @@ constexpr size_t read_limit = size_t{1} << 20;
 // Others hold the lock while they write some files. A lost flush is tried again, but not the last
 // one, and many processes may end together.
 constexpr milliseconds patience{1'000}, last_patience{10'000}, pause{5};
+// Calls that are written at a time, so that others get the lock in between.
+constexpr size_t batch = 1000;
+// So many calls stay in memory, to be written anew if their files go; of further ones only where
+// they are. A program with more of them makes too many keys, most likely.
+constexpr size_t many_calls = 10'000;
+// Words of bucketed keys may differ for one call without end.
+constexpr size_t most_words = 100'000;
+// What the end of a program may take for writing counts.
+constexpr double most_seconds_at_end = 30;
 
 std::string folder_of(const EntryId& id) {
   return format_directory + ("/" + base::file_name_of(id.device) + "/") + base::file_name_of(id.op);
@@ -172,11 +183,29 @@ struct Recording::State {
         options(std::move(given)),
         warn(options.on_warning ? options.on_warning : stderr_warnings()) {}
 
+  // Of device, op and spec.
+  using Digest = std::array<uint64_t, 2>;
+  struct DigestHash {
+    size_t operator()(const Digest& d) const { return d[0]; }
+  };
+  static Digest digest_of(const EntryId& id) {
+    const auto bytes = base::sha256(id.device + '\n' + id.op + '\n' + id.spec);
+    Digest out;
+    static_assert(sizeof out <= sizeof bytes);
+    std::memcpy(out.data(), bytes.data(), sizeof out);
+    return out;
+  }
+  // Where a call is kept.
+  struct Place {
+    std::shared_ptr<const std::string> folder;  // shared by the calls of an op
+    std::string name;
+  };
   struct Slot {
     uint32_t record;
-    RecordedCall call;
+    std::shared_ptr<const RecordedCall> call;  // nullptr: it is on disk, and one of many
     CallTotals written;
     bool on_disk = false;
+    Place place = {};
   };
   struct WordsHash {
     size_t operator()(const std::vector<uint64_t>& w) const {
@@ -193,13 +222,15 @@ struct Recording::State {
   std::mutex mutex;
   std::vector<Slot> slots;
   std::unordered_map<std::vector<uint64_t>, uint32_t, WordsHash> by_words;
-  std::unordered_map<std::string, uint32_t> by_text;
+  std::unordered_map<Digest, uint32_t, DigestHash> by_digest;
+  std::unordered_map<std::string, std::shared_ptr<const std::string>> folders;
   bool fresh = false;  // a slot has come since the last flush
   bool ends = false;
   std::condition_variable woken;
 
   std::mutex writing;           // held by the one who flushes
   std::optional<size_t> files;  // in the folder, once a flush needs to know
+  size_t added_files = 0;       // of them, since they were counted
   bool cleaned = false;
   std::thread thread;
 
@@ -208,10 +239,10 @@ struct Recording::State {
   uint32_t add(const Invocation& inv, const AnyKernel& kernel) {
     RecordedCall call;
     call.id = {inv.device->fingerprint, inv.op(), {}, inv.spec()};
-    const std::string text = call.id.device + '\n' + call.id.op + '\n' + call.id.spec;
+    const Digest digest = digest_of(call.id);
     {
       const std::lock_guard lock(mutex);
-      if (const auto known = by_text.find(text); known != by_text.end())
+      if (const auto known = by_digest.find(digest); known != by_digest.end())
         return remember(inv.words, known->second);
       if (slots.size() >= options.most_calls) return too_many();
     }
@@ -227,10 +258,16 @@ struct Recording::State {
     call.first = call.last = base::utc_now();
 
     const std::lock_guard lock(mutex);
-    const auto [it, is_new] = by_text.try_emplace(text, 0);
+    const auto [it, is_new] = by_digest.try_emplace(digest, 0);
     if (is_new) {
       it->second = detail::new_call_record();
-      slots.push_back({it->second, std::move(call), {}, false});
+      Place place{shared_folder(folder_of(call.id)), name_of(call.id)};
+      slots.push_back({it->second,
+                       std::make_shared<const RecordedCall>(std::move(call)),
+                       {},
+                       false,
+                       std::move(place)});
+      if (slots.size() == many_calls + 1) many();
       fresh = true;
       start();
       woken.notify_one();
@@ -239,10 +276,21 @@ struct Recording::State {
   }
 
   uint32_t remember(const std::vector<uint64_t>& words, uint32_t record) {
-    // Words of bucketed keys may differ for one call without end.
-    if (!words.empty() && by_words.size() < 4 * options.most_calls)
-      by_words.try_emplace(words, record);
+    if (!words.empty() && by_words.size() < most_words) by_words.try_emplace(words, record);
     return record;
+  }
+
+  std::shared_ptr<const std::string> shared_folder(std::string path) {
+    auto& shared = folders[path];
+    if (!shared) shared = std::make_shared<const std::string>(std::move(path));
+    return shared;
+  }
+
+  void many() {
+    warn("many", "more than " + std::to_string(many_calls) + " different calls are recorded in " +
+                     folder +
+                     ". If they should be fewer, a key hook or ejk::Unkeyed makes fewer "
+                     "keys");
   }
 
   uint32_t too_many() {
@@ -280,19 +328,20 @@ struct Recording::State {
 
   struct Dirty {
     size_t slot;
-    RecordedCall call;
+    std::shared_ptr<const RecordedCall> call;
     CallTotals now, added;
-    bool on_disk;
+    Place place;
   };
-  std::vector<Dirty> dirty() {
+  // The next ones from that slot on.
+  std::vector<Dirty> dirty(size_t& slot) {
     const std::lock_guard lock(mutex);
     std::vector<Dirty> out;
-    for (size_t i = 0; i < slots.size(); ++i) {
-      const Slot& slot = slots[i];
-      const CallTotals now = detail::call_totals(slot.record);
-      const CallTotals added = difference(now, slot.written);
-      if (slot.on_disk && added.calls == 0 && added.timed == 0) continue;
-      out.push_back({i, slot.call, now, added, slot.on_disk});
+    for (; slot < slots.size() && out.size() < batch; ++slot) {
+      const Slot& s = slots[slot];
+      const CallTotals now = detail::call_totals(s.record);
+      const CallTotals added = difference(now, s.written);
+      if (s.on_disk && added.calls == 0 && added.timed == 0) continue;
+      out.push_back({slot, s.call, now, added, s.place});
     }
     return out;
   }
@@ -305,41 +354,66 @@ struct Recording::State {
     return top;
   }
 
-  bool flush(milliseconds for_lock = patience) {
+  bool flush(milliseconds for_lock = patience, double most_seconds = 0) {
     const std::lock_guard one_at_a_time(writing);
-    std::vector<Dirty> all = dirty();
-    if (all.empty()) return true;
+    const double begin = base::seconds_now();
+    bool good = true;
+    for (size_t slot = 0;;) {
+      std::vector<Dirty> some = dirty(slot);
+      if (some.empty()) return good;
+      if (most_seconds > 0 && base::seconds_now() - begin > most_seconds) return too_slow();
+      const auto written = write_some(some, for_lock);
+      if (!written) return false;
+      good = *written && good;
+    }
+  }
+
+  // nullopt: nothing can be written now.
+  std::optional<bool> write_some(std::vector<Dirty>& some, milliseconds for_lock) {
     const Directory top = open(), temporary = top.below("tmp", Absent::made);
-    if (temporary.error()) return cannot_write(temporary.error());
+    if (temporary.error()) return cannot_write(temporary.error()), std::nullopt;
     // Counts are read and written again: one process at a time.
     const base::FileLock lock(open(), "lock", {for_lock, pause},
                               base::FileLock::AfterUse::keep_file);
-    if (!lock.held() && !lock.error().has_no_locks()) return cannot_write(lock.error());
+    if (!lock.held() && !lock.error().has_no_locks())
+      return cannot_write(lock.error()), std::nullopt;
     if (!cleaned) temporary.remove_leftovers(), cleaned = true;
-    files.reset();  // others may have added some since
+    // Others may have added some since. Many are not counted again for a few more.
+    if (files && (*files < many_calls || added_files > *files / 100)) files.reset();
     bool good = true;
-    for (Dirty& d : all) {
-      const bool kept = write(d, top, temporary);
+    std::optional<Directory> in;  // of the last one: most are of few ops
+    for (Dirty& d : some) {
+      if (!in || in->path() != top.path_of(*d.place.folder))
+        in = top.below(*d.place.folder, Absent::made);
+      const bool kept = write(d, top, *in, temporary);
       good = good && kept;
       if (!kept) continue;
       const std::lock_guard guard(mutex);
       slots[d.slot].written = d.now;
       slots[d.slot].on_disk = true;
+      if (d.slot >= many_calls) slots[d.slot].call.reset();
     }
     return good;
   }
 
-  bool write(Dirty& d, const Directory& top, const Directory& temporary) {
-    const Directory in = top.below(folder_of(d.call.id), Absent::made);
+  // False if it should be tried again.
+  bool write(Dirty& d, const Directory& top, const Directory& in, const Directory& temporary) {
     if (in.error()) return cannot_write(in.error());
-    const std::string name = name_of(d.call.id), path = in.path_of(name);
-    const Loaded present = load(in, name);
+    const std::string& name = d.place.name;
+    const std::string path = in.path_of(name);
+    Loaded present = load(in, name);
     if (present.newer) {
       warn("kept " + path, "not writing over " + path + ": " + present.why);
       return false;
     }
+    if (d.call == nullptr && !present.call) {
+      warn("lost", path +
+                       ", a record of one of many calls, is gone or damaged; it is not "
+                       "recorded again by this process");
+      return true;
+    }
     if (present.absent && count_files(top) >= options.most_calls) return too_many(), false;
-    RecordedCall call = d.call;
+    RecordedCall call = d.call != nullptr ? *d.call : *present.call;
     call.last = base::utc_now();
     if (present.call && present.call->id.spec == call.id.spec) {
       call.first = std::min(call.first, present.call->first);
@@ -362,17 +436,22 @@ struct Recording::State {
     // of the program.
     const FileError error = in.replace(name, text, temporary, base::Written::unflushed);
     if (error) return cannot_write(error);
-    if (present.absent) ++*files;
+    if (present.absent) ++*files, ++added_files;
     return true;
   }
 
   // Of a flush, which holds the lock: all that any process has recorded.
   size_t count_files(const Directory& top) {
     if (!files) {
-      files = 0;
+      files = added_files = 0;
       for_each_file(top, [&](const Directory&, const std::string&) { ++*files; });
     }
     return *files;
+  }
+
+  bool too_slow() {
+    warn("slow", "writing recorded calls to " + folder + " takes long; the last counts are lost");
+    return false;
   }
 
   bool cannot_write(const FileError& error) {
@@ -408,7 +487,7 @@ Recording::~Recording() {
   }
   if (state_->thread.joinable()) state_->thread.join();
   try {
-    state_->flush(last_patience);
+    state_->flush(last_patience, most_seconds_at_end);
   } catch (const std::exception& error) {
     state_->warn("end", std::string("the last counts of recorded calls are lost: ") + error.what());
   }

@@ -229,6 +229,33 @@ TEST_F(Record, TooManyCallsAreNotKeptAndSaidOnce) {
   EXPECT_THAT(calls_of("show@v3"), SizeIs(3));
 }
 
+// More than stay in memory: their counts are added to what is on disk.
+TEST_F(Record, ManyMoreThanTenThousandCallsAreCountedAndSaidOnce) {
+  constexpr size_t calls = 12'000;
+  const ejk::testing::Scratch memory(ejk::testing::memory_directory());
+  const std::vector<float> data(calls);
+  {
+    Recording::Options options;
+    options.most_calls = 1'000'000, options.on_warning = said.sink();
+    const auto recording = std::make_shared<Recording>(memory / "recorded", options);
+    const ejk::Executor executor(ejk::SelectorOptions{});
+    for (int round = 0; round < 2; ++round) {
+      for (size_t n = 0; n < calls; ++n)
+        executor.record(*recording, fakes::Show{}, std::span(data.data(), n), y);
+      ASSERT_TRUE(recording->flush());
+    }
+    EXPECT_THAT(said.take(), testing::ElementsAre(HasSubstr("more than 10000 different calls")));
+  }
+  auto recorded = ejk::read_recorded(memory / "recorded", said.sink());
+  const auto& kept = recorded[ejk::cpu_device().fingerprint]["show@v3"];
+  EXPECT_THAT(kept, SizeIs(calls));
+  for (const auto& [key, call] : kept) {
+    EXPECT_EQ(call.calls, 2u);
+    EXPECT_FALSE(call.arguments.is_null());
+  }
+  EXPECT_THAT(said.take(), IsEmpty());
+}
+
 TEST_F(Record, SeveralThatRecordAtOnceShareTheLimit) {
   auto one = open({.most_calls = 3}), two = open({.most_calls = 3});
   size_t n = 1;
