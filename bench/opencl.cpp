@@ -8,7 +8,7 @@
 // pinned to their cores ($POCL_AFFINITY), unless that is set.
 //
 // Arguments: the parts to run, by name (all of them without any), and --seconds N, for each side's
-// tuning, all shapes of a part together (default 40).
+// tuning of square products, all sizes together (default 40). Each other shape has a sixth of it.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

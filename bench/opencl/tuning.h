@@ -6,13 +6,14 @@
 
 namespace bench {
 
-struct Gain {
-  double over_guess, over_median;
+struct Gains {
+  std::vector<double> over_guess, over_median;
 };
 
-// Beside the guess, and beside the median of configs that are drawn from the space.
+// Beside the guess, and beside the median of configs that are drawn from the space, each as likely
+// as any other.
 template <class Call>
-Gain gain(const std::string& name, const Call& call, double seconds) {
+void measure_gain(const std::string& name, const Call& call, double seconds, Gains& gains) {
   constexpr int drawn = 9, rounds = 31;
   const auto guess = call.guess();
   const auto tuned = call.tuned(seconds);
@@ -20,24 +21,38 @@ Gain gain(const std::string& name, const Call& call, double seconds) {
   for (const auto& config : call.sampled(drawn)) works.push_back(call.run(config));
   std::vector<double> times;
   for (const auto& samples : interleave(works, rounds)) times.push_back(median(samples));
-  const Gain out{.over_guess = tuned == guess ? 1 : times[1] / times[0],
-                 .over_median = median({times.begin() + 3, times.end()}) / times[0]};
-  std::printf("%s: tuned over guess %.3f (A/A %.3f), over the median of %zu candidates %.2f\n",
-              name.c_str(), out.over_guess, times[2] / times[0], times.size() - 3, out.over_median);
-  return out;
+  const bool same = ejk::to_json(tuned) == ejk::to_json(guess);
+  gains.over_guess.push_back(same ? 1 : times[1] / times[0]);
+  gains.over_median.push_back(median({times.begin() + 3, times.end()}) / times[0]);
+  std::printf("%s: tuned over guess %.3f (A/A %.3f), over the median of %zu drawn %.2f\n",
+              name.c_str(), gains.over_guess.back(), times[2] / times[0], times.size() - 3,
+              gains.over_median.back());
 }
 
 inline void tuning_figures(const Options& options, Figures& figures) {
-  const std::vector<Shape> products = {{384, 640, 512}, {777, 777, 777}, {48, 2048, 512},
-                                       {1, 4096, 1024}, {8, 1024, 4096}, {2000, 24, 300}};
-  std::vector<double> over_guess, over_median;
-  for (const Shape& shape : products) {
-    const auto [guess, other] = gain("matmul " + shape.text(), Product(shape).call,
-                                     options.seconds / static_cast<double>(products.size()));
-    over_guess.push_back(guess), over_median.push_back(other);
-  }
-  figures.emplace_back("tuned_over_heuristic_geomean", geomean(over_guess));
-  figures.emplace_back("tuned_over_median_geomean", geomean(over_median));
+  const double seconds = options.seconds / 6;
+  Gains gains;
+  for (const Shape& shape : {Shape{384, 640, 512}, Shape{777, 777, 777}, Shape{48, 2048, 512},
+                             Shape{1, 4096, 1024}, Shape{8, 1024, 4096}, Shape{2000, 24, 300}})
+    measure_gain("matmul " + shape.text(), Product(shape).call, seconds, gains);
+  const Tensor x = random_there({300, 1536}), y = random_there({1000, 257});
+  measure_gain("rms_norm 300x1536",
+               DeviceCall(ejk::ops::RmsNorm<float>{}, x, random_there({1536}), 1e-6f, x.clone()),
+               seconds, gains);
+  measure_gain("softmax 1000x257", DeviceCall(ejk::ops::Softmax<float>{}, y, 1.f, y.clone()),
+               seconds, gains);
+  const auto sequence = [] { return random_there({1, 384, 6, 80}); };
+  measure_gain("flash_attention 384, 6 heads of 80",
+               DeviceCall(ejk::ops::FlashAttention{}, sequence(), sequence(), sequence(),
+                          ejk::ops::AttentionOptions{}),
+               seconds, gains);
+  const auto keys = [] { return random_there({3, 1500, 2, 64}); };
+  measure_gain("decode_attention 1500, 8 heads of 64",
+               DeviceCall(ejk::ops::DecodeAttention{}, random_there({3, 8, 64}), keys(), keys(),
+                          std::span<const int32_t>(), ejk::ops::DecodeOptions{}),
+               seconds, gains);
+  figures.emplace_back("tuned_over_heuristic_geomean", geomean(gains.over_guess));
+  figures.emplace_back("tuned_over_median_geomean", geomean(gains.over_median));
 }
 
 }  // namespace bench
