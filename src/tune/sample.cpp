@@ -17,6 +17,8 @@ namespace {
 // Reading clocks costs about 1 us; 20 us keeps that and the jitter of one interrupt small, and a
 // round of many candidates short.
 constexpr double min_sample_seconds = 20e-6;
+// To launch and to wait takes 10 to 30 us, and that time changes more than a kernel's.
+constexpr double min_sample_on_device = 0.5e-3;
 constexpr double min_warm_up_seconds = 0.2e-3;
 // Threads that have come to rest are accounted at once; those that spin on only at a timer tick,
 // every 1 to 4 ms.
@@ -171,8 +173,9 @@ int64_t Sampler::repeats(const Footprint& seen, const Sampling& sampling) const 
   // short.
   const double seconds = std::max(seen.seconds_per_execution(sampling.clock),
                                   seen.seconds_per_execution(Clock::wall) / 10);
-  if (!(seconds > min_sample_seconds / max_repeats)) return max_repeats;
-  const auto enough = static_cast<int64_t>(std::ceil(min_sample_seconds / seconds));
+  const double least = trial_.device() == nullptr ? min_sample_seconds : min_sample_on_device;
+  if (!(seconds > least / max_repeats)) return max_repeats;
+  const auto enough = static_cast<int64_t>(std::ceil(least / seconds));
   if (trial_.repeatable()) return enough;
   constexpr double max_resetting = 1e-3;  // seconds per sample
   const double reset = seen.resets / static_cast<double>(seen.executions);

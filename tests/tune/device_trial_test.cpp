@@ -30,8 +30,11 @@ Device made_up_device() {
 class DeviceTrial final : public Trial {
  public:
   DeviceTrial(replay::ScriptedStopwatch& stopwatch, std::vector<double> seconds,
-              double compile_seconds)
-      : stopwatch_(stopwatch), seconds_(std::move(seconds)), compile_seconds_(compile_seconds) {}
+              double compile_seconds, double wait_seconds)
+      : stopwatch_(stopwatch),
+        seconds_(std::move(seconds)),
+        compile_seconds_(compile_seconds),
+        wait_seconds_(wait_seconds) {}
   const Device* device() const override { return &device_; }
   void reset() override {}
   void run(const AnyConfig& config) override {
@@ -39,7 +42,10 @@ class DeviceTrial final : public Trial {
     stopwatch_.pass(compiled_.insert(config.as<size_t>()).second ? compile_seconds_ : 1e-6);
     begun_ += seconds_[config.as<size_t>()];
   }
-  void wait() override { stopwatch_.pass({.wall = std::exchange(begun_, 0)}); }
+  void wait() override {
+    const double begun = std::exchange(begun_, 0);
+    stopwatch_.pass({.wall = begun > 0 ? begun + wait_seconds_ : 0});
+  }
   bool run_reference() override { return false; }
   std::vector<OutputBytes> outputs() override {
     EXPECT_EQ(begun_, 0) << "outputs of a run that is not done";
@@ -49,18 +55,19 @@ class DeviceTrial final : public Trial {
  private:
   replay::ScriptedStopwatch& stopwatch_;
   std::vector<double> seconds_;
-  double compile_seconds_;
+  double compile_seconds_, wait_seconds_;
   std::set<size_t> compiled_;
   double begun_ = 0;
   pid_t process_ = getpid();
   Device device_ = made_up_device();
 };
 
-TuneResult tune(std::vector<double> seconds, double compile_seconds = 1e-6) {
+TuneResult tune(std::vector<double> seconds, double compile_seconds = 1e-6,
+                double wait_seconds = 0) {
   const auto stopwatch = std::make_shared<replay::ScriptedStopwatch>();
   std::vector<AnyConfig> configs;
   for (size_t i = 0; i < seconds.size(); ++i) configs.push_back(make_config(i));
-  DeviceTrial trial(*stopwatch, std::move(seconds), compile_seconds);
+  DeviceTrial trial(*stopwatch, std::move(seconds), compile_seconds, wait_seconds);
   TuneTask task;
   task.op = "made_up";
   task.trial = &trial;
@@ -74,6 +81,12 @@ TEST(DeviceTrial, TheWallDecidesThoughEveryRunIsBegunAlikeFast) {
   EXPECT_EQ(result.winner, 1u);
   EXPECT_EQ(result.evidence.clock, "wall");
   EXPECT_NEAR(result.evidence.seconds, 1e-4, 2e-6);
+}
+
+TEST(DeviceTrial, WaitingForTheDeviceIsASmallPartOfASample) {
+  const TuneResult result = tune({3e-4, 1e-4}, 1e-6, 30e-6);
+  EXPECT_GE(result.evidence.seconds, 1e-4);
+  EXPECT_LT(result.evidence.seconds, 1.1e-4);
 }
 
 TEST(DeviceTrial, ALargeSetIsSearchedByTheWallToo) {
