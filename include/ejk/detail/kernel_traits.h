@@ -376,7 +376,8 @@ consteval bool takes_types() {
 // beside tensors leaves the CPU. What prepare makes of arguments is not known here.
 template <class K, Context C, Platforms Open, class... Args>
 consteval Platforms platforms_that_take() {
-  if constexpr (std::has_single_bit(Open) || has<K, hook_prepare>) return Open;
+  if constexpr (std::has_single_bit(Open)) return Open;  // a final kernel can be asked for no hook
+  else if constexpr (has<K, hook_prepare>) return Open;
   else {
     Platforms found = Open;
     const auto look = [&]<Platform P>(std::integral_constant<Platform, P>) {
