@@ -305,7 +305,7 @@ consteval auto as_list(PlatformList<P...> so_far) {
 
 // K, but depending on `There`: clang checks what does not depend on it in branches not taken too.
 template <class K, class There>
-using KernelOf = std::conditional_t<(sizeof(There) > 0), K, There>;
+using KernelOf = std::enable_if_t<!std::is_void_v<There>, K>;
 
 // The pull-back of the platform that the arrays of a call lived on: one of several.
 template <class K, class... Pulls>

@@ -95,7 +95,7 @@ struct DeviceCall {
     const int64_t groups =
         batch * kv_heads * ceil_div(heads / kv_heads, config.heads) * config.splits;
     const int64_t splits = config.splits, padded = ceil_div(dim, config.width) * config.width;
-    const Tensor out = tensor_to_write(q.dtype(), q.shape(), device);
+    Tensor out = tensor_to_write(q.dtype(), q.shape(), device);
     // With one part the kernel does not look at these two.
     const Tensor sums =
         splits == 1 ? out : tensor_to_write(DType::float32, {batch, heads, splits, padded}, device);
@@ -133,7 +133,7 @@ Sizes sizes_of(const Invocation& inv) {
 
 int64_t decode_local_bytes(const DecodeGpuConfig& c, int64_t dim) {
   if (c.group == 1) return 0;
-  return 4 * c.heads * (ceil_div(dim, c.width) * c.width + c.bk);
+  return int64_t{4} * c.heads * (ceil_div(dim, c.width) * c.width + c.bk);
 }
 
 // As many heads as share what is read, and as many parts as keep all units busy.
@@ -148,7 +148,7 @@ DecodeGpuConfig DecodeKernel::heuristic_cfg_gpu(const Invocation& inv) const {
   while (c.heads > 1 && !fits(c, s.dim, limits)) --c.heads;
   const int64_t groups = s.batch * s.kv_heads * ceil_div(s.shared, c.heads),
                 wanted = 4 * std::max<int64_t>(1, limits.compute_units);
-  const int64_t worth_a_part = 2 * c.bk;
+  const int64_t worth_a_part = int64_t{2} * c.bk;
   c.splits =
       static_cast<int>(std::clamp<int64_t>(ceil_div(wanted, std::max<int64_t>(groups, 1)), 1,
                                            std::clamp<int64_t>(s.positions / worth_a_part, 1, 64)));

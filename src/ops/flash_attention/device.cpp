@@ -60,7 +60,7 @@ bool is_sound(Way way, const Blocks& b, int64_t dim, Pass pass) {
   if (b.bq < b.tq || b.bq % b.tq != 0 || dim % b.width != 0) return false;
   const int64_t of_row = ceil_div(dim, b.bk / b.tk), sums = b.tq * of_row;
   return items_of(b) <= 1024 &&
-         b.tq * b.tk + (pass == Pass::forward ? sums : 2 * sums) <= most_registers;
+         int64_t{b.tq} * b.tk + (pass == Pass::forward ? sums : 2 * sums) <= most_registers;
 }
 
 bool fits(Way way, const Blocks& b, int64_t dim, Pass pass, const DeviceLimits& limits) {
@@ -88,7 +88,7 @@ Blocks guess_for_cpu(const Invocation& inv, Pass pass) {
   const auto &q = inv.args[0].shape, &k = inv.args[1].shape;
   if (q.size() == 4 && k.size() == 4 && k[2] > 0) {
     const int64_t rows = q[1] * (q[2] / k[2]);  // those that see the same keys
-    while (b.tq > 1 && (b.tq - 1) * b.width >= rows) --b.tq;
+    while (b.tq > 1 && int64_t{b.tq - 1} * b.width >= rows) --b.tq;
   }
   while (b.bk > b.tk && !is_sound(Way::direct, b, dim_of(inv), pass)) b.bk = b.bk / 2 / 6 * 6;
   return b;
@@ -263,8 +263,7 @@ std::pair<Tensor, FlashAttention::Residuals> FlashAttention::fwd_with_residuals_
     const AttentionOptions& options) const {
   check_attention(q, k, v, options);
   const Tensor lse(DType::float32, {q.shape()[0], q.shape()[2], q.shape()[1]}, q.device());
-  Tensor out = forward(config, q, k, v, options, &lse);
-  return {std::move(out), {lse}};
+  return {forward(config, q, k, v, options, &lse), {lse}};
 }
 
 std::tuple<Tensor, Tensor, Tensor> FlashAttention::vjp_gpu(

@@ -31,7 +31,7 @@ Space<Config> blocking_space(MatmulBlocking Config::*field, int64_t m, int64_t n
   using Pack = B::Pack;
   const int64_t floats = simd_floats(n);
   // Of blocks that hold everything, the smallest such is offered.
-  const auto up_to = [](int64_t size, std::vector<int> values) {
+  const auto up_to = [](int64_t size, const std::vector<int>& values) {
     std::vector<int> out;
     for (const int v : values) {
       out.push_back(v);
