@@ -33,13 +33,16 @@ EntryId call_id(int n) {
   return {"cpu|Bench CPU|0123456789abcdef", "attention@v1", ejk::short_hash(spec), spec};
 }
 
+Value environment() { return Value::object({{"cores", 2}}); }
+ejk::DirectoryStore::Options options() { return {false, {}, environment()}; }
+
 // As a tuning with six candidates leaves it, about 2 kB.
 Entry make_entry(int n) {
   Entry entry;
   entry.id = call_id(n);
   entry.config = Value::object({{"block", 64}, {"threads", 2}});
   entry.device = Value::object({{"kind", "cpu"}, {"model", "Bench CPU"}});
-  entry.environment = Value::object({{"cores", 2}});
+  entry.environment = environment();
   entry.evidence.seconds = 1.25e-5;
   entry.evidence.samples = 40;
   for (int i = 0; i < 6; ++i) {
@@ -53,10 +56,11 @@ Entry make_entry(int n) {
 // is measured goes through the public interface.
 void fill(const std::string& root, int count) {
   const ejk::DirectoryStore store(root);
-  fs::create_directories(fs::path(store.file_of(call_id(0))).parent_path());
   for (int n = 0; n < count; ++n) {
     const Entry entry = make_entry(n);
-    std::ofstream(store.file_of(entry.id)) << to_json(entry_to_document(entry), 1) << '\n';
+    const std::string file = store.file_of(entry);
+    fs::create_directories(fs::path(file).parent_path());
+    std::ofstream(file) << to_json(entry_to_document(entry), 1) << '\n';
   }
 }
 
@@ -78,7 +82,7 @@ struct Subject {
   int size = 0;
   std::string root;
   std::unique_ptr<ejk::DirectoryStore> store;
-  std::vector<double> put, rewrite, get, miss, open;
+  std::vector<double> put, rewrite, get, hit, other, miss, open;
 };
 
 void require(bool condition, const char* what) {
@@ -96,9 +100,17 @@ void measure(Subject& subject, int round) {
       microseconds([&] { require(subject.store->put(present, true), "rewrite"); }));
   subject.get.push_back(
       microseconds([&] { require(subject.store->get(present.id).has_value(), "get"); }));
+  // What a call asks for, and the same in an environment that has no entry of its own.
+  const auto choice = [&](const Value& where) {
+    return microseconds([&] {
+      require(subject.store->get(present.id, ejk::Detail::choice, &where).has_value(), "hit");
+    });
+  };
+  subject.hit.push_back(choice(environment()));
+  subject.other.push_back(choice(Value("elsewhere")));
   subject.miss.push_back(microseconds([&] { require(!subject.store->get(fresh.id), "miss"); }));
   subject.open.push_back(microseconds([&] {
-    ejk::DirectoryStore opened(subject.root);
+    ejk::DirectoryStore opened(subject.root, options());
     require(opened.get(present.id).has_value(), "open");
   }));
 }
@@ -113,7 +125,7 @@ int main() {
     subjects[i].size = sizes[i];
     subjects[i].root = base + "/" + std::to_string(sizes[i]);
     fill(subjects[i].root, sizes[i]);
-    subjects[i].store = std::make_unique<ejk::DirectoryStore>(subjects[i].root);
+    subjects[i].store = std::make_unique<ejk::DirectoryStore>(subjects[i].root, options());
   }
   ::sync();  // what filling left to be written must not be paid by the measured puts
   for (int round = 0; round < rounds; ++round) {
@@ -123,16 +135,19 @@ int main() {
   }
   fs::remove_all(base);
 
-  std::printf("median of %d, in microseconds\n%10s %10s %10s %10s %10s %10s\n", rounds, "entries",
-              "put new", "rewrite", "get", "miss", "open+get");
+  std::printf("median of %d, in microseconds\n%10s %10s %10s %10s %10s %10s %10s %10s\n", rounds,
+              "entries", "put new", "rewrite", "get", "hit", "other", "miss", "open+get");
   for (const Subject& s : subjects) {
-    std::printf("%10d %10.1f %10.1f %10.1f %10.1f %10.1f\n", s.size, median(s.put),
-                median(s.rewrite), median(s.get), median(s.miss), median(s.open));
+    std::printf("%10d %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n", s.size, median(s.put),
+                median(s.rewrite), median(s.get), median(s.hit), median(s.other), median(s.miss),
+                median(s.open));
   }
   const Subject &small = subjects.front(), &large = subjects.back();
   const Value result =
       Value::object({{"put_100k_over_10", median(large.put) / median(small.put)},
                      {"get_us", median(large.get)},
+                     {"hit_us", median(large.hit)},
+                     {"other_environment_us", median(large.other)},
                      {"put_us", median(large.put)},
                      {"open_100k_over_10", median(large.open) / median(small.open)}});
   std::printf("%s\n", to_json(result).c_str());

@@ -199,7 +199,8 @@ void look_at_store(const std::string& given, Findings& out) {
   // What it would warn of are findings below.
   DirectoryStore store(
       path, {.read_only = true, .on_warning = [](const std::string&) {}, .environment = {}});
-  store.for_each("", [&](const Entry&) { return ++count, true; });
+  store.for_each(
+      "", [&](const Entry&) { return ++count, true; }, Detail::choice);
   out.push_back(
       {"store", writable ? "ok" : "warn",
        path +

@@ -16,7 +16,7 @@ int export_verb(const ExportOptions& options, Output& out) {
                      "\n";
   Value list = Value::array();
   for (const Held& held : entries) {
-    if (held.hidden) continue;
+    if (held.hidden && !held.other_environment) continue;
     Entry entry = held.entry;
     if (options.without_candidates) entry.candidates.clear();
     list.push_back(entry_to_document(entry));

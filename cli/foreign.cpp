@@ -11,6 +11,7 @@
 
 #include "files.h"
 #include "output.h"
+#include "store/entry_file.h"
 
 namespace ejk::cli {
 namespace fs = std::filesystem;
@@ -125,6 +126,10 @@ void read_text(const std::string& name, const std::string& text, Reading& readin
       throw Error(ErrorKind::parse, "it was exported by a newer version of this tool");
     return read_export(name, text, reading);
   }
+  // A file of a store has its candidates in a second document.
+  if (text.find(detail::end_of_document) + detail::end_of_document.size() < text.size())
+    if (auto read = detail::read_entry(text, Detail::all); read.entry)
+      return reading.take(*read.entry);
   read_document(name, parse_json(text), reading);
 }
 
@@ -133,7 +138,7 @@ void read_file(const std::string& name, Reading& reading) {
 }
 
 void read_folder(const std::string& path, Reading& reading) {
-  if (fs::is_directory(path + "/v1")) {
+  if (fs::is_directory(path + "/v1") || fs::is_directory(path + "/v2")) {
     DirectoryStore store(path, {.read_only = true,
                                 .on_warning = [&](const std::string& why) { reading.damaged(why); },
                                 .environment = {}});
@@ -149,7 +154,7 @@ void read_folder(const std::string& path, Reading& reading) {
   std::ranges::sort(files);
   if (files.empty())
     throw Failure(exit_nothing,
-                  path + " is no store (it has no v1 in it) and holds no .json files");
+                  path + " is no store (it has no v1 or v2 in it) and holds no .json files");
   for (const std::string& file : files) {
     if (reading.stopped) return;
     try {

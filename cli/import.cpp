@@ -34,26 +34,11 @@ void mark(Entry& entry) {
     entry.provenance = name_of(Provenance::imported);
 }
 
-// Better than what is there, not only as good. Of two that are, everybody keeps the same one,
-// whichever came first: the one with more measurements, then the one whose text sorts first.
-bool should_replace(const Entry& entry, const Entry& present) {
-  const Device* device = detail::device_here(entry.id.device);
-  const Value& environment = (device == nullptr ? cpu_device() : *device).environment;
-  if (!better_evidence(entry, present, environment)) return false;
-  if (!better_evidence(present, entry, environment)) return true;
-  if (entry.candidates.size() != present.candidates.size())
-    return entry.candidates.size() > present.candidates.size();
-  return stable_json(entry_to_document(entry)) < stable_json(entry_to_document(present));
-}
-
 void put(DirectoryStore& store, const Entry& entry, bool replace, bool dry_run, Counts& counts) {
-  const auto present = store.get(entry.id);
-  // An entry of the key alone does not stand in the place of this one.
-  const bool taken = present && present->id.spec == entry.id.spec;
-  const bool better = !taken || replace || should_replace(entry, *present);
-  if (!better) ++counts.kept;
+  const auto present = entry_in_place_of(store, entry);
+  if (present && !replace && !better_evidence(entry, *present)) ++counts.kept;
   else if (!dry_run && !store.put(entry, replace)) ++counts.failed;
-  else ++(taken ? counts.replaced : counts.added);
+  else ++(present ? counts.replaced : counts.added);
 }
 
 int finish(const Counts& counts, const std::string& into, bool dry_run, bool interrupted,

@@ -30,7 +30,8 @@ int labels_verb(const LabelsOptions& options, Output& out) {
       std::string stored = "no key";
       Value config;
       if (!label.truncated) {
-        const auto entry = store->get({cpu_device().fingerprint, label.op, label.key, ""});
+        const auto entry =
+            store->get({cpu_device().fingerprint, label.op, label.key, ""}, Detail::choice);
         stored = entry ? std::string(outcome_name(entry->entry.outcome)) : "nothing";
         if (entry) config = entry->entry.config;
       }

@@ -17,7 +17,8 @@ std::string state_of(const Held& held) {
   std::string out = unknown ? e.provenance : std::string(outcome_name(e.outcome));
   if (!e.evidence.complete && !unknown) out += ", cut short";
   if (!is_measured(e) && !unknown) out += ", " + e.provenance;
-  if (held.hidden) out += ", hidden";
+  if (held.other_environment) out += ", of another environment";
+  else if (held.hidden) out += ", hidden";
   return out;
 }
 
@@ -26,7 +27,7 @@ std::string state_of(const Held& held) {
 int ls_verb(const LsOptions& options, Output& out) {
   Problems problems;
   const auto paths = store_paths(options.store);
-  const auto entries = read_entries(paths, {}, problems);
+  const auto entries = read_entries(paths, {}, problems, Detail::choice);
 
   Value list = Value::array();
   std::string device;

@@ -357,6 +357,13 @@ class Line {
     verb->add_flag("--all", prune_.all, "All entries (with --op, --device or --key: those)");
     verb->add_flag("--dry-run", prune_.dry_run, "Remove nothing, say what would go");
 
+    CLI::App* store_verbs = app_.add_subcommand("store", "The format of a store");
+    store_verbs->require_subcommand(1);
+    verb = add(*store_verbs, "upgrade", "Bring entries of an older format to the present one",
+               [this](Output& out) { return store_upgrade_verb(store_, out); });
+    verb->add_option("dir", store_.store, "The store; default: EJKERNEL_PERSISTENT_CACHE_DIR")
+        ->type_name("DIR");
+
     CLI::App* quarantine = app_.add_subcommand("quarantine", "Configs that crashed reproducibly");
     quarantine->require_subcommand(1);
     verb = add(*quarantine, "ls", "List them",
@@ -426,6 +433,7 @@ class Line {
   ImportOptions import_;
   MergeOptions merge_;
   PruneOptions prune_;
+  StoreOptions store_;
   QuarantineOptions quarantine_;
 };
 

@@ -109,9 +109,11 @@ int prune_verb(const PruneOptions& options, Output& out) {
     if (why.empty()) continue;
     // What stands in its place by now was not judged, and stays; so does what answers the same
     // call.
-    const auto present = store.get(held.entry.id);
+    const auto present = entry_in_place_of(store, held.entry);
     if (!present || entry_to_document(*present) != entry_to_document(held.entry)) continue;
-    if (!remove(store.file_of(held.entry.id))) continue;
+    if (!remove(held.file)) continue;
+    std::error_code ignored;  // the folder of the call, if it is empty
+    if (!options.dry_run) fs::remove(fs::path(held.file).parent_path(), ignored);
     table.add({held.entry.id.op, held.entry.id.key, why, held.entry.id.device});
     Value summary = entry_summary(held);
     summary["why"] = why;

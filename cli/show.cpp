@@ -103,7 +103,10 @@ void show_entry(const Held& held, int candidates, Output& out) {
                  {"outcome", std::string(outcome_name(e.outcome)) + ", " + e.provenance},
                  {"config", config_text(e.config)}};
   add_evidence(e, facts);
-  facts.emplace_back("file", held.file + (held.hidden ? " (hidden by a layer in front)" : ""));
+  facts.emplace_back("file",
+                     held.file + (held.other_environment ? " (one of this environment answers)"
+                                  : held.hidden          ? " (hidden by a layer in front)"
+                                                         : ""));
   out.facts(facts);
   show_candidates(e, candidates, out);
 }

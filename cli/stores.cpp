@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 
 #include <ejk/device.h>
@@ -17,9 +19,11 @@
 #include <ejk/record.h>
 
 #include "base/env.h"
+#include "base/file.h"
 #include "output.h"
 #include "platform/here.h"
-#include "store/checksum.h"
+#include "store/entry_file.h"
+#include "store/keep.h"
 #include "store/op_name.h"
 
 namespace ejk::cli {
@@ -41,9 +45,36 @@ std::vector<std::string> layers_from_environment() {
   return out;
 }
 
+using Verdict = std::optional<std::pair<BadFile::Kind, std::string>>;
+
+Verdict judge_entry(const std::string& text) {
+  using enum BadFile::Kind;
+  using Status = detail::ReadEntry::Status;
+  const detail::ReadEntry read = detail::read_entry(text, Detail::all);
+  if (read.status == Status::newer) return {{newer, read.why}};
+  if (read.status == Status::altered) return {{altered, "its checksum is wrong"}};
+  if (read.status == Status::broken) return {{damaged, read.why}};
+  if (!read.no_candidates.empty())
+    return {{altered, "its candidates cannot be read: " + read.no_candidates}};
+  return std::nullopt;
+}
+
+Verdict judge_record(const std::string& text) {
+  using enum BadFile::Kind;
+  try {
+    const Value document = parse_json(text);
+    const Value* schema = document.find("schema");
+    if (schema != nullptr && schema->is_int() && schema->as_double() > record_schema)
+      return {{newer, "it was written by a newer version (schema " + stable_json(*schema) + ")"}};
+    (void)record_from_document(document);
+  } catch (const Error& problem) {
+    return {{damaged, problem.what()}};
+  }
+  return std::nullopt;
+}
+
 // nullopt if the file is good, or gone.
-template <class Read>
-std::optional<BadFile> judge_file(const std::string& path, int known_schema, Read read) {
+std::optional<BadFile> judge_file(const std::string& path, Verdict (*judge)(const std::string&)) {
   using enum BadFile::Kind;
   constexpr uintmax_t read_limit = uintmax_t{16} << 20;
   std::error_code error;
@@ -53,25 +84,11 @@ std::optional<BadFile> judge_file(const std::string& path, int known_schema, Rea
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (error || !file) return BadFile{path, unreadable, "it cannot be read"};
-  try {
-    const Value document = parse_json(text);
-    const Value* schema = document.find("schema");
-    const bool is_newer =
-        schema != nullptr && schema->is_int() && schema->as_double() > known_schema;
-    const bool wrong = detail::checksum_of(text, document) == detail::Checksum::wrong;
-    if (is_newer && !wrong)
-      return BadFile{path, newer,
-                     "it was written by a newer version (schema " + stable_json(*schema) + ")"};
-    if (!is_newer) read(document);
-    if (wrong) return BadFile{path, altered, "its checksum is wrong"};
-  } catch (const Error& problem) {
-    return BadFile{path, damaged, problem.what()};
-  }
-  return std::nullopt;
+  const Verdict verdict = judge(text);
+  return verdict ? std::optional(BadFile{path, verdict->first, verdict->second}) : std::nullopt;
 }
 
-template <class Read>
-void look_for_bad_files(const std::string& folder, int known_schema, Read read,
+void look_for_bad_files(const std::string& folder, Verdict (*judge)(const std::string&),
                         std::vector<BadFile>& out) {
   std::error_code error;
   if (fs::is_symlink(folder, error)) return;  // as a store: what is behind it is not its own
@@ -83,11 +100,38 @@ void look_for_bad_files(const std::string& folder, int known_schema, Read read,
     if (path.extension() == ".bad")
       out.push_back({path.string(), BadFile::Kind::damaged, "it was set aside"});
     else if (path.extension() == ".json")
-      if (auto bad = judge_file(path.string(), known_schema, read)) out.push_back(std::move(*bad));
+      if (auto bad = judge_file(path.string(), judge)) out.push_back(std::move(*bad));
   }
 }
 
-auto order_of(const EntryId& id) { return std::tie(id.device, id.op, id.key, id.spec); }
+auto order_of(const Held& held) {
+  const EntryId& id = held.entry.id;
+  return std::tie(id.device, id.op, id.key, id.spec, held.hidden);
+}
+
+// Marks those of a layer that do not answer. `answered`: calls that layers in front answer.
+void mark_hidden(std::span<Held> layer, std::set<std::string>& answered) {
+  std::map<std::string, Held*> best;
+  const auto call_of = [](const Held& held) {
+    const EntryId& id = held.entry.id;
+    return stable_json(Value(Value::Array{id.device, id.op, id.key, id.spec}));
+  };
+  for (Held& held : layer) {
+    Held*& first = best[call_of(held)];
+    if (first == nullptr ||
+        answers_before(held.entry, first->entry, detail::environment_here(held.entry.id)))
+      first = &held;
+  }
+  for (Held& held : layer) {
+    const std::string call = call_of(held);
+    held.hidden = answered.contains(call);
+    held.other_environment = !held.hidden && best[call] != &held;
+    held.hidden |= held.other_environment;
+  }
+  // A failed tuning does not hide an answer behind it.
+  for (const auto& [call, held] : best)
+    if (held->entry.outcome != Outcome::failed) answered.insert(call);
+}
 
 }  // namespace
 
@@ -187,30 +231,35 @@ std::vector<std::string> store_paths(const std::string& given) {
 }
 
 std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filter& filter,
-                               Problems& problems) {
+                               Problems& problems, Detail detail) {
   std::vector<Held> out;
+  std::set<std::string> answered;
   Progress progress;
   for (const std::string& path : paths) {
     DirectoryStore store(path,
                          {.read_only = true, .on_warning = problems.sink(), .environment = {}});
-    store.for_each("", [&](const Entry& entry) {
-      if (matches(filter, entry.id)) out.push_back({entry, path, store.file_of(entry.id), false});
-      progress.show("reading " + path + ": " + std::to_string(out.size()) + " entries");
-      return true;
-    });
+    const size_t begin = out.size();
+    store.for_each(
+        "",
+        [&](const Entry& entry) {
+          if (matches(filter, entry.id)) out.push_back({entry, path, store.file_of(entry)});
+          progress.show("reading " + path + ": " + std::to_string(out.size()) + " entries");
+          return true;
+        },
+        detail);
+    mark_hidden(std::span(out).subspan(begin), answered);
   }
-  // A failed tuning does not hide an answer behind it.
-  std::set<std::string> answered;
-  for (Held& held : out) {
-    const EntryId& id = held.entry.id;
-    const std::string call = stable_json(Value(Value::Array{id.device, id.op, id.key, id.spec}));
-    if (held.entry.outcome == Outcome::failed) held.hidden = answered.contains(call);
-    else held.hidden = !answered.insert(call).second;
-  }
-  std::ranges::stable_sort(out, [](const Held& a, const Held& b) {
-    return order_of(a.entry.id) < order_of(b.entry.id);
-  });
+  std::ranges::stable_sort(out,
+                           [](const Held& a, const Held& b) { return order_of(a) < order_of(b); });
   return out;
+}
+
+std::optional<Entry> entry_in_place_of(const DirectoryStore& store, const Entry& entry) {
+  const auto file = base::read_file(store.file_of(entry), detail::most_entry_bytes);
+  if (file.error) return std::nullopt;
+  auto read = detail::read_entry(file.text, Detail::all);
+  return read.entry && detail::same_place(*read.entry, entry) ? std::move(read.entry)
+                                                              : std::nullopt;
 }
 
 std::string records_of(const std::string& given) {
@@ -219,11 +268,8 @@ std::string records_of(const std::string& given) {
 
 std::vector<BadFile> bad_files(const std::string& store, const std::string& records) {
   std::vector<BadFile> out;
-  look_for_bad_files(
-      store + "/v1", entry_schema, [](const Value& v) { (void)entry_from_document(v); }, out);
-  if (!records.empty())
-    look_for_bad_files(
-        records + "/v1", record_schema, [](const Value& v) { (void)record_from_document(v); }, out);
+  for (const char* format : {"/v1", "/v2"}) look_for_bad_files(store + format, judge_entry, out);
+  if (!records.empty()) look_for_bad_files(records + "/v1", judge_record, out);
   std::ranges::sort(out, {}, &BadFile::path);
   return out;
 }
@@ -265,7 +311,8 @@ Value entry_summary(const Held& held) {
                         {"time", e.evidence.time},
                         {"where", held.where},
                         {"file", held.file},
-                        {"hidden", held.hidden}});
+                        {"hidden", held.hidden},
+                        {"other_environment", held.other_environment}});
 }
 
 }  // namespace ejk::cli

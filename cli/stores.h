@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +28,8 @@ struct Held {
   Entry entry;
   std::string where;  // of the layer
   std::string file;
-  bool hidden = false;  // a layer in front has an answer for the same call
+  bool hidden = false;             // another one answers the same call: of a layer in front,
+  bool other_environment = false;  // or of the same layer and another environment
 };
 
 // Which entries a verb is about. Empty members: all.
@@ -60,7 +62,9 @@ std::vector<std::string> store_paths(const std::string& given);
 // Entries of those directories, in the order of device, op, and key; hidden ones last. Changes
 // nothing on disk. Shows progress.
 std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filter& filter,
-                               Problems& problems);
+                               Problems& problems, Detail detail = Detail::all);
+// What stands where this entry is or would be kept, of the same call and environment.
+std::optional<Entry> entry_in_place_of(const DirectoryStore& store, const Entry& entry);
 
 // A file that is not what its place says.
 struct BadFile {

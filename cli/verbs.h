@@ -74,6 +74,11 @@ struct QuarantineOptions {
 int quarantine_ls_verb(const QuarantineOptions&, Output& out);
 int quarantine_clear_verb(const QuarantineOptions&, Output& out);
 
+struct StoreOptions {
+  std::string store;
+};
+int store_upgrade_verb(const StoreOptions&, Output& out);
+
 struct DoctorOptions {
   std::string store;
   double seconds = 1;  // of the noise measurement; 0: none

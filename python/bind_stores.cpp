@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
+#include <tuple>
 
 #include <ejk/names.h>
 
@@ -19,7 +21,7 @@ class ImportedFile final : public Store {
                std::vector<std::string> devices)
       : path_(std::move(path)), configs_(std::move(configs)), devices_(std::move(devices)) {}
 
-  std::optional<Entry> get(const EntryId& id) override {
+  std::optional<Entry> get(const EntryId& id, Detail, const Value*) override {
     std::vector<std::string> names = devices_;  // what the file may call this device
     names.insert(names.begin(), id.device);
     for (const std::string& device : names) {
@@ -36,7 +38,7 @@ class ImportedFile final : public Store {
   }
   bool put(const Entry&, bool) override { return false; }
   bool erase(const EntryId&) override { return false; }
-  void for_each(std::string_view, const std::function<bool(const Entry&)>&) override {}
+  void for_each(std::string_view, const std::function<bool(const Entry&)>&, Detail) override {}
   std::unique_ptr<TuningLease> lease(const EntryId&, double) override { return nullptr; }
   std::string where() const override { return path_; }
   bool writable() const override { return false; }
@@ -169,7 +171,8 @@ void bind_store(nb::module_& m) {
           "get",
           [](PersistentCache& store, const std::string& device, const std::string& op,
              const std::string& key) -> nb::object {
-            const auto found = without_gil([&] { return store.get(entry_id(device, op, key)); });
+            const auto found =
+                without_gil([&] { return store.get(entry_id(device, op, key), Detail::choice); });
             if (!found || found->entry.outcome == Outcome::failed) return nb::none();
             return nb::make_tuple(object_of(found->entry.config));
           },
@@ -189,12 +192,17 @@ void bind_store(nb::module_& m) {
            })
       .def("keys",
            [](PersistentCache& store) {
-             std::vector<EntryId> ids;
+             std::set<std::tuple<std::string, std::string, std::string, std::string>> seen;
+             std::vector<EntryId> ids;  // of calls that may have entries of several environments
              without_gil([&] {
-               store.for_each("", [&](const Entry& entry) {
-                 ids.push_back(entry.id);
-                 return true;
-               });
+               store.for_each(
+                   "",
+                   [&](const Entry& entry) {
+                     const EntryId& id = entry.id;
+                     if (seen.emplace(id.device, id.op, id.key, id.spec).second) ids.push_back(id);
+                     return true;
+                   },
+                   Detail::choice);
              });
              nb::list out;
              for (const EntryId& id : ids) out.append(nb::make_tuple(id.device, id.op, id.key));
@@ -250,7 +258,7 @@ nb::object tune_in_workers(std::vector<std::string> command, const std::string& 
     result = lowered.empty() ? autotune_recorded(selector, offline)
                              : autotune_labels(selector, find_labels_in(lowered), offline);
     for (const Entry& entry : result.entries) {
-      const auto stored = options.persistent->get(entry.id);
+      const auto stored = options.persistent->get(entry.id, Detail::choice, &entry.environment);
       kept.push_back(stored && stored->entry.config == entry.config);
     }
     interrupted = StopOnInterrupt::requested().load();

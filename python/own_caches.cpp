@@ -42,7 +42,7 @@ class OwnCache final : public ConfigCache {
 
 class OwnStore final : public Store {
  public:
-  std::optional<Entry> get(const EntryId& id) override {
+  std::optional<Entry> get(const EntryId& id, Detail, const Value*) override {
     const Gil held;
     const nb::object found = asked(selection.attr("own_persistent"), id);
     if (found.is_none()) return std::nullopt;
@@ -59,7 +59,7 @@ class OwnStore final : public Store {
     return true;
   }
   bool erase(const EntryId&) override { return false; }
-  void for_each(std::string_view, const std::function<bool(const Entry&)>&) override {}
+  void for_each(std::string_view, const std::function<bool(const Entry&)>&, Detail) override {}
   std::unique_ptr<TuningLease> lease(const EntryId&, double) override { return nullptr; }
   std::string where() const override { return "a store of the program's own"; }
   bool writable() const override { return true; }

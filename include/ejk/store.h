@@ -2,6 +2,7 @@
 // The persistent tier: entries with their evidence, stores that keep them, and layers of stores.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -61,6 +62,8 @@ struct Evidence {
   std::string data;      // what was measured on: "call" (the caller's own) or "recorded sketch"
   std::string library;   // version that measured
   std::string time;      // UTC, ISO 8601
+  std::string offered = {};  // digest of the list of candidates that the kernel offered; "": not
+                             // known. Tells without reading them whether there are new ones
 };
 
 // What a tuning came to. Only `tuned` carries a better config than the incumbent's with evidence;
@@ -99,11 +102,27 @@ struct Entry {
 Value entry_to_document(const Entry& entry);
 Entry entry_from_document(const Value& document);
 
-// True if `candidate` should take the place of `present` in a process whose environment is
-// `environment`: first what this store's own tunings measured, whatever others say of themselves,
-// then the entry of that environment, then one with an answer before a failed tuning, then a
-// complete one before one cut short, then more samples before fewer; between equals the newer one.
-bool better_evidence(const Entry& candidate, const Entry& present, const Value& environment);
+// Entries of one call that were measured in different environments are kept side by side. 32 hex
+// digits that tell them apart; a transferred entry was measured in none.
+std::string environment_id(const Entry& entry);
+
+// True if `candidate` should take the place of `present`, which is of the same call and
+// environment: first what this store's own tunings measured, whatever others say of themselves,
+// then one with an answer before a failed tuning, then a complete one before one cut short, then
+// more samples before fewer, then the newer one, then a trusted one; else their texts decide. That
+// is a total order, and the same for everybody: whoever puts what in whatever order, and how often,
+// the same entry stays.
+bool better_evidence(const Entry& candidate, const Entry& present);
+
+// True if a call in `environment` should rather be answered by `a` than by `b`, both of this call:
+// first what was measured, then the entry of that environment, then as above.
+bool answers_before(const Entry& a, const Entry& b, const Value& environment);
+
+// How much of an entry is read.
+enum class Detail {
+  choice,  // all but the candidates: some kilobytes, all that a hit needs
+  all,
+};
 
 // Held while one process tunes a key. Released by the destructor, and by the operating system if
 // the holder dies.
@@ -114,19 +133,25 @@ class TuningLease {
   virtual void refresh() {}
 };
 
-// A place where entries are kept. Implementations are safe to use from several threads; a failure
-// is a miss or a `false`, never an exception, and is reported to `on_warning` (each problem once).
+// A place where entries are kept, one for each call and environment. Implementations are safe to
+// use from several threads; a failure is a miss or a `false`, never an exception, and is reported
+// to `on_warning` (each problem once). tests/store/contract_test.cpp says what all of them promise.
 class Store {
  public:
   virtual ~Store() = default;
-  virtual std::optional<Entry> get(const EntryId& id) = 0;
-  // Keeps the entry if nothing better is there (better_evidence) or if `replace`. Returns false
-  // only if it could not be kept although it should have been.
+  // Of the entries of that call the one that answers in `environment` before others
+  // (answers_before); nullptr: in that of this store's process.
+  virtual std::optional<Entry> get(const EntryId& id, Detail detail = Detail::all,
+                                   const Value* environment = nullptr) = 0;
+  // Keeps the entry if nothing better of its call and environment is there (better_evidence). With
+  // `replace` it takes that place, and whatever else would answer its call before it in its
+  // environment goes. Returns false only if it could not be kept although it should have been.
   virtual bool put(const Entry& entry, bool replace = false) = 0;
-  // Removes what `get` would find. True if something was removed.
+  // Removes what `get` would find in whatever environment. True if something was removed.
   virtual bool erase(const EntryId& id) = 0;
-  // Visits every readable entry of that op ("" for all) until `visit` returns false.
-  virtual void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) = 0;
+  // Visits every readable entry of that op ("" for all) once, until `visit` returns false.
+  virtual void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
+                        Detail detail = Detail::all) = 0;
   // The right to tune this key: at once, or after another holder is done or dead. nullptr if
   // another one still holds it after `patience_seconds` or was not heard of for a second, or if
   // this store cannot lock.
@@ -134,16 +159,19 @@ class Store {
   // Where it is, for people.
   virtual std::string where() const = 0;
   virtual bool writable() const = 0;
+  // Where tunings that write here keep what concerns this machine: the crash journal and the
+  // quarantine. A directory that may not exist yet; "": they keep none.
+  virtual std::string local_directory() const;  // default_store_path()
 };
 
-// A directory with one small JSON file per entry: safe between threads, processes and machines
+// A directory with one small file of JSON per entry: safe between threads, processes and machines
 // that share the file system. Nothing is read or created until it is needed.
 class DirectoryStore final : public Store {
  public:
   struct Options {
     bool read_only = false;
     WarningSink on_warning;  // default: stderr_warnings()
-    Value environment;       // of this process, for better_evidence; default: cpu_device()'s
+    Value environment;       // of this process, for answers_before; default: cpu_device()'s
   };
   explicit DirectoryStore(std::string path) : DirectoryStore(std::move(path), Options{}) {}
   DirectoryStore(std::string path, Options options);
@@ -151,16 +179,28 @@ class DirectoryStore final : public Store {
   DirectoryStore(const DirectoryStore&) = delete;
   DirectoryStore& operator=(const DirectoryStore&) = delete;
 
-  std::optional<Entry> get(const EntryId& id) override;
+  std::optional<Entry> get(const EntryId& id, Detail detail = Detail::all,
+                           const Value* environment = nullptr) override;
   bool put(const Entry& entry, bool replace = false) override;
   bool erase(const EntryId& id) override;
-  void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) override;
+  void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
+                Detail detail = Detail::all) override;
   std::unique_ptr<TuningLease> lease(const EntryId& id, double patience_seconds) override;
   std::string where() const override;
   bool writable() const override;
+  std::string local_directory() const override;  // where()
 
   // The file an entry is or would be kept in.
-  std::string file_of(const EntryId& id) const;
+  std::string file_of(const Entry& entry) const;
+  std::string file_of(const EntryId& id) const;  // of an entry of this store's environment
+
+  // Brings the entries of version 1 of the format to this one, whose readers read both. May be
+  // interrupted (`go_on` returns false) and repeated at any time, beside readers and writers.
+  struct Upgrade {
+    size_t moved = 0;  // they stand in their new place, or something better did
+    size_t left = 0;   // unreadable files, which stay; on_warning says why
+  };
+  Upgrade upgrade(const std::function<bool(size_t done, size_t of)>& go_on = {});
 
  private:
   struct State;
@@ -192,17 +232,19 @@ class PersistentCache {
   // The entry of that call. If there is none in any layer, one that was stored under the call's
   // key without its outputs (spec_without_outputs): its id is another then, and its config may not
   // fit these outputs.
-  std::optional<Found> get(const EntryId& id);
+  std::optional<Found> get(const EntryId& id, Detail detail = Detail::all,
+                           const Value* environment = nullptr);
   bool put(const Entry& entry, bool replace = false);
   bool erase(const EntryId& id);
-  void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit);
+  void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
+                Detail detail = Detail::all);
   std::unique_ptr<TuningLease> lease(const EntryId& id, double patience_seconds);
   const std::vector<std::shared_ptr<Store>>& layers() const noexcept { return layers_; }
   // The layer that writes go to; nullptr if there is none.
   Store* writable_layer() const;
 
  private:
-  std::optional<Found> find(const EntryId& id);
+  std::optional<Found> find(const EntryId& id, Detail detail, const Value* environment);
   std::vector<std::shared_ptr<Store>> layers_;
 };
 

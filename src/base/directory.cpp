@@ -179,6 +179,11 @@ bool Directory::has_own_file(const std::string& name) const {
          S_ISREG(info.st_mode) && info.st_uid == ::geteuid();
 }
 
+bool Directory::has(const std::string& name) const {
+  struct stat info {};
+  return !error_ && ::fstatat(fd_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 // False once the file was removed or another one has taken its name.
 bool Directory::still_names(const std::string& name, const Fd& fd) const {
   struct stat open_one {};
@@ -188,9 +193,9 @@ bool Directory::still_names(const std::string& name, const Fd& fd) const {
          open_one.st_ino == named_one.st_ino && open_one.st_dev == named_one.st_dev;
 }
 
-FileText Directory::read(const std::string& name, size_t limit) const {
+FileText Directory::read(const std::string& name, size_t limit, std::string_view until) const {
   if (error_) return {{}, error_};
-  FileText out = read_file(open_at(name, O_RDONLY | O_NONBLOCK), path_of(name), limit);
+  FileText out = read_file(open_at(name, O_RDONLY | O_NONBLOCK), path_of(name), limit, until);
   if (out.strangers && trust_ == Trust::strict)
     out.error = {EPERM, "trust " + path_of(name) + ", which another user may have written"};
   return out;
@@ -262,6 +267,10 @@ FileError Directory::rename(const std::string& from, const std::string& to) cons
 FileError Directory::remove(const std::string& name) const {
   if (error_ || ::unlinkat(fd_.get(), name.c_str(), 0) == 0) return error_;
   return last_error("remove", path_of(name));
+}
+
+void Directory::remove_if_empty(const std::string& name) const {
+  if (!error_) static_cast<void>(::unlinkat(fd_.get(), name.c_str(), AT_REMOVEDIR));
 }
 
 void Directory::remove_leftovers() const {

@@ -48,7 +48,9 @@ class Directory {
   // none hides another for ever.
   std::vector<std::string> some_names(std::string_view suffix, size_t most) const;
   bool has_own_file(const std::string& name) const;  // a regular file of this user
-  FileText read(const std::string& name, size_t limit) const;
+  bool has(const std::string& name) const;           // whatever it is
+  // No further than it needs to see `until`, unless that is empty.
+  FileText read(const std::string& name, size_t limit, std::string_view until = {}) const;
   // Replaces the file by `text`: readers see the old or the new content, also after a crash of the
   // machine if it was `flushed`. Written first to a file of a random name in `temporary`, which
   // must be on the same file system.
@@ -56,6 +58,7 @@ class Directory {
                     Written how = Written::flushed) const;
   FileError rename(const std::string& from, const std::string& to) const;
   FileError remove(const std::string& name) const;
+  void remove_if_empty(const std::string& name) const;  // a directory
   // Removes what writers of this user that died have left here, and nothing that only looks alike.
   // Files being written are locked and stay.
   void remove_leftovers() const;

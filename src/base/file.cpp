@@ -67,7 +67,7 @@ FileText read_file(const std::string& path, size_t limit) {
   return read_file(fd, path, limit);
 }
 
-FileText read_file(const Fd& fd, const std::string& path, size_t limit) {
+FileText read_file(const Fd& fd, const std::string& path, size_t limit, std::string_view until) {
   if (!fd.valid()) return {{}, last_error("open", path)};
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return {{}, last_error("look at", path)};
@@ -80,15 +80,22 @@ FileText read_file(const Fd& fd, const std::string& path, size_t limit) {
   out.strangers.everyone = (info.st_mode & S_IWOTH) != 0;
   const auto expected = static_cast<size_t>(std::max<off_t>(info.st_size, 0));
   if (expected > limit) return {{}, {EFBIG, "read " + path}};
+  constexpr size_t block = 4096;  // of files that are not read whole
+  const size_t first = until.empty() ? expected + 1 : std::min(expected + 1, block);
   size_t filled = 0;
   for (;;) {
-    if (out.text.size() == filled) out.text.resize(filled == 0 ? expected + 1 : 2 * filled);
+    if (out.text.size() == filled) out.text.resize(filled == 0 ? first : 2 * filled);
     const ssize_t n = retry_interrupted(
         [&] { return ::read(fd.get(), out.text.data() + filled, out.text.size() - filled); });
     if (n < 0) return {{}, last_error("read", path)};
     if (n == 0) break;
     filled += static_cast<size_t>(n);
     if (filled > limit) return {{}, {EFBIG, "read " + path}};
+    const size_t read = static_cast<size_t>(n) + until.size();  // it may have begun before
+    const size_t from = filled - std::min(filled, read);
+    if (!until.empty() &&
+        std::string_view(out.text).substr(0, filled).find(until, from) != std::string_view::npos)
+      break;
   }
   out.text.resize(filled);
   return out;

@@ -77,8 +77,10 @@ struct FileText {
 
 // Regular files only: a pipe or a device in the place of a file must not block its reader.
 FileText read_file(const std::string& path, size_t limit);
-// The same of an open file; an invalid one is an error from errno.
-FileText read_file(const Fd& fd, const std::string& path, size_t limit);
+// The same of an open file; an invalid one is an error from errno. Reads no further than it needs
+// to see `until`, unless that is empty.
+FileText read_file(const Fd& fd, const std::string& path, size_t limit,
+                   std::string_view until = {});
 
 // Writes into an open file at that place, in one step where the file system takes it whole.
 FileError write_at(const Fd& fd, std::string_view text, off_t at, const std::string& path);

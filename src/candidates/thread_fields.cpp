@@ -44,6 +44,11 @@ bool asks_for_several_threads(const Value& config) {
   return any_threads(config, [](const Value& threads) { return threads.as_double() != 1; });
 }
 
+bool fits_these_cores(const Value& config) {
+  return !any_threads(config,
+                      [](const Value& threads) { return threads.as_double() > visible_cores(); });
+}
+
 bool tuned_with_fewer_cores(const Entry& entry) {
   const Value* cores = entry.environment.find("cores");
   return cores != nullptr && cores->is_int() && cores->as_double() < visible_cores() &&

@@ -12,6 +12,7 @@ namespace ejk::detail {
 bool speaks_of_threads(const Value& config);
 // Whether one of these is not 1: kernels may take 0 or -1 for as many as there are cores.
 bool asks_for_several_threads(const Value& config);
+bool fits_these_cores(const Value& config);  // it asks for no more threads than run here
 // Where it was tuned fewer threads could run than here, and threads are what it is about.
 bool tuned_with_fewer_cores(const Entry& entry);
 // The entry's config if no more threads are asked for than run here. Else what a tuning with more

@@ -79,8 +79,14 @@ auto Chain::from_autotune(Call& call) -> std::optional<Found> {
 // Without the lease another process may have stored a better entry meanwhile.
 bool Chain::may_replace(const Call& call) const {
   if (call.lease != nullptr || !call.stored) return true;
-  const auto now = options_.persistent->get(call.stored->id);
-  return !now || entry_to_document(now->entry) == entry_to_document(*call.stored);
+  const auto now =
+      options_.persistent->get(call.stored->id, Detail::choice, &call.inv.device->environment);
+  const auto choice = [](const Entry& entry) {
+    Value document = entry_to_document(entry);
+    document.erase("candidates");
+    return document;
+  };
+  return !now || choice(now->entry) == choice(*call.stored);
 }
 
 // This thread is the only one in this process that tunes this key.
@@ -241,8 +247,8 @@ std::vector<std::vector<Measurement>> other_tunings(PersistentCache& store, cons
 
 std::string journal_place(const PersistentCache* store) {
   if (store == nullptr) return {};
-  const auto* directory = dynamic_cast<const DirectoryStore*>(store->writable_layer());
-  return directory == nullptr ? std::string() : directory->where();
+  const Store* const layer = store->writable_layer();
+  return layer == nullptr ? std::string() : layer->local_directory();
 }
 
 }  // namespace
@@ -373,6 +379,7 @@ std::optional<Entry> Chain::run_tuner(Call& call) {
     return end_in_vain(call, reasons);  // the call is right: each would be tuned again
   }
   Entry entry = call.entry_of(*result);
+  if (!call.given) entry.evidence.offered = digest_of_candidates(*candidates);
   if (entry.outcome == Outcome::failed) keep_failure(call, *result, entry);
   else keep_winner(call, *result, entry);
   return entry;
@@ -387,7 +394,9 @@ std::pair<Choice, Entry> Chain::tune(const Invocation& inv, const AnyKernel& ker
 
 std::pair<Choice, Entry> Chain::resume(const Invocation& inv, const AnyKernel& kernel) {
   Call call(*this, inv, kernel, false);
-  const auto stored = options_.persistent ? options_.persistent->get(call.id) : std::nullopt;
+  const auto stored = options_.persistent ? options_.persistent->get(call.id, Detail::all,
+                                                                     &call.inv.device->environment)
+                                          : std::nullopt;
   // Timings of another environment, or for other outputs, do not apply to this call.
   const bool here = stored && stored->entry.environment == call.inv.device->environment &&
                     stored->entry.id.key == call.id.key;

@@ -29,6 +29,8 @@ namespace ejk::detail {
 std::string text_of(const EntryId& id);
 // Why a stored tuning should go on; "" if there is nothing left to do.
 std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel);
+// By which a later call tells whether a kernel offers what it did; "" for large sets.
+std::string digest_of_candidates(const CandidateSet& offered);
 inline constexpr uint64_t backward_salt = 0x5851F42D4C957F2D;
 
 // What a selector does where the warm table does not help.

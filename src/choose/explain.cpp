@@ -28,21 +28,25 @@ void compare(const std::string& path, const Value& stored, const Value& call,
 
 void find_nearest(PersistentCache& store, const EntryId& id, Explanation& out) {
   const Value spec = parse_json(id.spec);
-  store.for_each(id.op, [&](const Entry& entry) {
-    if (entry.id.spec.empty()) return true;
-    std::vector<Explanation::Difference> differences;
-    if (entry.id.device != id.device) differences.push_back({"device", entry.id.device, id.device});
-    try {
-      compare("", parse_json(entry.id.spec), spec, differences);
-    } catch (const Error&) {
-      return true;  // a spec that is not JSON cannot be near
-    }
-    if (out.nearest_key.empty() || differences.size() < out.nearest.size()) {
-      out.nearest_key = entry.id.key;
-      out.nearest = std::move(differences);
-    }
-    return true;
-  });
+  store.for_each(
+      id.op,
+      [&](const Entry& entry) {
+        if (entry.id.spec.empty()) return true;
+        std::vector<Explanation::Difference> differences;
+        if (entry.id.device != id.device)
+          differences.push_back({"device", entry.id.device, id.device});
+        try {
+          compare("", parse_json(entry.id.spec), spec, differences);
+        } catch (const Error&) {
+          return true;  // a spec that is not JSON cannot be near
+        }
+        if (out.nearest_key.empty() || differences.size() < out.nearest.size()) {
+          out.nearest_key = entry.id.key;
+          out.nearest = std::move(differences);
+        }
+        return true;
+      },
+      Detail::choice);
 }
 
 }  // namespace

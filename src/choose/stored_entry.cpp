@@ -5,6 +5,7 @@
 #include "candidates/thread_fields.h"
 #include "choose/chain.h"
 #include "choose/long_wait.h"
+#include "store/checksum.h"
 #include "store/strategy.h"
 #include "tune/limits.h"
 
@@ -48,7 +49,41 @@ bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel&
   return strategy.may_have_searched() || !has_new_candidates(failed, inv, kernel);
 }
 
+// Whether it offers the candidates that the tuning knew, as far as the choice alone tells.
+bool offers_the_same(const Entry& choice, const Invocation& inv, const AnyKernel& kernel) {
+  try {
+    const auto offered = kernel.candidate_cfgs(inv);
+    if (!offered) return true;
+    if (strategy_of(choice.evidence).may_have_searched() && too_large_to_list(*offered))
+      return true;
+    return !choice.evidence.offered.empty() &&
+           choice.evidence.offered == digest_of_candidates(*offered);
+  } catch (...) {
+    return false;  // the tuning will say what was thrown
+  }
+}
+
+// Whether the candidates of an entry do not matter: a hit that reads them reads thirty times as
+// much. `may_go_on`: the tuning, if there is something left to do.
+bool choice_suffices(const Entry& choice, const Invocation& inv, const AnyKernel& kernel,
+                     bool may_go_on) {
+  if (choice.outcome == Outcome::failed || !fits_these_cores(choice.config)) return false;
+  if (!may_go_on || !is_measured(choice) || strategy_of(choice.evidence).given_list) return true;
+  if (tuned_with_fewer_cores(choice)) return false;
+  if (choice.environment != inv.device->environment) return true;
+  return choice.evidence.complete && offers_the_same(choice, inv, kernel);
+}
+
 }  // namespace
+
+std::string digest_of_candidates(const CandidateSet& offered) {
+  constexpr uint64_t most = 1000;
+  if (offered.size() > most) return {};
+  std::string text;
+  for (uint64_t i = 0; i < offered.size(); ++i)
+    text += stable_json(offered.config(i).to_value()) + '\n';
+  return digest_of(text);
+}
 
 std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
   if (!is_measured(entry)) return {};
@@ -68,7 +103,10 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
   if (!options_.persistent) return call.pass(Origin::persistent, "no persistent cache is set");
   // Asked before the entry is read: a tuning that ends in between has another one.
   const bool may_go_on = may_resume(call) && (!is_tuned(call.id) || is_in_flight(call.id));
-  const auto found = options_.persistent->get(call.id);
+  const Value* const here = &call.inv.device->environment;
+  auto found = options_.persistent->get(call.id, Detail::choice, here);
+  if (found && !choice_suffices(found->entry, call.inv, call.kernel, may_go_on))
+    found = options_.persistent->get(call.id, Detail::all, here);
   if (!found) return call.pass(Origin::persistent, "nothing for this key");
   const Entry& entry = found->entry;
   auto unusable = [&](const std::string& why) {
@@ -105,16 +143,16 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
                                       entry.config)
                           : unusable("its config " + remark);
   if (may_go_on) {
-    const bool here = entry.environment == call.inv.device->environment && !of_any_outputs;
-    const double seconds = here ? seconds_to_resume(call.policy, entry.evidence) : 0;
+    const bool same = entry.environment == *here && !of_any_outputs;
+    const double seconds = same ? seconds_to_resume(call.policy, entry.evidence) : 0;
     const std::string why_more = left_to_do(entry, call.inv, call.kernel);
     // What another thread goes on with, or just did, is waited for: its seconds are counted
     // already.
-    if (!why_more.empty() && (!here || seconds > 0 || is_in_flight(call.id) || is_tuned(call.id))) {
+    if (!why_more.empty() && (!same || seconds > 0 || is_in_flight(call.id) || is_tuned(call.id))) {
       call.stored = call.unfinished = entry, call.unfinished_config = config;
       call.resume_seconds = seconds;
       // Timings with another number of cores, or for other outputs, do not apply to this call.
-      if (!here) {
+      if (!same) {
         call.unfinished->candidates.clear();
         call.unfinished->evidence = {};
         call.unfinished->evidence.complete = false;

@@ -12,11 +12,14 @@ namespace ejk::detail {
 namespace {
 
 std::string end_for(std::string_view begin) {
-  return fmt::format(",\n \"checksum\": \"xxh3:{:016x}\"\n}}\n",
-                     XXH3_64bits(begin.data(), begin.size()));
+  return ",\n \"checksum\": \"" + digest_of(begin) + "\"\n}\n";
 }
 
 }  // namespace
+
+std::string digest_of(std::string_view text) {
+  return fmt::format("xxh3:{:016x}", XXH3_64bits(text.data(), text.size()));
+}
 
 std::string with_checksum(std::string text) {
   text.resize(text.size() - std::string_view("\n}\n").size());

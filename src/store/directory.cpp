@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store that is a directory with one JSON file per entry; docs/store_format.md specifies it.
+// A store that is a directory with one file per entry; docs/store_format.md specifies it.
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,14 +16,15 @@
 
 #include <ejk/device.h>
 #include <ejk/error.h>
+#include <ejk/names.h>
 #include <ejk/store.h>
 
 #include "base/directory.h"
 #include "base/sha256.h"
 #include "base/time.h"
 #include "base/warn.h"
-#include "platform/here.h"
-#include "store/checksum.h"
+#include "store/entry_file.h"
+#include "store/keep.h"
 
 namespace ejk {
 namespace {
@@ -31,10 +33,13 @@ using base::Absent;
 using base::Directory;
 using base::FileError;
 using base::FileLock;
+using detail::same_place;
+using detail::serves;
 using std::chrono::milliseconds;
 
-constexpr const char* format_directory = "v1";
-constexpr size_t read_limit = size_t{16} << 20;
+constexpr const char* format_directory = "v2";
+constexpr const char* old_format_directory = "v1";  // one entry per call: read, never written
+constexpr std::string_view suffix = ".json";
 constexpr int shards = 64;
 // A put holds its lock for one read and one flushed write. Whoever needs longer is stopped or on
 // a dead file system, and a lost put is better than a stalled call.
@@ -58,86 +63,41 @@ struct Loaded {
   base::Strangers strange = {};
 };
 
-bool is_newer_schema(const Value& document) {
-  const Value* schema = document.find("schema");
-  return schema != nullptr && schema->is_int() && schema->as_double() > entry_schema;
-}
-
-constexpr const char* wrong_checksum =
-    "its checksum is wrong; to have an edited entry read, remove the member \"checksum\" from it";
-
-Loaded load(const Directory& in, const std::string& name) {
+Loaded load(const Directory& in, const std::string& name, Detail detail) {
   using enum Loaded::Status;
-  const auto [text, error, strange] = in.read(name, read_limit);
+  using Read = detail::ReadEntry::Status;
+  const auto [text, error, strange] =
+      in.read(name, detail::most_entry_bytes,
+              detail == Detail::choice ? detail::end_of_document : std::string_view());
   if (error.is_absent() || in.refused()) return {absent, {}, ""};
   if (error) return {untouchable, {}, error.text(), strange};
-  try {
-    const Value document = parse_json(text);
-    const auto checksum = detail::checksum_of(text, document);
-    const bool wrong = checksum == detail::Checksum::wrong;
-    if (is_newer_schema(document)) {
-      if (wrong) return {altered, {}, wrong_checksum, strange};  // a flipped bit makes 3 of 1
-      return {untouchable,
-              {},
-              "it was written by a newer version (schema " + stable_json(*document.find("schema")) +
-                  ")"};
-    }
-    Loaded good{entry, entry_from_document(document), "", strange};
-    if (wrong) return {altered, {}, wrong_checksum, strange};
-    good.entry->trusted = checksum == detail::Checksum::right && !strange;
-    return good;
-  } catch (const Error& problem) {
-    return {broken, {}, problem.what(), strange};
-  }
+  auto [status, entry_read, why, no_candidates] = detail::read_entry(text, detail);
+  if (status == Read::newer) return {untouchable, {}, std::move(why)};
+  if (status == Read::altered) return {altered, {}, std::move(why), strange};
+  if (status == Read::broken) return {broken, {}, std::move(why), strange};
+  if (strange) entry_read->trusted = false;
+  return {entry, std::move(entry_read), std::move(no_candidates), strange};
 }
 
-// Where an entry is, below the directory of the format.
+// Where the entries of a call are, below the directory of the format.
 struct Place {
-  std::string device, op, file;
+  std::string device, op, call;
+
+  std::string folder() const { return "/" + device + "/" + op; }
 };
 
-bool serves(const Entry& entry, const EntryId& id) {
-  return entry.id.device == id.device && entry.id.op == id.op && entry.id.key == id.key &&
-         (entry.id.spec == id.spec || entry.id.spec.empty() || id.spec.empty());
+std::string call_of_key(const EntryId& id) { return base::file_name_of(id.key); }
+Place place_of(const EntryId& id) {
+  return {base::file_name_of(id.device), base::file_name_of(id.op),
+          id.spec.empty() ? call_of_key(id) : base::sha256_hex(id.spec, 32)};
 }
 
-bool same_id(const EntryId& a, const EntryId& b) {
-  return a.device == b.device && a.op == b.op && a.key == b.key && a.spec == b.spec;
-}
-
-// Members of both; where both have one, objects are merged and else that of `over` stays.
-Value merged(const Value& under, const Value& over) {
-  if (over.is_null()) return under;
-  if (!under.is_object() || !over.is_object()) return over;
-  std::map<std::string_view, const Value*> below;
-  for (const auto& [name, value] : under.as_object().members) below[name] = &value;
-  Value::Object out;
-  for (const auto& [name, value] : over.as_object().members) {
-    const auto it = below.find(name);
-    out.members.emplace_back(name, it == below.end() ? value : merged(*it->second, value));
-    if (it != below.end()) below.erase(it);
-  }
-  for (const auto& [name, value] : under.as_object().members)
-    if (below.contains(name)) out.members.emplace_back(name, value);
-  return Value(std::move(out));
-}
-
-// What is written must be readable: no NaN-like surprises from a hand-made number, no nesting
-// deeper than the reader takes.
-std::optional<std::string> readable_text(const Entry& entry, std::string& why) {
-  std::string text = to_json(entry_to_document(entry), 1) + "\n";
-  if (entry.trusted) text = detail::with_checksum(std::move(text));
-  if (text.size() > read_limit) {
-    why = "it is larger than 16 MiB";
-    return std::nullopt;
-  }
-  try {
-    (void)entry_from_document(parse_json(text));
-    return text;
-  } catch (const Error& error) {
-    why = error.what();
-    return std::nullopt;
-  }
+std::string with_suffix(std::string name) { return name.append(suffix); }
+std::string file_of_entry(const Entry& entry) { return with_suffix(environment_id(entry)); }
+std::string file_of_environment(const Value& environment) {
+  Entry entry;
+  entry.environment = environment;
+  return file_of_entry(entry);
 }
 
 std::string cure(int code) {
@@ -195,33 +155,34 @@ struct DirectoryStore::State {
   const base::Trust trust = base::trust_from_environment();
   std::atomic<bool> cleaned = false;
   std::atomic<bool> stalled = false;  // the last lock could not be had in time
+  std::mutex mutex;
+  Value last_asked;
+  std::string last_file;
 
-  // Of the device that an entry is for, if that is here.
   const Value& own_environment(const EntryId& id) const {
-    if (!environment.is_null()) return environment;
-    const Device* device = detail::device_here(id.device);
-    return device == nullptr ? cpu_device().environment : device->environment;
+    return environment.is_null() ? detail::environment_here(id) : environment;
+  }
+
+  // Of entries of an environment. Most questions are about the same one.
+  std::string file_of(const Value& asked) {
+    const std::lock_guard lock(mutex);
+    if (last_file.empty() || last_asked != asked)
+      last_asked = asked, last_file = file_of_environment(asked);
+    return last_file;
   }
 
   // ---- places
 
-  static std::string file_of_key(const EntryId& id) { return base::file_name_of(id.key) + ".json"; }
-  static Place place_of(const EntryId& id) {
-    return {base::file_name_of(id.device), base::file_name_of(id.op),
-            id.spec.empty() ? file_of_key(id) : base::sha256_hex(id.spec, 32) + ".json"};
-  }
-  std::string path_of(const Place& place) const {
-    return root + "/" + format_directory + "/" + place.device + "/" + place.op + "/" + place.file;
-  }
-
-  Directory open(const std::string& names, Absent absent) {
-    Directory directory = Directory::at(root, absent, trust).below(names, absent);
+  Directory noted(Directory directory) {
     if (!directory.exposed().empty())
       warn("exposed",
            "everyone may write to " + directory.exposed() +
                ", and so decide what kernels run with; take that right away (chmod o-w)" +
                (directory.refused() ? ". Until then nothing there is used" : ""));
     return directory;
+  }
+  Directory open(const std::string& names, Absent absent) {
+    return noted(Directory::at(root, absent, trust).below(names, absent));
   }
   // One that cannot be read is said once, not for each of its entries.
   bool can_read(const Directory& directory) {
@@ -231,28 +192,39 @@ struct DirectoryStore::State {
                            (error.code == ELOOP ? "; make " + root + " itself the link" : ""));
     return !error;
   }
-  Directory folder_of(const Place& place, Absent absent = Absent::fails) {
-    return open(format_directory + ("/" + place.device + "/" + place.op), absent);
+
+  // Of an op and a device: a folder per call, and the files of the old format.
+  struct Folders {
+    Directory calls, old;
+  };
+  Folders folders_of(const Place& place) {
+    Directory top = Directory::at(root, Absent::fails, trust);
+    Folders out{noted(top.below(format_directory + place.folder())),
+                noted(top.below(old_format_directory + place.folder()))};
+    can_read(out.calls), can_read(out.old);
+    return out;
   }
 
-  // Asks for the places that may hold an answer, best first, until `visit` returns true. A key
-  // without its spec is the only case that lists a directory, and only if its own file does not
-  // answer: names of entries with a spec begin with their key.
+  // Asks for the calls that may hold an answer, best first, until `visit` returns true. A key
+  // without its spec is the only case that lists a directory of calls, and only if its own does not
+  // answer: names of calls with a spec begin with their key.
   template <class Visit>
-  void for_places(const EntryId& id, Visit visit) {
-    Place place = place_of(id);
-    const Directory folder = folder_of(place);
-    if (!can_read(folder) || visit(folder, place)) return;
+  void for_calls(const EntryId& id, Visit visit) {
+    const Place place = place_of(id);
+    const Folders folders = folders_of(place);
+    if (visit(folders, place.call)) return;
     if (!id.spec.empty()) {
-      place.file = file_of_key(id);
-      visit(folder, place);
+      visit(folders, call_of_key(id));
     } else if (id.key.size() == 16) {
-      for (std::string& name : folder.names()) {
-        const bool of_spec = name.size() == 32 + 5 && name.ends_with(".json");
-        if (!of_spec || !name.starts_with(id.key)) continue;
-        place.file = std::move(name);
-        if (visit(folder, place)) return;
-      }
+      std::set<std::string> calls;
+      const auto add = [&](std::string_view name) {
+        if (name.size() == 32 && name.starts_with(id.key)) calls.emplace(name);
+      };
+      for (const std::string& name : folders.calls.names()) add(name);
+      for (std::string_view name : folders.old.names())
+        if (name.ends_with(suffix)) add(name.substr(0, name.size() - suffix.size()));
+      for (const std::string& call : calls)
+        if (visit(folders, call)) return;
     }
   }
 
@@ -269,8 +241,9 @@ struct DirectoryStore::State {
   // One of a fixed number of locks, so that their files do not grow with the entries. Who has
   // waited in vain hardly waits for the next ones, until one can be had again.
   struct Locked : FileLock {
-    Locked(State& state, const std::string& file)
-        : FileLock(state.open("locks", Absent::made), shard_of(file),
+    // Of a call: who still writes the old format takes the same one.
+    Locked(State& state, const std::string& call)
+        : FileLock(state.open("locks", Absent::made), shard_of(with_suffix(call)),
                    {state.stalled ? stalled_patience : put_patience, put_pause},
                    AfterUse::keep_file),
           usable(held() || state.go_on_without(*this)) {
@@ -285,11 +258,13 @@ struct DirectoryStore::State {
 
   // ---- reading
 
-  std::optional<Entry> read(const Directory& in, const Place& place) {
-    Loaded loaded = load(in, place.file);
+  // A file among those of a call, or of the old format.
+  std::optional<Entry> read(const Directory& in, const std::string& name, const std::string& call,
+                            Detail detail) {
+    Loaded loaded = load(in, name, detail);
     if (loaded.status == Loaded::Status::broken && !read_only && !loaded.strange)
-      loaded = set_aside(in, place);
-    report(path_of(place), loaded);
+      loaded = set_aside(in, name, call, detail);
+    report(in.path_of(name), loaded);
     return std::move(loaded.entry);
   }
 
@@ -301,6 +276,8 @@ struct DirectoryStore::State {
       warn(path, "passing over " + path + ": " + loaded.why);
     else if (loaded.status == broken)
       warn(path, "passing over " + path + ", which is not an entry: " + loaded.why);
+    if (loaded.status == entry && !loaded.why.empty())
+      warn(path, "passing over the candidates in " + path + ": " + loaded.why);
   }
 
   void report_strange(const std::string& path, const base::Strangers& who, const char* effect) {
@@ -313,19 +290,78 @@ struct DirectoryStore::State {
                                   ". Have root own what is published, or import it (ejk import)");
   }
 
+  void report_foreign(const std::string& path) {
+    warn(path, "passing over " + path + ": it is the entry of another call");
+  }
+
   // Looks again under the lock, because a good file may have come in its place meanwhile.
-  Loaded set_aside(const Directory& in, const Place& place) {
-    const Locked lock(*this, place.file);
-    Loaded again = load(in, place.file);
-    if (lock.usable && again.status == Loaded::Status::broken) rename_bad(in, place, again.why);
+  Loaded set_aside(const Directory& in, const std::string& name, const std::string& call,
+                   Detail detail) {
+    const Locked lock(*this, call);
+    Loaded again = load(in, name, detail);
+    if (lock.usable && again.status == Loaded::Status::broken) rename_bad(in, name, again.why);
     return again;
   }
 
-  void rename_bad(const Directory& in, const Place& place, const std::string& why) {
-    if (const FileError error = in.rename(place.file, place.file + ".bad"))
-      return cannot_write(error);
-    const std::string path = path_of(place);
+  void rename_bad(const Directory& in, const std::string& name, const std::string& why) {
+    if (const FileError error = in.rename(name, name + ".bad")) return cannot_write(error);
+    const std::string path = in.path_of(name);
     warn(path, path + " is not an entry and was set aside as " + path + ".bad: " + why);
+  }
+
+  // What is asked for.
+  struct Question {
+    const EntryId& id;
+    Detail detail;
+    const Value& environment;
+    std::string own_file;  // of that environment
+  };
+
+  // Of the entries of a call the one that answers before the others. What was measured in the
+  // environment of the question needs no look at the others.
+  std::optional<Entry> best_of(const Folders& folders, const std::string& call,
+                               const Question& question) {
+    std::optional<Entry> best;
+    const auto consider = [&](std::optional<Entry> entry) {
+      if (entry && (!best || answers_before(*entry, *best, question.environment)))
+        best = std::move(entry);
+    };
+    const Directory in = noted(folders.calls.below(call));
+    if (!folders.calls.error() && can_read(in)) {
+      best = read_own(in, call, question);
+      if (best && is_measured(*best)) return best;
+      for (const std::string& name : in.names())
+        if (name.ends_with(suffix) && name != question.own_file)
+          consider(read_right(in, name, call, question));
+    }
+    if (folders.old.error()) return best;
+    auto old = read(folders.old, with_suffix(call), call, question.detail);
+    if (old && !serves(*old, question.id)) {
+      report_foreign(folders.old.path_of(with_suffix(call)));
+      old.reset();
+    }
+    // One that stands in its new place was compared with the old one when it was written.
+    if (old && !in.has(file_of_entry(*old))) consider(std::move(old));
+    return best;
+  }
+
+  std::optional<Entry> read_own(const Directory& in, const std::string& call,
+                                const Question& question) {
+    auto entry = read(in, question.own_file, call, question.detail);
+    const bool right =
+        !entry || (serves(*entry, question.id) && entry->environment == question.environment &&
+                   !is(entry->provenance, Provenance::transferred));
+    if (right) return entry;
+    report_foreign(in.path_of(question.own_file));
+    return std::nullopt;
+  }
+
+  std::optional<Entry> read_right(const Directory& in, const std::string& name,
+                                  const std::string& call, const Question& question) {
+    auto entry = read(in, name, call, question.detail);
+    if (!entry || (serves(*entry, question.id) && file_of_entry(*entry) == name)) return entry;
+    report_foreign(in.path_of(name));
+    return std::nullopt;
   }
 
   // ---- writing
@@ -341,78 +377,211 @@ struct DirectoryStore::State {
     return !error;
   }
 
-  bool write(const Directory& in, const Directory& temporary, const Place& place,
+  bool write(const Directory& in, const Directory& temporary, const std::string& name,
              const Entry& entry) {
     std::string why;
-    const auto text = readable_text(entry, why);
+    const auto text = detail::entry_text(entry, why);
     if (!text) {
-      warn("unreadable " + path_of(place),
+      warn("unreadable " + in.path_of(name),
            "[" + entry.id.op + "] not keeping an entry that could not be read back: " + why);
       return false;
     }
-    return written(in.replace(place.file, *text, temporary));
+    return written(in.replace(name, *text, temporary));
   }
 
   // True if the file's place is free for `entry`; false if what is there must stay.
-  bool make_room(const Directory& in, const Place& place, const Entry& entry,
-                 const Loaded& present) {
+  bool make_room(const Directory& in, const std::string& name, const Entry& entry,
+                 Loaded& present) {
     if (present.status == Loaded::Status::untouchable) {
-      const std::string path = path_of(place);
+      const std::string path = in.path_of(name);
       warn("kept " + path, "not writing over " + path + ": " + present.why);
       return false;
     }
     if (present.status == Loaded::Status::broken || present.status == Loaded::Status::altered)
-      rename_bad(in, place, present.why);
-    if (present.entry && !same_id(present.entry->id, entry.id))
-      rename_bad(in, place, "it is the entry of another call");
+      rename_bad(in, name, present.why);
+    if (present.entry && !same_place(*present.entry, entry)) {
+      rename_bad(in, name, "it is the entry of another call");
+      present.entry.reset();
+    }
     return true;
+  }
+
+  // What a writer needs beside the lock of its call.
+  struct Desk {
+    Directory folder, temporary;
+  };
+  Desk desk_for(const Place& place) {
+    Desk desk{open(format_directory + place.folder(), Absent::made), open("tmp", Absent::made)};
+    if (!desk.folder.error() && !cleaned.exchange(true)) desk.temporary.remove_leftovers();
+    return desk;
   }
 
   bool put(const Entry& entry, bool replace) {
     const Place place = place_of(entry.id);
-    const Directory folder = folder_of(place, Absent::made);
-    if (folder.error()) return written(folder.error());
-    const Directory temporary = open("tmp", Absent::made);
-    if (!cleaned.exchange(true)) temporary.remove_leftovers();
-    const Locked lock(*this, place.file);
+    const Desk desk = desk_for(place);
+    if (desk.folder.error()) return written(desk.folder.error());
+    const Locked lock(*this, place.call);
     if (!lock.usable) return written(lock.error());
-    const Loaded present = load(folder, place.file);
-    if (!make_room(folder, place, entry, present)) return false;
-    if (!present.entry || !same_id(present.entry->id, entry.id))
-      return write(folder, temporary, place, entry);
-    if (!replace && !better_evidence(entry, *present.entry, own_environment(entry.id))) return true;
-    Entry with_unknown = entry;
-    with_unknown.extra = merged(present.entry->extra, entry.extra);
-    return write(folder, temporary, place, with_unknown);
+    const Directory old = open(old_format_directory + place.folder(), Absent::fails);
+    std::optional<Entry> before;
+    if (!old.error()) before = load(old, with_suffix(place.call), Detail::all).entry;
+    if (before && !same_place(*before, entry)) before.reset();
+    if (!put_locked(desk, place, entry, replace, before)) return false;
+    return !replace || clear_way(desk, old, place, entry);
   }
 
-  bool erase_file(const Directory& in, const Place& place, const EntryId& id) {
-    if (load(in, place.file).status == Loaded::Status::absent) return false;
-    const Locked lock(*this, place.file);
+  // Removes what would answer before the entry in its own environment, and what an upgrade would
+  // bring back.
+  bool clear_way(const Desk& desk, const Directory& old, const Place& place, const Entry& entry) {
+    bool cleared = true;
+    const auto clear = [&](const Directory& in, const std::string& name, bool same_place_too) {
+      const auto other = load(in, name, Detail::choice).entry;
+      if (!other || !detail::same_call(other->id, entry.id)) return;
+      if (detail::stands_in_the_way(*other, entry) || (same_place_too && same_place(*other, entry)))
+        cleared &= written(in.remove(name));
+    };
+    const Directory in = desk.folder.below(place.call);
+    const std::string own = file_of_entry(entry);
+    for (const std::string& name : in.names())
+      if (name.ends_with(suffix) && name != own) clear(in, name, false);
+    if (!old.error()) clear(old, with_suffix(place.call), true);
+    return cleared;
+  }
+
+  // `old`: what stands for the entry as long as nothing is in its place.
+  bool put_locked(const Desk& desk, const Place& place, const Entry& entry, bool replace,
+                  const std::optional<Entry>& old) {
+    const Directory in = noted(desk.folder.below(place.call, Absent::made));
+    if (in.error()) return written(in.error());
+    const std::string name = file_of_entry(entry);
+    Loaded present = load(in, name, Detail::all);
+    if (!make_room(in, name, entry, present)) return false;
+    const std::optional<Entry>& there = present.entry ? present.entry : old;
+    if (!there) return write(in, desk.temporary, name, entry);
+    const auto kept = detail::kept(entry, *there, replace);
+    return !kept || write(in, desk.temporary, name, *kept);
+  }
+
+  bool erase_call(const Folders& folders, const std::string& call, const EntryId& id) {
+    const Directory in = folders.calls.below(call);
+    const std::string old_file = with_suffix(call);
+    if (in.error() && !folders.old.has(old_file)) return false;
+    const Locked lock(*this, call);
     if (!lock.usable) return written(lock.error());
-    const Loaded loaded = load(in, place.file);
-    if (!loaded.entry || !serves(*loaded.entry, id)) return false;
-    return written(in.remove(place.file));
+    bool erased = false;
+    const auto erase = [&](const Directory& from, const std::string& name) {
+      const Loaded loaded = load(from, name, Detail::choice);
+      if (loaded.entry && serves(*loaded.entry, id)) erased |= written(from.remove(name));
+    };
+    for (const std::string& name : in.names())
+      if (name.ends_with(suffix)) erase(in, name);
+    erase(folders.old, old_file);
+    folders.calls.remove_if_empty(call);
+    return erased;
   }
 
-  void report_foreign(const Place& place) {
-    const std::string path = path_of(place);
-    warn(path, "passing over " + path + ": it is the entry of another call");
-  }
+  // ---- all entries
 
-  // False once `visit` has returned false.
-  bool visit_folder(const std::string& device, const std::string& op,
-                    const std::function<bool(const Entry&)>& visit) {
-    const Directory folder = folder_of({device, op, ""});
-    if (!can_read(folder)) return true;
-    for (const std::string& file : folder.names()) {
-      const Place place{device, op, file};
-      const auto entry = file.ends_with(".json") ? read(folder, place) : std::nullopt;
-      if (!entry) continue;
-      if (path_of(place_of(entry->id)) != path_of(place)) report_foreign(place);
-      else if (!visit(*entry)) return false;
+  // Calls fn(names of the device and the op, folder of the op); false once it returned false.
+  template <class Fn>
+  bool for_folders(const char* format, std::string_view op, Fn fn) {
+    const Directory top = open(format, Absent::fails);
+    if (!can_read(top)) return true;
+    for (const std::string& device : top.names()) {
+      const Directory below = noted(top.below(device));
+      if (!can_read(below)) continue;
+      const auto ops = op.empty() ? below.names() : std::vector{base::file_name_of(op)};
+      for (const std::string& name : ops) {
+        const Directory folder = noted(below.below(name));
+        if (can_read(folder) && !fn(Place{device, name, ""}, folder)) return false;
+      }
     }
     return true;
+  }
+
+  bool is_at(const Entry& entry, const Place& place) {
+    const Place own = place_of(entry.id);
+    return own.device == place.device && own.op == place.op && own.call == place.call;
+  }
+
+  void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
+                Detail detail) {
+    const bool more = for_folders(format_directory, op, [&](Place place, const Directory& folder) {
+      for (const std::string& call : folder.names()) {
+        place.call = call;
+        const Directory in = noted(folder.below(call));
+        if (!can_read(in)) continue;
+        for (const std::string& name : in.names()) {
+          const auto entry = name.ends_with(suffix) ? read(in, name, call, detail) : std::nullopt;
+          if (!entry) continue;
+          if (!is_at(*entry, place) || file_of_entry(*entry) != name)
+            report_foreign(in.path_of(name));
+          else if (!visit(*entry)) return false;
+        }
+      }
+      return true;
+    });
+    if (!more) return;
+    for_folders(old_format_directory, op, [&](Place place, const Directory& folder) {
+      const Directory calls = open(format_directory + place.folder(), Absent::fails);
+      for (const std::string& name : folder.names()) {
+        if (!name.ends_with(suffix)) continue;
+        place.call = name.substr(0, name.size() - suffix.size());
+        const auto entry = read(folder, name, place.call, detail);
+        if (!entry) continue;
+        if (!is_at(*entry, place)) report_foreign(folder.path_of(name));
+        else if (!calls.below(place.call).has(file_of_entry(*entry)) && !visit(*entry))
+          return false;
+      }
+      return true;
+    });
+  }
+
+  // ---- upgrading
+
+  Upgrade upgrade(const std::function<bool(size_t done, size_t of)>& go_on) {
+    std::vector<Place> old;
+    for_folders(old_format_directory, "", [&](const Place& place, const Directory& folder) {
+      for (const std::string& name : folder.names())
+        if (name.ends_with(suffix))
+          old.push_back({place.device, place.op, name.substr(0, name.size() - suffix.size())});
+      return true;
+    });
+    Upgrade out;
+    for (size_t i = 0; i < old.size() && (!go_on || go_on(i, old.size())); ++i)
+      ++(upgrade_file(old[i]) ? out.moved : out.left);
+    if (out.moved + out.left < old.size()) return out;
+    if (go_on) go_on(old.size(), old.size());
+    const Directory top = Directory::at(root, Absent::fails, trust);
+    const Directory devices = top.below(old_format_directory);
+    for (const std::string& device : devices.names()) {
+      const Directory ops = devices.below(device);
+      for (const std::string& op : ops.names()) ops.remove_if_empty(op);
+      devices.remove_if_empty(device);
+    }
+    top.remove_if_empty(old_format_directory);
+    return out;
+  }
+
+  // The old file goes when the entry stands in its new place, and not before.
+  bool upgrade_file(const Place& place) {
+    const Desk desk = desk_for(place);
+    if (desk.folder.error()) return written(desk.folder.error());
+    const Locked lock(*this, place.call);
+    if (!lock.usable) return written(lock.error());
+    const Directory from = open(old_format_directory + place.folder(), Absent::fails);
+    const std::string name = with_suffix(place.call);
+    const Loaded loaded = load(from, name, Detail::all);
+    if (loaded.status == Loaded::Status::absent) return true;  // somebody else was faster
+    report(from.path_of(name), loaded);
+    if (!loaded.entry) return false;
+    if (!is_at(*loaded.entry, place)) return report_foreign(from.path_of(name)), false;
+    return put_locked(desk, place, *loaded.entry, false, std::nullopt) &&
+           written(from.remove(name));
+  }
+
+  std::string path_of(const Place& place, const std::string& file) const {
+    return root + "/" + format_directory + place.folder() + "/" + place.call + "/" + file;
   }
 };
 
@@ -421,14 +590,14 @@ DirectoryStore::DirectoryStore(std::string path, Options options)
 
 DirectoryStore::~DirectoryStore() = default;
 
-std::optional<Entry> DirectoryStore::get(const EntryId& id) {
+std::optional<Entry> DirectoryStore::get(const EntryId& id, Detail detail,
+                                         const Value* environment) {
+  const Value& where = environment != nullptr ? *environment : state_->own_environment(id);
+  const State::Question question{id, detail, where, state_->file_of(where)};
   std::optional<Entry> found;
-  state_->for_places(id, [&](const Directory& in, const Place& place) {
-    found = state_->read(in, place);
-    if (!found || serves(*found, id)) return found.has_value();
-    state_->report_foreign(place);
-    found.reset();
-    return false;
+  state_->for_calls(id, [&](const State::Folders& folders, const std::string& call) {
+    found = state_->best_of(folders, call, question);
+    return found.has_value();
   });
   return found;
 }
@@ -442,23 +611,23 @@ bool DirectoryStore::put(const Entry& entry, bool replace) {
 bool DirectoryStore::erase(const EntryId& id) {
   bool erased = false;
   if (state_->read_only) return erased;
-  state_->for_places(id, [&](const Directory& in, const Place& place) {
-    erased |= state_->erase_file(in, place, id);
+  state_->for_calls(id, [&](const State::Folders& folders, const std::string& call) {
+    erased |= state_->erase_call(folders, call, id);
     return false;
   });
   return erased;
 }
 
-void DirectoryStore::for_each(std::string_view op, const std::function<bool(const Entry&)>& visit) {
-  const Directory top = state_->open(format_directory, Absent::fails);
-  if (!state_->can_read(top)) return;
-  for (const std::string& device : top.names()) {
-    const Directory below = top.below(device);
-    if (!state_->can_read(below)) continue;
-    const auto ops = op.empty() ? below.names() : std::vector{base::file_name_of(op)};
-    for (const std::string& name : ops)
-      if (!state_->visit_folder(device, name, visit)) return;
-  }
+void DirectoryStore::for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
+                              Detail detail) {
+  state_->for_each(op, visit, detail);
+}
+
+DirectoryStore::Upgrade DirectoryStore::upgrade(
+    const std::function<bool(size_t done, size_t of)>& go_on) {
+  if (!state_->read_only) return state_->upgrade(go_on);
+  state_->warn("read-only", "not writing to " + state_->root + ": it was opened read-only");
+  return {};
 }
 
 std::unique_ptr<TuningLease> DirectoryStore::lease(const EntryId& id, double patience_seconds) {
@@ -484,8 +653,21 @@ std::string DirectoryStore::where() const { return state_->root; }
 
 bool DirectoryStore::writable() const { return !state_->read_only; }
 
+std::string DirectoryStore::local_directory() const { return state_->root; }
+
+std::string DirectoryStore::file_of(const Entry& entry) const {
+  const Place place = place_of(entry.id);
+  const std::string path = state_->path_of(place, file_of_entry(entry));
+  const std::string old =
+      state_->root + "/" + old_format_directory + place.folder() + "/" + with_suffix(place.call);
+  std::error_code ignored;
+  const bool is_old =
+      !std::filesystem::exists(path, ignored) && std::filesystem::exists(old, ignored);
+  return is_old ? old : path;
+}
+
 std::string DirectoryStore::file_of(const EntryId& id) const {
-  return state_->path_of(State::place_of(id));
+  return state_->path_of(place_of(id), file_of_environment(state_->own_environment(id)));
 }
 
 }  // namespace ejk

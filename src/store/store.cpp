@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <ejk/error.h>
@@ -16,6 +17,7 @@
 #include <ejk/names.h>
 
 #include "base/env.h"
+#include "base/sha256.h"
 
 namespace ejk {
 namespace {
@@ -54,7 +56,7 @@ constexpr std::array<std::string_view, 12> entry_names = {
     "schema",  "op",     "key",        "spec",     "device",     "environment",
     "outcome", "config", "provenance", "evidence", "candidates", "checksum"};
 constexpr std::array<std::string_view, 2> device_names = {"fingerprint", "identity"};
-constexpr std::array<std::string_view, 2> evidence_others = {"samples", "complete"};
+constexpr std::array<std::string_view, 3> evidence_others = {"samples", "complete", "offered"};
 constexpr std::array<std::string_view, 6> measurement_others = {
     "config", "status", "kind", "why", "samples", "compile_seconds"};
 
@@ -147,6 +149,7 @@ Value evidence_document(const Evidence& evidence) {
   out["samples"] = evidence.samples;
   out["complete"] = evidence.complete;
   for (const auto& [name, text] : evidence_texts) out[name] = evidence.*text;
+  if (!evidence.offered.empty()) out["offered"] = evidence.offered;
   return out;
 }
 
@@ -156,6 +159,7 @@ Evidence evidence_from(const Value& document) {
     read_member(document, name, [&, to = number](const Value& v) { out.*to = as_measured(v); });
   }
   for (const auto& [name, text] : evidence_texts) read_text(document, name, out.*text);
+  read_text(document, "offered", out.offered);
   read_member(document, "samples", [&](const Value& v) { out.samples = as_count(v); });
   read_member(document, "complete", [&](const Value& v) { out.complete = v.as_bool(); });
   return out;
@@ -323,19 +327,36 @@ Entry entry_from_document(const Value& document) {
   return out;
 }
 
-bool better_evidence(const Entry& candidate, const Entry& present, const Value& environment) {
+std::string environment_id(const Entry& entry) {
+  const bool transferred = is(entry.provenance, Provenance::transferred);
+  return base::sha256_hex(stable_json(Value(Value::Array{entry.environment, transferred})), 32);
+}
+
+bool better_evidence(const Entry& candidate, const Entry& present) {
+  const auto rank = [](const Entry& e) {
+    return std::tuple(is_measured(e), e.outcome != Outcome::failed, e.evidence.complete,
+                      e.evidence.samples, std::string_view(e.evidence.time), e.candidates.size(),
+                      e.trusted);
+  };
+  // Unknown members are of both, whichever stays.
+  const auto text = [](Entry e) {
+    e.extra = {};
+    return stable_json(entry_to_document(e));
+  };
+  if (rank(candidate) != rank(present)) return rank(candidate) > rank(present);
+  return text(candidate) > text(present);
+}
+
+bool answers_before(const Entry& a, const Entry& b, const Value& environment) {
   const auto here = [&](const Entry& entry) {
     return entry.environment == environment && !is(entry.provenance, Provenance::transferred);
   };
-  const auto answers = [](const Entry& entry) { return entry.outcome != Outcome::failed; };
-  const Evidence &a = candidate.evidence, &b = present.evidence;
-  if (is_measured(candidate) != is_measured(present)) return is_measured(candidate);
-  if (here(candidate) != here(present)) return here(candidate);
-  if (answers(candidate) != answers(present)) return answers(candidate);
-  if (a.complete != b.complete) return a.complete;
-  if (a.samples != b.samples) return a.samples > b.samples;
-  return a.time >= b.time;  // what arrives later is the newer one of two of the same second
+  if (is_measured(a) != is_measured(b)) return is_measured(a);
+  if (here(a) != here(b)) return here(a);
+  return better_evidence(a, b);
 }
+
+std::string Store::local_directory() const { return default_store_path(); }
 
 std::string default_store_path() {
   if (const auto own = base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_DIR"); !own.empty()) {
@@ -372,20 +393,23 @@ PersistentCache::PersistentCache(const std::string& path)
 PersistentCache::PersistentCache(std::vector<std::shared_ptr<Store>> layers)
     : layers_(std::move(layers)) {}
 
-std::optional<PersistentCache::Found> PersistentCache::get(const EntryId& id) {
-  if (auto found = find(id)) return found;
+std::optional<PersistentCache::Found> PersistentCache::get(const EntryId& id, Detail detail,
+                                                           const Value* environment) {
+  if (auto found = find(id, detail, environment)) return found;
   // Entries from before outputs counted.
   const std::string old_spec = spec_without_outputs(id.spec);
   if (old_spec.empty()) return std::nullopt;
-  auto found = find({id.device, id.op, short_hash(std::string_view(old_spec)), old_spec});
+  auto found = find({id.device, id.op, short_hash(std::string_view(old_spec)), old_spec}, detail,
+                    environment);
   // It may have failed because of other outputs.
   return found && found->entry.outcome != Outcome::failed ? found : std::nullopt;
 }
 
-std::optional<PersistentCache::Found> PersistentCache::find(const EntryId& id) {
+std::optional<PersistentCache::Found> PersistentCache::find(const EntryId& id, Detail detail,
+                                                            const Value* environment) {
   std::optional<Found> failed;  // does not hide what a layer behind has found
   for (const auto& layer : layers_) {
-    auto entry = layer->get(id);
+    auto entry = layer->get(id, detail, environment);
     if (!entry) continue;
     if (entry->outcome != Outcome::failed) return Found{std::move(*entry), layer->where()};
     if (!failed) failed = Found{std::move(*entry), layer->where()};
@@ -410,17 +434,23 @@ bool PersistentCache::erase(const EntryId& id) {
   return layer != nullptr && layer->erase(id);
 }
 
-void PersistentCache::for_each(std::string_view op,
-                               const std::function<bool(const Entry&)>& visit) {
-  std::set<std::array<std::string, 4>> seen;
+void PersistentCache::for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
+                               Detail detail) {
+  std::set<std::array<std::string, 4>> in_front, here;  // calls
   bool more = true;
   for (size_t i = 0; i < layers_.size() && more; ++i) {
-    layers_[i]->for_each(op, [&](const Entry& entry) {
-      const EntryId& id = entry.id;
-      const bool first =
-          layers_.size() == 1 || seen.insert({id.device, id.op, id.key, id.spec}).second;
-      return more = !first || visit(entry);
-    });
+    layers_[i]->for_each(
+        op,
+        [&](const Entry& entry) {
+          if (layers_.size() == 1) return visit(entry);
+          const EntryId& id = entry.id;
+          std::array<std::string, 4> call = {id.device, id.op, id.key, id.spec};
+          if (in_front.contains(call)) return true;
+          here.insert(std::move(call));
+          return more = visit(entry);
+        },
+        detail);
+    in_front.merge(here);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "fakes.h"
+#include "store/crash_journal.h"
 
 namespace {
 
@@ -805,6 +806,100 @@ TEST_F(Chain, ExplainShowsHowTheNearestStoredKeyDiffers) {
   EXPECT_THAT(miss.text(), HasSubstr("args_spec[0].shape[0]: stored 8, this call 9"));
 }
 
+// ---- what is asked of a store
+
+// Hands on to a directory and remembers how much was asked for.
+class Watched final : public ejk::Store {
+ public:
+  explicit Watched(const std::string& path, std::string local = "")
+      : behind_(path), local_(std::move(local)) {}
+  std::vector<ejk::Detail> asked;
+
+  std::optional<ejk::Entry> get(const ejk::EntryId& id, ejk::Detail detail = ejk::Detail::all,
+                                const ejk::Value* environment = nullptr) override {
+    asked.push_back(detail);
+    EXPECT_TRUE(environment != nullptr && *environment == ejk::cpu_device().environment);
+    return behind_.get(id, detail, environment);
+  }
+  bool put(const ejk::Entry& entry, bool replace) override { return behind_.put(entry, replace); }
+  bool erase(const ejk::EntryId& id) override { return behind_.erase(id); }
+  void for_each(std::string_view op, const std::function<bool(const ejk::Entry&)>& visit,
+                ejk::Detail detail) override {
+    behind_.for_each(op, visit, detail);
+  }
+  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId& id, double patience) override {
+    return behind_.lease(id, patience);
+  }
+  std::string where() const override { return "watched"; }
+  bool writable() const override { return true; }
+  std::string local_directory() const override { return local_; }
+
+ private:
+  ejk::DirectoryStore behind_;
+  std::string local_;
+};
+
+struct OneMore : Show {
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}, {3}, {4}}; }
+};
+
+TEST_F(Chain, AHitReadsTheChoiceAloneUnlessThereAreNewCandidates) {
+  const auto store = std::make_shared<Watched>(dir.path());
+  const auto options = [&] {
+    auto out = setup.options();
+    out.persistent =
+        std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+    return out;
+  };
+  run(ejk::Executor(options()));
+  store->asked.clear();
+  EXPECT_EQ(run(ejk::Executor(options())), 2);
+  EXPECT_THAT(store->asked, ElementsAre(ejk::Detail::choice));
+  EXPECT_EQ(setup.tuner->asked, 1);
+
+  store->asked.clear();
+  ejk::Executor{options()}(OneMore{}, x, y);
+  EXPECT_THAT(store->asked, testing::Contains(ejk::Detail::all));
+  EXPECT_EQ(setup.tuner->asked, 2) << "the tuning goes on";
+  store->asked.clear();
+  ejk::Executor{options()}(OneMore{}, x, y);
+  EXPECT_THAT(store->asked, ElementsAre(ejk::Detail::choice));
+  EXPECT_EQ(setup.tuner->asked, 2);
+}
+
+TEST_F(Chain, EnvironmentsThatShareAStrictStoreDoNotTuneAtEveryStart) {
+  auto options = setup.options(dir.path());
+  options.strict_environment = true;
+  run(ejk::Executor(options));
+  ejk::PersistentCache store(dir.path());
+  const ejk::Executor any(setup.options(dir.path()));
+  ejk::Entry elsewhere = store.get(id(any))->entry;
+  elsewhere.environment = ejk::Value("elsewhere");
+  elsewhere.evidence.samples = 1000;
+  ASSERT_TRUE(store.put(elsewhere));
+  for (int start = 0; start < 3; ++start) EXPECT_EQ(run(ejk::Executor(options)), 2);
+  EXPECT_EQ(setup.tuner->asked, 1);
+  EXPECT_EQ(store.get(id(any), ejk::Detail::choice, &elsewhere.environment)->entry.evidence.samples,
+            1000);
+}
+
+TEST_F(Chain, TheJournalIsKeptWhereAStoreOfAnyKindSays) {
+  fakes::TempDir local;
+  const auto store = std::make_shared<Watched>(dir.path(), local.path());
+  auto options = setup.options();
+  options.persistent =
+      std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+  bool journal = false;
+  setup.tuner->before = [&](const ejk::TuneTask& task) {
+    journal = task.journal != nullptr;
+    task.journal->intend(ejk::Value(1));
+    EXPECT_FALSE(std::filesystem::is_empty(local.path() + "/journal"));
+  };
+  run(ejk::Executor(options));
+  EXPECT_TRUE(journal);
+  EXPECT_FALSE(std::filesystem::exists(dir.path() + "/journal"));
+}
+
 // ---- what is stored never stands in the way for ever
 // ------------------------------------------------
 
@@ -832,7 +927,8 @@ TEST_F(Chain, AFailedTuningIsTriedAgainWithNewCandidatesElsewhereOrIfItWasImport
     ejk::Entry entry = executor.chain().persistent()->get(id(executor))->entry;
     EXPECT_EQ(entry.outcome, ejk::Outcome::failed);
     change(entry);
-    EXPECT_TRUE(executor.chain().persistent()->put(entry, true));
+    EXPECT_TRUE(executor.chain().persistent()->erase(entry.id));
+    EXPECT_TRUE(executor.chain().persistent()->put(entry));
     const int before = setup.tuner->asked;
     run(ejk::Executor(setup.options(other.path())));
     return setup.tuner->asked - before;

@@ -229,15 +229,17 @@ TEST_F(StoredConfigs, AreTriedOnceForAllThreads) {
 class OneEntry final : public ejk::Store {
  public:
   explicit OneEntry(ejk::Entry entry) : entry_(std::move(entry)) {}
-  std::optional<ejk::Entry> get(const ejk::EntryId& id) override {
+  std::optional<ejk::Entry> get(const ejk::EntryId& id, ejk::Detail = ejk::Detail::all,
+                                const ejk::Value* = nullptr) override {
     return id.key == entry_.id.key ? std::optional(entry_) : std::nullopt;
   }
   bool put(const ejk::Entry& entry, bool replace) override {
-    if (replace || ejk::better_evidence(entry, entry_, entry_.environment)) entry_ = entry;
+    if (replace || ejk::better_evidence(entry, entry_)) entry_ = entry;
     return true;
   }
   bool erase(const ejk::EntryId&) override { return false; }
-  void for_each(std::string_view, const std::function<bool(const ejk::Entry&)>&) override {}
+  void for_each(std::string_view, const std::function<bool(const ejk::Entry&)>&,
+                ejk::Detail) override {}
   std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, double) override { return nullptr; }
   std::string where() const override { return "a store"; }
   bool writable() const override { return true; }

@@ -64,8 +64,8 @@ def test_doctor_measures_the_noise_of_two_equal_runs(ejk, tmp_path):
 
 
 def test_doctor_sees_damage_and_misspelt_variables(ejk, store):
-    (store / "v1/x/y").mkdir(parents=True)
-    (store / "v1/x/y/broken.json").write_text("{")
+    (store / "v2/x/y/z").mkdir(parents=True)
+    (store / "v2/x/y/z/broken.json").write_text("{")
     env = {"EJKERNEL_AUTOTUNE_POLYCY": "frozen", "EJKERNEL_AUTOTUNE_POLICY": "sometimes"}
     result = ejk("doctor", "--seconds", "0", "--json", env=env, expect=4)
     details = [f["detail"] for f in result.json["findings"]]

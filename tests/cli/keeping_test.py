@@ -4,7 +4,8 @@
 import hashlib
 import json
 
-from tool import KEY, SPEC, entry, exported, record
+import pytest
+from tool import KEY, SPEC, entry, exported, measured, record
 
 
 def quarantine_record(store, device, op="crash@v1"):
@@ -45,7 +46,7 @@ def test_prune(ejk, device, tmp_path):
 
 
 def test_prune_removes_damaged_files_only_if_told(ejk, store):
-    bad = store / "v1/x/y/z.json.bad"
+    bad = store / "v2/x/y/z/0.json.bad"
     bad.parent.mkdir(parents=True)
     bad.write_text("{")
     ejk("prune", "--failed")
@@ -55,8 +56,8 @@ def test_prune_removes_damaged_files_only_if_told(ejk, store):
 
 
 def test_prune_removes_nothing_through_a_link(ejk, store, tmp_path):
-    elsewhere = (store / "v1").rename(tmp_path / "elsewhere")
-    (store / "v1").symlink_to(elsewhere)
+    elsewhere = (store / "v2").rename(tmp_path / "elsewhere")
+    (store / "v2").symlink_to(elsewhere)
     bad = elsewhere / "notes.json.bad"
     bad.write_text("not of a store")
     before = sorted(elsewhere.rglob("*"))
@@ -66,7 +67,7 @@ def test_prune_removes_nothing_through_a_link(ejk, store, tmp_path):
 
 def test_what_doctor_calls_damaged_is_what_prune_removes(ejk, device, shifted, store):
     record(store / "recorded", device, shifted)
-    folder = next((store / "v1").glob("*/*"))
+    folder = next((store / "v2").glob("*/*/*"))
     records = next((store / "recorded/v1").glob("*/*"))
     damaged = sorted([folder / "broken.json", folder / "empty.json", records / "broken.json"])
     for path in damaged:
@@ -85,7 +86,7 @@ def test_what_doctor_calls_damaged_is_what_prune_removes(ejk, device, shifted, s
 
 
 def test_a_wrong_checksum_is_said_and_left_to_people(ejk, store):
-    edited = sorted((store / "v1").rglob("*.json"))
+    edited = sorted((store / "v2").rglob("*.json"))
     for path, schema in zip(edited, [1, 3], strict=True):
         wrong = {"schema": schema, "checksum": "xxh3:0123456789abcdef"}
         path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
@@ -97,7 +98,7 @@ def test_a_wrong_checksum_is_said_and_left_to_people(ejk, store):
 
 
 def test_an_export_without_what_cannot_be_read_is_written_and_fails(ejk, store, tmp_path):
-    (next((store / "v1").glob("*/*")) / "broken.json").write_text("{")
+    (next((store / "v2").glob("*/*/*")) / "broken.json").write_text("{")
     result = ejk("export", "out.jsonl", expect=1)
     assert "broken.json" in result.stderr and len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
     assert len(ejk("export", expect=1).stdout.splitlines()) == 3
@@ -146,7 +147,49 @@ def test_prune_knows_that_1_10_is_newer_than_1_9(ejk, device, tmp_path):
 
 
 def test_a_file_under_a_wrong_name_is_told(ejk, store):
-    file = next((store / "v1").rglob("*.json"))
+    file = next((store / "v2").rglob("*.json"))
     file.rename(file.with_name("0" * 32 + ".json"))
     told = ejk("ls", "--json").json
     assert len(told["entries"]) == 1 and "another call" in told["problems"][0]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_store_of_version_1_is_read_and_upgraded(ejk, device, tmp_path, given):
+    store, where = tmp_path / "store", [tmp_path / "store"] if given else []
+    entries = [entry(device, op=f"gemm@v{v}", config={"block": v}) for v in range(1, 6)]
+    for e in entries:
+        measured(store, e, version=1)
+    broken = store / "v1/x/y/broken.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{")
+    assert [e["config"]["block"] for e in ejk("ls", "--json").json["entries"]] == [1, 2, 3, 4, 5]
+    assert "/v1/" in ejk("ls", "--json").json["entries"][0]["file"]
+    before = ejk("export", expect=1).stdout
+    told = ejk("store", "upgrade", *where, "--json", expect=1).json
+    assert (told["moved"], told["left"], told["interrupted"]) == (5, 1, False)
+    assert "broken.json" in told["problems"][0] and broken.exists()
+    assert [p for p in (store / "v1").rglob("*.json")] == [broken]
+    broken.unlink()
+    assert ejk("export").stdout == before
+    assert ejk("show", KEY, "--json").json["entries"][0]["file"].startswith(str(store / "v2"))
+    assert "nothing to do" in ejk("store", "upgrade", *where).stdout
+    assert not (store / "v1").exists()
+    assert "there is no store" in ejk("store", "upgrade", tmp_path / "nowhere", expect=3).stderr
+
+
+def test_entries_of_other_environments_are_kept_beside_and_shown_if_asked_for(ejk, device, tmp_path):
+    measured(tmp_path / "store", entry(device, config={"block": 1}, samples=1))
+    for cores in (998, 999):
+        measured(tmp_path / "store", entry({**device, "environment": {"cores": cores}}, config={"block": cores}))
+    (shown,) = ejk("ls", "--json").json["entries"]
+    assert shown["config"] == {"block": 1}
+    everything = ejk("ls", "--all", "--json").json["entries"]
+    assert [(e["hidden"], e["other_environment"]) for e in everything] == [(False, False), (True, True), (True, True)]
+    assert "of another environment" in ejk("ls", "--all").stdout
+    assert len(ejk("show", KEY, "--json").json["entries"]) == 3
+    ejk("export", "all.jsonl")
+    assert len((tmp_path / "all.jsonl").read_text().splitlines()) == 4
+    assert ejk("import", "all.jsonl", "--store", tmp_path / "copy", "--json").json["added"] == 3
+    assert ejk("import", "all.jsonl", "--store", tmp_path / "copy", "--json").json["kept"] == 3
+    assert len(ejk("prune", "--all", "--key", KEY, "--json").json["removed"]) == 3
+    assert not list((tmp_path / "store/v2").glob("*/*/*"))

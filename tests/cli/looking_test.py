@@ -54,8 +54,8 @@ def test_ls_lists_what_is_there(ejk, store, device):
 
 
 def test_looking_changes_nothing(ejk, store):
-    (store / "v1/x/y").mkdir(parents=True)
-    (store / "v1/x/y/broken.json").write_text("{")
+    (store / "v2/x/y/z").mkdir(parents=True)
+    (store / "v2/x/y/z/broken.json").write_text("{")
 
     def snapshot():
         return {str(p): p.read_bytes() for p in store.rglob("*") if p.is_file()}
@@ -140,7 +140,7 @@ def test_hostile_text_never_reaches_a_terminal_raw(ejk, device, tmp_path):
     bad["device"]["fingerprint"] = f"cpu|{HOSTILE}"
     exported(tmp_path / "bad", bad)
     imported = ejk("import", tmp_path / "bad")
-    damaged = tmp_path / f"store/v1/a{HOSTILE.replace('/', '')}/b"
+    damaged = tmp_path / f"store/v2/a{HOSTILE.replace('/', '')}/b/c"
     damaged.mkdir(parents=True)
     (damaged / f"{HOSTILE}.json").write_text("{")
     results = [imported] + [
@@ -186,8 +186,8 @@ def test_a_terminal_gets_bold_titles_and_lines_that_fit_and_a_pipe_neither(ejk, 
 
 
 def test_damaged_files_are_told_and_passed_over(ejk, store):
-    (store / "v1/x/y").mkdir(parents=True)
-    (store / "v1/x/y/broken.json").write_text('{"schema": 1,')
+    (store / "v2/x/y/z").mkdir(parents=True)
+    (store / "v2/x/y/z/broken.json").write_text('{"schema": 1,')
     result = ejk("ls", "--json")
     assert len(result.json["entries"]) == 2
     assert any("broken.json" in problem for problem in result.json["problems"])

@@ -13,7 +13,7 @@ def test_export_and_import_keep_everything_but_who_measured(ejk, store, tmp_path
     again = ejk("export", "--store", tmp_path / "copy").stdout
     assert again == (tmp_path / "all.jsonl").read_text().replace('"provenance": "measured"', '"provenance": "imported"')
     ejk("import", "--store", tmp_path / "third", "-", input=again)
-    files = lambda root: {str(p.relative_to(root)): p.read_text() for p in (root / "v1").rglob("*.json")}  # noqa: E731
+    files = lambda root: {str(p.relative_to(root)): p.read_text() for p in (root / "v2").rglob("*.json")}  # noqa: E731
     assert files(tmp_path / "third") == files(tmp_path / "copy") and files(store).keys() == files(tmp_path / "copy").keys()
     assert ejk("export").stdout == (tmp_path / "all.jsonl").read_text()
     assert len(ejk("export", "--op", "norm").stdout.splitlines()) == 2
@@ -208,8 +208,9 @@ def test_what_was_measured_on_another_device_does_not_replace_what_was_measured_
     foreign = {**device, "fingerprint": "cpu|Other|0123456789abcdef"}
     ejk("import", exported(tmp_path / "own", entry(device, samples=40, config={"block": 1})))
     far = exported(tmp_path / "far", entry(foreign, samples=50, config={"block": 2}))
-    assert ejk("import", far, "--as-device", "this", "--json").json["kept"] == 1
-    assert ejk("ls", "--json").json["entries"][0]["config"] == {"block": 1}
+    assert ejk("import", far, "--as-device", "this", "--json").json["replaced"] == 0
+    assert [e["config"] for e in ejk("ls", "--json").json["entries"]] == [{"block": 1}]
+    assert [e["config"]["block"] for e in ejk("ls", "--all", "--json").json["entries"]] == [1, 2]
 
 
 def test_an_entry_under_a_wrong_key_takes_nobodys_place(ejk, device, store, tmp_path):

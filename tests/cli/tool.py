@@ -13,7 +13,7 @@ TOOL = BUILD / "cli/ejk"
 PLUGINS = BUILD / "tests/plugins"
 VERBS = [
     "devices", "ls", "show", "explain", "labels", "what-if", "report", "doctor", "tune", "bench",
-    "export", "import", "merge", "prune", "quarantine ls", "quarantine clear", "completion", "manual",
+    "export", "import", "merge", "prune", "quarantine ls", "quarantine clear", "store upgrade", "completion", "manual",
 ]  # fmt: skip
 SPEC = '{"args_spec":[{"dtype":"float32","shape":[8,4]}],"batch_axes":null,"kwargs_spec":{},"method":null}'
 
@@ -83,11 +83,15 @@ def record(folder, device, tuned, calls=100, seconds=2.0, **changes):
     return out
 
 
-def measured(folder, entry):
+def digits(value):
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def measured(folder, entry, version=2):
     """An entry in a store as its own tuning would have left it there."""
-    spec = json.dumps(entry["spec"], sort_keys=True, separators=(",", ":"))
-    names = (slug(entry["device"]["fingerprint"]), slug(entry["op"]), hashlib.sha256(spec.encode()).hexdigest()[:32])
-    path = folder / "v1" / names[0] / names[1] / (names[2] + ".json")
+    call = folder / f"v{version}" / slug(entry["device"]["fingerprint"]) / slug(entry["op"]) / digits(entry["spec"])
+    path = call / f"{digits([entry['environment'], False])}.json" if version == 2 else call.with_suffix(".json")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(entry))
     return path

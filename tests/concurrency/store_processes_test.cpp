@@ -18,6 +18,7 @@
 #include <ejk/store.h>
 
 #include "base/directory.h"
+#include "store/entry_file.h"
 #include "store_fixture.h"
 
 namespace ejk {
@@ -32,9 +33,9 @@ constexpr int shared_keys = 5;
 constexpr int kills = sanitized ? 40 : 200;
 
 void expect_every_entry_parses(const std::string& root) {
-  for (const std::string& file : files_below(root + "/v1")) {
+  for (const std::string& file : files_below(root + "/v2")) {
     EXPECT_TRUE(file.ends_with(".json")) << file;
-    EXPECT_NO_THROW((void)entry_from_document(parse_json(read_text(root + "/v1/" + file)))) << file;
+    EXPECT_TRUE(detail::read_entry(read_text(root + "/v2/" + file), Detail::all).entry) << file;
   }
 }
 

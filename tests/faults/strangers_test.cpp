@@ -81,10 +81,10 @@ TEST_F(Strangers, NothingHappensInADirectoryThatIsReachedByALink) {
   use(id);
   open().put(make_entry(id));
   const fs::path entry = open().file_of(id);
-  const std::string op = entry.parent_path(), device = entry.parent_path().parent_path();
+  const fs::path call = entry.parent_path(), op = call.parent_path(), device = op.parent_path();
   for (const std::string& directory :
-       {root() + "/v1", device, op, root() + "/tmp", root() + "/locks", root() + "/leases",
-        root() + "/journal", root() + "/quarantine"}) {
+       {root() + "/v2", device.string(), op.string(), call.string(), root() + "/tmp",
+        root() + "/locks", root() + "/leases", root() + "/journal", root() + "/quarantine"}) {
     SCOPED_TRACE(directory);
     const Scratch elsewhere;
     fs::rename(directory, elsewhere / "target");
@@ -107,14 +107,14 @@ TEST_F(Strangers, NothingHappensInADirectoryThatIsReachedByALink) {
 
 TEST_F(Strangers, ALinkIsSaidOnceAndByItsName) {
   ASSERT_TRUE(open().put(make_entry(id)));
-  fs::rename(root() + "/v1", scratch / "elsewhere");
-  fs::create_directory_symlink(scratch / "elsewhere", root() + "/v1");
+  fs::rename(root() + "/v2", scratch / "elsewhere");
+  fs::create_directory_symlink(scratch / "elsewhere", root() + "/v2");
   DirectoryStore store = open();
   for (int n = 0; n < 50; ++n) EXPECT_FALSE(store.get(call_id(n, "op" + std::to_string(n % 3))));
   EXPECT_FALSE(store.erase(id));
   store.for_each("", [](const Entry&) { return true; });
   EXPECT_EQ(warnings.count(), 1u) << warnings.text();
-  EXPECT_NE(warnings.text().find(root() + "/v1: it is a link"), std::string::npos)
+  EXPECT_NE(warnings.text().find(root() + "/v2: it is a link"), std::string::npos)
       << warnings.text();
   EXPECT_NE(warnings.text().find("make " + root() + " itself the link"), std::string::npos);
 }
@@ -196,8 +196,8 @@ TEST_F(Strangers, NothingIsMadeForEveryoneToWrite) {
 
 TEST_F(Strangers, AStoreThatEveryoneMayWriteIsSaidOnce) {
   ASSERT_TRUE(open().put(make_entry(id)));
-  const std::string op = fs::path(open().file_of(id)).parent_path();
-  for (const std::string& directory : {root(), op}) {
+  const fs::path call = fs::path(open().file_of(id)).parent_path();
+  for (const std::string& directory : {root(), call.parent_path().string(), call.string()}) {
     SCOPED_TRACE(directory);
     fs::permissions(directory, fs::perms(0777));
     Warnings said;

@@ -18,10 +18,13 @@ class Leases : public ejk::Store {
  public:
   int held = 0, refreshed = 0;
 
-  std::optional<ejk::Entry> get(const ejk::EntryId&) override { return std::nullopt; }
+  std::optional<ejk::Entry> get(const ejk::EntryId&, ejk::Detail, const ejk::Value*) override {
+    return std::nullopt;
+  }
   bool put(const ejk::Entry&, bool) override { return true; }
   bool erase(const ejk::EntryId&) override { return false; }
-  void for_each(std::string_view, const std::function<bool(const ejk::Entry&)>&) override {}
+  void for_each(std::string_view, const std::function<bool(const ejk::Entry&)>&,
+                ejk::Detail) override {}
   std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, double) override {
     struct Lease : ejk::TuningLease {
       explicit Lease(Leases& store) : leases(store) { ++leases.held; }

@@ -80,7 +80,8 @@ Entry full_entry() {
                     "child",
                     "call",
                     "0.1.0",
-                    "2026-01-02T03:04:05Z"};
+                    "2026-01-02T03:04:05Z",
+                    "xxh3:0123456789abcdef"};
   entry.candidates = {
       {Value::object({{"block", 1}}), "ok", "", "", 1.0 / 3, 0.9, 0.8, 1.0, 12, 0.25},
       {Value(), "rejected", "wrong", "output 0 differs", 0, 0, 0, 0, 0}};
@@ -270,25 +271,55 @@ TEST(BetterEvidence, FollowsItsOrder) {
   const auto better = [&](auto change) {
     Entry candidate = present;
     change(candidate);
-    return better_evidence(candidate, present, environment());
+    return better_evidence(candidate, present);
   };
-  EXPECT_TRUE(better([](Entry&) {}));
+  EXPECT_FALSE(better([](Entry&) {})) << "putting it again changes nothing";
   EXPECT_TRUE(better([](Entry& e) { e.evidence.samples = 41; }));
   EXPECT_FALSE(better([](Entry& e) { e.evidence.samples = 39; }));
   EXPECT_TRUE(better([](Entry& e) { e.evidence.time = "2026-01-02T03:04:06Z"; }));
   EXPECT_FALSE(better([](Entry& e) { e.evidence.time = "2026-01-02T03:04:04Z"; }));
   EXPECT_FALSE(better([](Entry& e) { e.evidence.complete = false, e.evidence.samples = 1000; }));
   EXPECT_FALSE(better([](Entry& e) { e.outcome = Outcome::failed, e.evidence.samples = 1000; }));
-  EXPECT_FALSE(better([](Entry& e) { e.environment = Value(), e.evidence.samples = 1000; }));
+  EXPECT_TRUE(better([](Entry& e) { e.candidates.resize(1); }));
+  EXPECT_FALSE(better([](Entry& e) { e.trusted = false; }));
+  EXPECT_FALSE(better([](Entry& e) {
+    e.extra = Value::object({{"future", 1}});
+  })) << "unknown members decide nothing";
+  const auto block = [&](int n) {
+    return better([&](Entry& e) { e.config = Value::object({{"block", n}}); });
+  };
+  EXPECT_NE(block(1), block(99)) << "else the text decides";
 
-  Entry foreign = present, failed = present;
-  foreign.environment = Value("another compiler");
-  foreign.evidence.samples = 1000;
-  EXPECT_TRUE(better_evidence(present, foreign, environment()));
+  Entry failed = present, cut = present;
   failed.outcome = Outcome::failed;
-  Entry cut = present;
   cut.evidence.complete = false;
-  EXPECT_TRUE(better_evidence(cut, failed, environment()));
+  EXPECT_TRUE(better_evidence(cut, failed));
+}
+
+TEST(AnswersBefore, IsWhatWasMeasuredThenWhatWasMeasuredHere) {
+  const Entry here = make_entry(call_id(1), 64, 1);
+  Entry elsewhere = here, imported = here, transferred = here, failed = here;
+  elsewhere.environment = Value("another compiler");
+  elsewhere.evidence.samples = imported.evidence.samples = transferred.evidence.samples = 1000;
+  imported.provenance = "imported", transferred.provenance = "transferred";
+  failed.outcome = Outcome::failed;
+  const std::vector<Entry> order = {here, failed, elsewhere, imported, transferred};
+  for (size_t i = 0; i < order.size(); ++i)
+    for (size_t j = 0; j < order.size(); ++j)
+      EXPECT_EQ(answers_before(order[i], order[j], environment()), i < j) << i << " " << j;
+  EXPECT_TRUE(answers_before(elsewhere, here, Value("another compiler")));
+}
+
+TEST(EnvironmentId, TellsEnvironmentsAndTransferredEntriesApart) {
+  const Entry entry = make_entry(call_id(1));
+  Entry elsewhere = entry, transferred = entry, imported = make_entry(call_id(2), 1, 1);
+  elsewhere.environment = Value();
+  transferred.provenance = "transferred", imported.provenance = "imported";
+  EXPECT_EQ(environment_id(entry),
+            base::sha256_hex(R"([{"compiler":"gcc 12","cores":2},false])", 32));
+  EXPECT_EQ(environment_id(imported), environment_id(entry));
+  EXPECT_EQ(environment_id(elsewhere), base::sha256_hex("[null,false]", 32));
+  EXPECT_NE(environment_id(transferred), environment_id(entry));
 }
 
 TEST(BetterEvidence, IsWhatWasMeasuredWhateverOthersSayOfThemselves) {
@@ -300,8 +331,10 @@ TEST(BetterEvidence, IsWhatWasMeasuredWhateverOthersSayOfThemselves) {
       measured.environment = where;
       for (const Outcome outcome : {Outcome::tuned, Outcome::unresolved, Outcome::failed}) {
         measured.outcome = outcome, measured.evidence.complete = outcome == Outcome::tuned;
-        EXPECT_FALSE(better_evidence(other, measured, environment())) << provenance;
-        EXPECT_TRUE(better_evidence(measured, other, environment())) << provenance;
+        EXPECT_FALSE(better_evidence(other, measured)) << provenance;
+        EXPECT_TRUE(better_evidence(measured, other)) << provenance;
+        EXPECT_FALSE(answers_before(other, measured, environment())) << provenance;
+        EXPECT_TRUE(answers_before(measured, other, environment())) << provenance;
       }
     }
   }
@@ -342,9 +375,10 @@ TEST_F(StoreTest, FilesAreForPeople) {
   EXPECT_TRUE(text.starts_with("{\n \"schema\": 1,\n \"op\": \"add@v1\",\n \"key\": \""));
   EXPECT_TRUE(text.ends_with("}\n"));
   EXPECT_NE(text.find("\"shape\": [1]"), std::string::npos) << text;
-  EXPECT_NE(store.file_of(id).find("/v1/cpu_Test_CPU_0123456789abcdef-"), std::string::npos);
+  EXPECT_NE(store.file_of(id).find("/v2/cpu_Test_CPU_0123456789abcdef-"), std::string::npos);
   EXPECT_NE(store.file_of(id).find("/add@v1-"), std::string::npos);
   EXPECT_NE(store.file_of(id).find("/" + id.key), std::string::npos);
+  EXPECT_TRUE(store.file_of(id).ends_with("/" + environment_id(make_entry(id)) + ".json"));
 }
 
 TEST_F(StoreTest, FilesEndWithTheirChecksum) {
@@ -440,7 +474,7 @@ TEST_F(StoreTest, AKeyWhoseOwnFileIsThereIsAnsweredWithoutListingItsDirectory) {
   store.put(make_entry(id));
   store.put(make_entry(by_key));
   const base::Fd events(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
-  const std::string directory = fs::path(store.file_of(id)).parent_path();
+  const std::string directory = fs::path(store.file_of(id)).parent_path().parent_path();
   ASSERT_GE(::inotify_add_watch(events.get(), directory.c_str(), IN_ACCESS), 0);
   const auto was_listed = [&] {  // an event with a name is of a file
     alignas(inotify_event) char buffer[4096];
@@ -465,7 +499,7 @@ TEST_F(StoreTest, KeepsTheBetterEntryUnlessToldToReplace) {
   EXPECT_EQ(store.get(id)->config.find("block")->as_int(), 1);
   EXPECT_TRUE(store.put(make_entry(id, 3, 10), true));
   EXPECT_EQ(store.get(id)->config.find("block")->as_int(), 3);
-  EXPECT_TRUE(store.put(make_entry(id, 4, 11)));
+  EXPECT_TRUE(store.put(make_entry(id, 4, 11))) << "better than what took the place";
   EXPECT_EQ(store.get(id)->config.find("block")->as_int(), 4);
 }
 
@@ -541,7 +575,7 @@ TEST_F(StoreTest, StaysWhereItWasOpenedWhenTheProcessMoves) {
   DirectoryStore relative = open_store("relative", warnings);
   fs::current_path(before);
   EXPECT_TRUE(relative.put(make_entry(id)));
-  EXPECT_TRUE(fs::exists(scratch / "relative/v1"));
+  EXPECT_TRUE(fs::exists(scratch / "relative/v2"));
 }
 
 TEST_F(StoreTest, RefusesAnEmptyPath) {

@@ -299,14 +299,17 @@ class ManyTunings : public ejk::Store {
   static constexpr int most = 1000;
   int read = 0;
 
-  void for_each(std::string_view op, const std::function<bool(const ejk::Entry&)>& visit) override {
+  void for_each(std::string_view op, const std::function<bool(const ejk::Entry&)>& visit,
+                ejk::Detail) override {
     ejk::Entry entry;
     entry.id.op = op;
     entry.candidates.resize(2);
     do entry.id.key = std::to_string(++read);
     while (visit(entry) && read < most);
   }
-  std::optional<ejk::Entry> get(const ejk::EntryId&) override { return std::nullopt; }
+  std::optional<ejk::Entry> get(const ejk::EntryId&, ejk::Detail, const ejk::Value*) override {
+    return std::nullopt;
+  }
   bool put(const ejk::Entry&, bool) override { return false; }
   bool erase(const ejk::EntryId&) override { return false; }
   std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, double) override { return nullptr; }

@@ -206,7 +206,7 @@ std::vector<std::pair<Label, AnyConfig>> labels_to_configs(const ConfigSelectorC
     AnyConfig config;
     if (auto kept = selector.cache().get(device, label.op, label.key)) config = std::move(*kept);
     else if (PersistentCache* store = selector.persistent())
-      if (auto stored = store->get({device, label.op, label.key, {}});
+      if (auto stored = store->get({device, label.op, label.key, {}}, Detail::choice);
           stored && stored->entry.outcome != Outcome::failed)
         config = make_config(Value(stored->entry.config));
     out.emplace_back(std::move(label), std::move(config));

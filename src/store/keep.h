@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stores have in common: which entries a question is about, and what a put leaves.
+#pragma once
+
+#include <optional>
+
+#include <ejk/store.h>
+
+namespace ejk::detail {
+
+// An entry without a spec answers every call with its key, and a question without one is answered
+// by every entry with that key.
+bool serves(const Entry& entry, const EntryId& id);
+bool same_call(const EntryId& a, const EntryId& b);
+bool same_place(const Entry& a, const Entry& b);  // call and environment
+
+// That of the device that an entry is for, if that is here; else the CPU's.
+const Value& environment_here(const EntryId& id);
+
+// What is to be written when `entry` is put where `there` stands: the better one, or `entry` if
+// `replace`, with the unknown members of both; where both have one, that of the better one stays.
+// nullopt: nothing changes.
+std::optional<Entry> kept(const Entry& entry, const Entry& there, bool replace);
+
+// Whether a put of `entry` with `replace` removes `other`, of the same call.
+bool stands_in_the_way(const Entry& other, const Entry& entry);
+
+}  // namespace ejk::detail
