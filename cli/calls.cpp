@@ -64,17 +64,22 @@ std::string where_to_record(const KernelOptions& options) {
          "EJKERNEL_OPS_RECORD_DIR=" + folder + "; --recorded-in DIR names another folder)";
 }
 
-std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const Filter& filter,
-                                         Problems& problems) {
+void check_recorded_folder(const KernelOptions& options) {
   const std::string folder = recorded_folder(options);
   std::error_code error;
   if (!options.recorded.empty() && !std::filesystem::is_directory(folder, error))
     throw Failure(exit_nothing, "there is no folder of recorded calls at " + folder);
+}
+
+std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const Filter& filter,
+                                         Problems& problems) {
+  check_recorded_folder(options);
   std::vector<RecordedCall> out;
-  for (auto& [device, ops] : read_recorded(folder, problems.sink()))
+  RecordedCalls all = read_recorded(recorded_folder(options), problems.sink());
+  for (auto& [device, ops] : all)
     for (auto& [op, keys] : ops)
       for (auto& [key, call] : keys)
-        if (matches(filter, call.id)) out.push_back(call);
+        if (matches(filter, call.id)) out.push_back(std::move(call));
   return out;
 }
 

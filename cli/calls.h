@@ -21,7 +21,9 @@ void load_plugins(const KernelOptions& options);
 std::string recorded_folder(const KernelOptions& options);
 // The same with what to do if nothing is in it: "FOLDER (...)".
 std::string where_to_record(const KernelOptions& options);
-// What is in it. Throws Failure(nothing) if a folder that was named is not there.
+// Throws Failure(nothing) if a folder that was named is not there.
+void check_recorded_folder(const KernelOptions& options);
+// What is in it. Throws as that does.
 std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const Filter& filter,
                                          Problems& problems);
 

@@ -116,8 +116,9 @@ int finish(const OfflineResult& result, const std::set<std::string>& lost, Persi
   for (size_t i = 0; i < result.entries.size(); ++i) {
     const Entry& e = result.entries[i];
     const bool already = i >= fresh;
-    const auto stored = store.get(e.id);
-    const bool kept = stored && stored->entry.config == e.config;
+    // What was tuned before was just read there.
+    const auto stored = already ? std::nullopt : store.get(e.id, Detail::choice, &e.environment);
+    const bool kept = already || (stored && stored->entry.config == e.config);
     all_kept = all_kept && kept;
     table.add({e.id.op, e.id.key, time_text(e.evidence.seconds), ratio_text(e.evidence.speedup),
                remark(e, already, kept), config_text(e.config), call_text(e.id.spec)});
@@ -157,7 +158,7 @@ OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selecto
   RecordedCall call = call_from_line(options.op, options.args, device_for(options.device));
   auto made = make_line_call(call);
   const EntryId id = id_of(made->invocation());
-  const auto stored = selector.persistent()->get(id);
+  const auto stored = selector.persistent()->get(id, Detail::choice);
   if (!options.retune && stored && stored->entry.evidence.complete &&
       stored->entry.outcome != Outcome::failed && stored->entry.id.key == id.key) {
     result.entries.push_back(stored->entry);
@@ -270,8 +271,7 @@ int tune_verb(const TuneOptions& options, Output& out) {
   };
   if (!options.op.empty()) return finished(tune_line(options, *selector, offline));
   if (options.all_recorded) {
-    if (!options.kernels.recorded.empty())
-      static_cast<void>(recorded_calls(options.kernels, {}, problems));  // says if it is not there
+    check_recorded_folder(options.kernels);
     OfflineResult result = autotune_recorded(*selector, offline);
     if (result.entries.empty() && result.skipped.empty() && options.ops.empty())
       result.note = "nothing was tuned: no calls of this device are recorded in " +

@@ -13,6 +13,7 @@
 #include <ejk/offline.h>
 
 #include "calls.h"
+#include "offline/stored_call.h"
 #include "platform/here.h"
 
 namespace ejk::cli {
@@ -65,11 +66,12 @@ std::string text(const Value& object, std::string_view name) {
 
 }  // namespace
 
-Value coverage_document(const std::vector<RecordedCall>& calls, PersistentCache& store) {
+Value coverage_document(const std::vector<RecordedCall>& calls, const PersistentCache& store) {
+  const auto choices = choices_of(store);
   std::array<Sum, tiers.size()> sums;
   Sum all, covered;
   for (const RecordedCall& call : calls) {
-    const size_t tier = tier_of(store.get(call.id));
+    const size_t tier = tier_of(choices->get(call.id));
     sums[tier].add(call);
     all.add(call);
     if (tier < first_uncovered) covered.add(call);
@@ -84,7 +86,7 @@ Value coverage_document(const std::vector<RecordedCall>& calls, PersistentCache&
   // What tuning the rest would save is what not having it costs.
   double regret = 0;
   Value to_tune = Value::array();
-  for (const PlannedCall& p : plan_tuning(calls, &store)) {
+  for (const PlannedCall& p : plan_with_choices(calls, choices.get()).to_tune) {
     regret += p.worth();
     to_tune.push_back(Value::object({{"op", p.call.id.op},
                                      {"key", p.call.id.key},

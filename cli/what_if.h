@@ -11,6 +11,6 @@ namespace ejk::cli {
 
 // "coverage" (shares "calls" and "time"), "expected_regret_seconds", "seconds", "calls", "shapes",
 // "tiers" (a list from best to worst) and "to_tune" (what tuning would pay, the most first).
-Value coverage_document(const std::vector<RecordedCall>& calls, PersistentCache& store);
+Value coverage_document(const std::vector<RecordedCall>& calls, const PersistentCache& store);
 
 }  // namespace ejk::cli

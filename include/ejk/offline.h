@@ -69,7 +69,8 @@ struct OfflineResult : AutotuningResult {
     std::string why;
   };
   std::vector<Skipped> skipped;
-  size_t already = 0;  // the last so many entries were tuned before and left as they were
+  size_t already = 0;  // the last so many entries were tuned before and left as they were; they
+                       // are given without candidates
   std::string note;    // why nothing was tuned; "" if something was
 
   // For people: a line per entry and per skipped call.

@@ -4,6 +4,8 @@
 #include <ejk/error.h>
 #include <ejk/registry.h>
 
+#include "store/memory.h"
+
 namespace ejk {
 namespace {
 
@@ -25,7 +27,7 @@ std::optional<EntryId> id_with_outputs(const RecordedCall& call) {
 }  // namespace
 
 std::optional<StoredCall> stored_for(PersistentCache& store, const EntryId& id) {
-  auto found = store.get(id);
+  auto found = store.get(id, Detail::choice);
   if (!found) return std::nullopt;
   const bool for_any_outputs = found->entry.id.key != id.key;
   return StoredCall{std::move(found->entry), for_any_outputs};
@@ -36,6 +38,27 @@ std::optional<StoredCall> stored_for(PersistentCache& store, const RecordedCall&
   if (stored && stored->is_tuned()) return stored;
   const auto id = id_with_outputs(call);
   return id ? stored_for(store, *id) : stored;
+}
+
+std::unique_ptr<PersistentCache> choices_of(const PersistentCache& store) {
+  std::vector<std::shared_ptr<Store>> layers;
+  for (const auto& layer : store.layers()) {
+    auto choices = std::make_shared<detail::MemoryStore>(Value(), layer->where());
+    bool any = false;
+    layer->for_each(
+        "",
+        [&](const Entry& entry) {
+          Entry choice = entry;
+          choice.device = {}, choice.extra = {};
+          choices->take(std::move(choice));
+          return any = true;
+        },
+        Detail::choice);
+    // One that cannot tell what it holds is asked about each call.
+    if (any) layers.push_back(std::move(choices));
+    else layers.push_back(layer);
+  }
+  return std::make_unique<PersistentCache>(std::move(layers));
 }
 
 }  // namespace ejk

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a store holds for a recorded call.
+// What a store holds for recorded calls.
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <vector>
 
+#include <ejk/offline.h>
 #include <ejk/record.h>
 #include <ejk/store.h>
 
@@ -23,5 +26,15 @@ struct StoredCall {
 // is looked for there, too.
 std::optional<StoredCall> stored_for(PersistentCache& store, const RecordedCall& call);
 std::optional<StoredCall> stored_for(PersistentCache& store, const EntryId& id);
+
+// The choices of a store as they are now, each read once, for questions about many calls.
+std::unique_ptr<PersistentCache> choices_of(const PersistentCache& store);
+
+struct TuningPlan {
+  std::vector<PlannedCall> to_tune;  // as plan_tuning gives them
+  std::vector<Entry> tuned;          // of the other calls, without candidates
+  std::vector<EntryId> in_vain;      // of those in which every candidate was rejected
+};
+TuningPlan plan_with_choices(std::vector<RecordedCall> calls, PersistentCache* choices);
 
 }  // namespace ejk

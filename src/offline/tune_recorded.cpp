@@ -167,21 +167,14 @@ OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOpti
       }
   }
   const size_t offered = calls.size();
-  const auto name_of = [](const EntryId& id) { return id.device + "\n" + id.op + id.key; };
-  std::set<std::string> planned;
-  std::vector<RecordedCall> rest = options.retune ? std::vector<RecordedCall>{} : calls;
-  const auto plan = plan_tuning(std::move(calls), options.retune ? nullptr : selector.persistent());
-  for (size_t i = 0; i < plan.size(); ++i) {
-    planned.insert(name_of(plan[i].call.id));
-    tunings.tune(plan[i].call, i + 1, plan.size());
-  }
-  // What the plan leaves out is tuned already, or was tried in vain.
-  for (const RecordedCall& call : rest) {
-    if (planned.contains(name_of(call.id))) continue;
-    const auto stored = stored_for(*selector.persistent(), call);
-    if (stored && stored->entry.outcome != Outcome::failed) tunings.keep(stored->entry);
-    else tunings.skip(call.id.op, call.id.key, "an earlier tuning rejected every candidate");
-  }
+  PersistentCache* const store = options.retune ? nullptr : selector.persistent();
+  const auto choices = store == nullptr ? nullptr : choices_of(*store);
+  TuningPlan plan = plan_with_choices(std::move(calls), choices.get());
+  for (size_t i = 0; i < plan.to_tune.size(); ++i)
+    tunings.tune(plan.to_tune[i].call, i + 1, plan.to_tune.size());
+  for (Entry& entry : plan.tuned) tunings.keep(std::move(entry));
+  for (EntryId& id : plan.in_vain)
+    tunings.skip(std::move(id.op), std::move(id.key), "an earlier tuning rejected every candidate");
   return tunings.finish(
       offered, left_out > 0 ? "none of the " + std::to_string(left_out) + " recorded calls in " +
                                   folder + " is of the ops asked for"

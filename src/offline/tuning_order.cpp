@@ -48,20 +48,31 @@ constexpr double left_to_gain = 0.02;
 }  // namespace
 
 std::vector<PlannedCall> plan_tuning(std::vector<RecordedCall> calls, PersistentCache* store) {
+  const auto choices = store == nullptr ? nullptr : choices_of(*store);
+  return plan_with_choices(std::move(calls), choices.get()).to_tune;
+}
+
+TuningPlan plan_with_choices(std::vector<RecordedCall> calls, PersistentCache* store) {
   std::map<std::string, Gains> by_op;
   Gains all;
   if (store != nullptr)
-    store->for_each("", [&](const Entry& entry) {
-      if (const auto gain = gain_of(entry)) by_op[entry.id.op].add(*gain), all.add(*gain);
-      return true;
-    });
+    store->for_each(
+        "",
+        [&](const Entry& entry) {
+          if (const auto gain = gain_of(entry)) by_op[entry.id.op].add(*gain), all.add(*gain);
+          return true;
+        },
+        Detail::choice);
 
-  std::vector<PlannedCall> plan;
+  TuningPlan out;
   for (RecordedCall& call : calls) {
     PlannedCall planned;
     planned.seconds = call.seconds();
-    const auto stored = store == nullptr ? std::nullopt : stored_for(*store, call);
-    if (stored && stored->is_tuned()) continue;
+    auto stored = store == nullptr ? std::nullopt : stored_for(*store, call);
+    if (stored && stored->is_tuned()) {
+      out.tuned.push_back(std::move(stored->entry));
+      continue;
+    }
     if (stored && stored->entry.outcome == Outcome::failed) {
       planned.expected_gain = 0;
       planned.why = "an earlier tuning rejected every candidate";
@@ -78,17 +89,20 @@ std::vector<PlannedCall> plan_tuning(std::vector<RecordedCall> calls, Persistent
         planned.why = op->second.text(" of the op");
       }
     }
-    if (planned.expected_gain <= 0 && stored) continue;
+    if (planned.expected_gain <= 0 && stored) {
+      out.in_vain.push_back(std::move(call.id));
+      continue;
+    }
     planned.call = std::move(call);
-    plan.push_back(std::move(planned));
+    out.to_tune.push_back(std::move(planned));
   }
   // Calls that were never timed come last, by their number. Equal ones stay in the order of op and
   // key.
-  std::ranges::stable_sort(plan, [](const PlannedCall& a, const PlannedCall& b) {
+  std::ranges::stable_sort(out.to_tune, [](const PlannedCall& a, const PlannedCall& b) {
     if (a.worth() != b.worth()) return a.worth() > b.worth();
     return a.call.calls > b.call.calls;
   });
-  return plan;
+  return out;
 }
 
 }  // namespace ejk

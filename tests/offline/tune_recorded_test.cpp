@@ -71,6 +71,14 @@ class Offline : public testing::Test {
       return;
     }
   }
+  // All recorded calls.
+  std::vector<ejk::RecordedCall> recorded_calls() const {
+    std::vector<ejk::RecordedCall> out;
+    for (const auto& [device, ops] : ejk::read_recorded(records))
+      for (const auto& [op, keys] : ops)
+        for (const auto& [key, recorded] : keys) out.push_back(recorded);
+    return out;
+  }
   // What a program runs with that shares nothing but the store.
   float runs_with(size_t size) {
     ejk::SelectorOptions options;
@@ -348,6 +356,58 @@ TEST(Plan, TunedCallsAreLeftOutAndUnfinishedOnesComeLast) {
       order(ejk::plan_tuning(
           {recorded("a", 1, 1, 1), recorded("a", 2, 1, 1), recorded("a", 3, 1, 1)}, &store)),
       ElementsAre(R"(a{"n":3})", R"(a{"n":2})"));
+}
+
+// Hands on to a directory and counts what is read.
+class Counted final : public ejk::Store {
+ public:
+  explicit Counted(const std::string& path) : behind_(path) {}
+  int gets = 0, hits = 0, visits = 0;
+
+  std::optional<ejk::Entry> get(const ejk::EntryId& id, ejk::Detail detail,
+                                const ejk::Value* environment) override {
+    auto found = behind_.get(id, detail, environment);
+    ++gets, hits += found.has_value();
+    return found;
+  }
+  bool put(const ejk::Entry& entry, bool replace) override { return behind_.put(entry, replace); }
+  bool erase(const ejk::EntryId& id) override { return behind_.erase(id); }
+  void for_each(std::string_view op, const std::function<bool(const ejk::Entry&)>& visit,
+                ejk::Detail detail) override {
+    EXPECT_EQ(detail, ejk::Detail::choice);
+    behind_.for_each(
+        op, [&](const ejk::Entry& entry) { return ++visits, visit(entry); }, detail);
+  }
+  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId& id, double patience) override {
+    return behind_.lease(id, patience);
+  }
+  std::string where() const override { return behind_.where(); }
+  bool writable() const override { return true; }
+
+ private:
+  ejk::DirectoryStore behind_;
+};
+
+TEST_F(Offline, APlanReadsEachChoiceOnce) {
+  for (size_t size = 1; size <= 6; ++size) call(size);
+  auto tunes = chain();
+  autotune_recorded(tunes, {.folder = records});
+  call(7), call(8);
+  const auto store = std::make_shared<Counted>(folder.path() + "/store");
+  const auto cache =
+      std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+  EXPECT_THAT(plan_tuning(recorded_calls(), cache.get()), SizeIs(2));
+  EXPECT_EQ(store->visits, 6);
+  EXPECT_EQ(store->gets, 0);
+
+  ejk::SelectorOptions options = setup.options();
+  options.persistent = cache;
+  ejk::ConfigSelectorChain later(std::move(options));
+  const auto result = autotune_recorded(later, {.folder = records});
+  EXPECT_THAT(result.entries, SizeIs(8));
+  EXPECT_EQ(result.already, 6u);
+  EXPECT_EQ(store->visits, 12);
+  EXPECT_EQ(store->hits, 0) << "nothing is read again but to see that two are not there";
 }
 
 }  // namespace
