@@ -46,7 +46,7 @@ struct RecordedCall {
 class Recording {
  public:
   struct Options {
-    size_t most_calls = 10'000;        // in the folder; further ones are not kept
+    size_t most_calls = 1'000'000;     // in the folder; further ones are not kept
     double first_write_seconds = 0.3;  // after a new call
     double interval_seconds = 10;      // between writes of counts
     WarningSink on_warning = {};       // default: stderr_warnings()
