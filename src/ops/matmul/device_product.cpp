@@ -100,7 +100,8 @@ bool has_tensor_cores(const Device& device) {
 }  // namespace
 
 int64_t product_local_bytes(const B& b, const ProductKind& kind) {
-  if (b.way == Way::tiled) return 4 * int64_t{b.stages} * b.bk * (int64_t{b.bm} + b.bn + 2 * b.pad);
+  if (b.way == Way::tiled)
+    return 4 * int64_t{b.stages} * b.bk * (int64_t{b.bm} + b.bn + int64_t{2} * b.pad);
   if (b.way == Way::tensor_core)
     return 2 * int64_t{b.stages} * (b.bk + b.pad) * (int64_t{b.bm} + b.bn);
   const int64_t a_block = b.pack == Pack::a_and_b ? int64_t{b.bm} * (b.bk + 16) : 0;
@@ -204,7 +205,7 @@ B direct_guess(const ProductKind& kind, const ProductSizes& s, const Device& dev
   b.tm = static_cast<int>(std::clamp<int64_t>(rows, 1, most_rows));
   const int most_vectors = b.tm == 1 ? 8 : b.tm == 2 ? 4 : b.tm == 3 ? 3 : 2;
   // Of few columns one strip with as little as possible beside them: what is cut off is slow.
-  if (s.n < most_vectors * b.width) {
+  if (s.n < int64_t{most_vectors} * b.width) {
     const auto vectors = [&](int width) { return ceil_div(std::max<int64_t>(1, s.n), width); };
     for (int width = b.width / 2; width >= 4; width /= 2)
       if (vectors(width) <= 4 && vectors(width) * width < vectors(b.width) * b.width)
@@ -326,7 +327,8 @@ bool BlockingChoices::has_sensible_tile(const B& b) const {
   // calculated in vain.
   if (b.way == Way::direct)
     return b.tm * b.tn + b.tn + 1 <= vector_registers(*device_) &&
-           (b.tm == 1 || b.tm < 2 * sizes_.m) && (b.tn == 1 || (b.tn - 1) * b.width < sizes_.n);
+           (b.tm == 1 || b.tm < 2 * sizes_.m) &&
+           (b.tn == 1 || int64_t{b.tn - 1} * b.width < sizes_.n);
   const int64_t most = b.way == Way::tiled ? 64 : 64 * warp;
   return int64_t{b.tm} * b.tn <= most && b.tm <= 8 * b.tn && b.tn <= 8 * b.tm;
 }
