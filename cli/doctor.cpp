@@ -239,6 +239,8 @@ void look_at_store(const std::string& given, Findings& out) {
 void look_at_environment(Findings& out) {
   const std::set<std::string_view> known = {"EJKERNEL_PERSISTENT_CACHE_DIR",
                                             "EJKERNEL_PERSISTENT_CACHE_LAYERS",
+                                            "EJKERNEL_PERSISTENT_CACHE_URL",
+                                            "EJKERNEL_PERSISTENT_CACHE_URL_REQUIRED",
                                             "EJKERNEL_AUTOTUNE_POLICY",
                                             "EJKERNEL_AUTOTUNE_PROGRESS",
                                             "EJKERNEL_LOG",

@@ -94,7 +94,7 @@ int explain_verb(const ExplainOptions& options, Output& out) {
   check_key(options.filter.key);
   load_plugins(options.kernels);
   Problems problems;
-  auto entries = read_entries(store_paths(options.kernels.store), options.filter, problems);
+  auto entries = read_entries(stores_to_read(options.kernels.store), options.filter, problems);
   const auto store = open_layers(options.kernels.store, true, problems);
   Progress progress;
   const auto selector = selector_for(store, policy_from_environment(), progress);

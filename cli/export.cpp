@@ -10,7 +10,7 @@ namespace ejk::cli {
 
 int export_verb(const ExportOptions& options, Output& out) {
   Problems problems;
-  const auto entries = read_entries(store_paths(options.store), options.filter, problems);
+  const auto entries = read_entries(stores_to_read(options.store), options.filter, problems);
   std::string text = stable_json(Value::object(
                          {{export_member, export_version}, {"library", library_version()}})) +
                      "\n";
@@ -25,7 +25,7 @@ int export_verb(const ExportOptions& options, Output& out) {
   const size_t count = list.as_array().size();
   if (count == 0)
     throw Failure(exit_nothing, "there are no such entries to export in " +
-                                    store_path(options.store) + "; `ejk ls` lists what is there");
+                                    store_name(options.store) + "; `ejk ls` lists what is there");
   const int code = problems.list().empty() ? exit_ok : exit_failed;  // the rest is written
   if (options.file == "-") {
     if (!out.json()) out.raw(text);

@@ -26,8 +26,9 @@ std::string state_of(const Held& held) {
 
 int ls_verb(const LsOptions& options, Output& out) {
   Problems problems;
-  const auto paths = store_paths(options.store);
+  auto paths = stores_to_read(options.store);
   const auto entries = read_entries(paths, {}, problems, Detail::choice);
+  for (std::string& path : paths) path = shown_store(path);
 
   Value list = Value::array();
   std::string device;

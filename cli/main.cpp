@@ -92,7 +92,8 @@ class Line {
 
   static void store(CLI::App* verb, std::string& to) {
     verb->add_option("--store", to,
-                     "The store; default: EJKERNEL_PERSISTENT_CACHE_DIR and its layers")
+                     "The store, of verbs that look or tune also postgresql://...; default: "
+                     "EJKERNEL_PERSISTENT_CACHE_DIR and its layers")
         ->type_name("DIR");
   }
   static void filter(CLI::App* verb, Filter& to) {
@@ -357,12 +358,32 @@ class Line {
     verb->add_flag("--all", prune_.all, "All entries (with --op, --device or --key: those)");
     verb->add_flag("--dry-run", prune_.dry_run, "Remove nothing, say what would go");
 
-    CLI::App* store_verbs = app_.add_subcommand("store", "The format of a store");
+    CLI::App* store_verbs =
+        app_.add_subcommand("store", "The store itself: its format, a database that is one");
     store_verbs->require_subcommand(1);
-    verb = add(*store_verbs, "upgrade", "Bring entries of an older format to the present one",
+    const auto url = [this](CLI::App* of) {
+      of->add_option("url", store_.url,
+                     "postgresql://user@host/database; default: "
+                     "EJKERNEL_PERSISTENT_CACHE_URL")
+          ->type_name("URL");
+    };
+    verb = add(*store_verbs, "init", "Make a store in a database, and the roles that may use it",
+               [this](Output& out) { return store_init_verb(store_, out); });
+    url(verb);
+    verb = add(*store_verbs, "check", "Say whether a database can be used as a store, and what for",
+               [this](Output& out) { return store_check_verb(store_, out); });
+    url(verb);
+    verb = add(*store_verbs, "upgrade",
+               "Bring entries of an older format, or a database, to the present one",
                [this](Output& out) { return store_upgrade_verb(store_, out); });
-    verb->add_option("dir", store_.store, "The store; default: EJKERNEL_PERSISTENT_CACHE_DIR")
-        ->type_name("DIR");
+    verb->add_option("store", store_.store,
+                     "A directory or a URL; default: EJKERNEL_PERSISTENT_CACHE_DIR")
+        ->type_name("STORE");
+    verb = add(*store_verbs, "push", "Send a database what it did not get while it was away",
+               [this](Output& out) { return store_push_verb(store_, out); });
+    url(verb);
+    store(verb, store_.store);
+    verb->add_flag("--all", store_.all, "All entries of the local store, not only what is waiting");
 
     CLI::App* quarantine = app_.add_subcommand("quarantine", "Configs that crashed reproducibly");
     quarantine->require_subcommand(1);

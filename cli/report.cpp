@@ -538,13 +538,14 @@ std::string page(const Value& document) {
 
 int report_verb(const ReportOptions& options, Output& out) {
   Problems problems;
-  const auto entries = read_entries(store_paths(options.kernels.store), options.filter, problems);
+  const auto entries =
+      read_entries(stores_to_read(options.kernels.store), options.filter, problems);
   Value list = Value::array();
   for (const Held& held : entries)
     if (!held.hidden) list.push_back(entry_report(held));
   if (list.as_array().empty())
     throw Failure(exit_nothing, "there are no such entries to report in " +
-                                    store_path(options.kernels.store) +
+                                    store_name(options.kernels.store) +
                                     "; `ejk ls` lists what is there");
   load_plugins(options.kernels);
   const auto calls = recorded_calls(options.kernels, options.filter, problems);

@@ -103,8 +103,8 @@ void show_entry(const Held& held, int candidates, Output& out) {
                  {"outcome", std::string(outcome_name(e.outcome)) + ", " + e.provenance},
                  {"config", config_text(e.config)}};
   add_evidence(e, facts);
-  facts.emplace_back("file",
-                     held.file + (held.other_environment ? " (one of this environment answers)"
+  facts.emplace_back("file", (held.file.empty() ? held.where : held.file) +
+                                 (held.other_environment ? " (one of this environment answers)"
                                   : held.hidden          ? " (hidden by a layer in front)"
                                                          : ""));
   out.facts(facts);
@@ -116,7 +116,7 @@ void show_entry(const Held& held, int candidates, Output& out) {
 int show_verb(const ShowOptions& options, Output& out) {
   check_key(options.filter.key);
   Problems problems;
-  const auto entries = read_entries(store_paths(options.store), options.filter, problems);
+  const auto entries = read_entries(stores_to_read(options.store), options.filter, problems);
   if (entries.empty()) throw Failure(exit_nothing, "no entry has " + key_text(options.filter.key));
   Value list = Value::array();
   for (const Held& held : entries) {

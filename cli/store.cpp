@@ -1,12 +1,176 @@
 // SPDX-License-Identifier: Apache-2.0
-// ejk store upgrade: entries of an older format of a store, in their new places.
+// ejk store: the format of a store, and databases that are one. The only thing that changes a
+// database's schema.
 #include <ejk/tuner.h>
 
+#include "base/env.h"
+#include "store/postgres/libpq.h"
+#include "store/postgres/postgres_store.h"
+#include "store/shared.h"
 #include "verbs.h"
 
 namespace ejk::cli {
+namespace {
+
+using detail::postgres::Answer;
+using detail::postgres::Link;
+
+// People wait longer than calls do.
+constexpr double connect_seconds = 10, script_seconds = 600;
+
+std::string database_of(const StoreOptions& options) {
+  std::string url =
+      options.url.empty() ? base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_URL") : options.url;
+  if (url.empty())
+    throw Failure(exit_usage,
+                  "got no database; expected postgresql://user@host/database, or "
+                  "EJKERNEL_PERSISTENT_CACHE_URL");
+  if (!detail::postgres::libpq().why_not.empty())
+    throw Failure(exit_failed, detail::postgres::libpq().why_not);
+  return url;
+}
+
+// A connection that asks nothing of the database but that it answers.
+class Database {
+ public:
+  explicit Database(const std::string& url) : link_(detail::postgres::read_address(url), quiet()) {}
+
+  const std::string& where() const { return link_.where(); }
+  Answer ask(const std::string& sql) {
+    Answer answer = link_.ask({sql, {}, script_seconds, true});
+    if (!answer) throw Failure(exit_failed, where() + ": " + answer.why);
+    return answer;
+  }
+  bool has_store() { return ask("SELECT to_regclass('ejk.meta')").rows.at(0).at(0).has_value(); }
+  int version() {
+    return std::stoi(ask("SELECT version FROM ejk.meta").rows.at(0).at(0).value_or("0"));
+  }
+
+ private:
+  static Link::Options quiet() {
+    Link::Options out;
+    out.connect_seconds = connect_seconds;
+    out.on_warning = [](const std::string&) {};  // it is thrown
+    return out;
+  }
+  Link link_;
+};
+
+std::string version_text(int version) { return "schema version " + std::to_string(version); }
+
+int upgrade_database(const std::string& url, Output& out) {
+  Database database(url);
+  if (!database.has_store())
+    throw Failure(exit_nothing, database.where() + " has no store; make one with ejk store init");
+  const int version = database.version();
+  if (version > detail::postgres_schema)
+    throw Failure(exit_failed, database.where() + " has " + version_text(version) +
+                                   ", which is newer than this tool; use a newer one");
+  out.line("nothing to do: " + database.where() + " has " + version_text(version));
+  out.document(Value::object({{"store", database.where()}, {"version", version}}));
+  return exit_ok;
+}
+
+}  // namespace
+
+int store_init_verb(const StoreOptions& options, Output& out) {
+  Database database(database_of(options));
+  const bool there = database.has_store();
+  if (!there) database.ask(std::string(detail::postgres_schema_script()));
+  const int version = database.version();
+  if (there) out.line(database.where() + " has a store already: " + version_text(version));
+  else {
+    out.line(database.where() + " has a store now: " + version_text(version));
+    out.line(
+        "let programs read it with GRANT ejk_reader TO name, hosts that tune write it with "
+        "ejk_writer, people replace and erase with ejk_admin");
+  }
+  out.document(
+      Value::object({{"store", database.where()}, {"version", version}, {"made", !there}}));
+  return exit_ok;
+}
+
+int store_check_verb(const StoreOptions& options, Output& out) {
+  const std::string url = database_of(options);
+  Problems problems;
+  detail::PostgresStore::Options with;
+  with.connect_seconds = with.get_seconds = connect_seconds;
+  with.on_warning = problems.sink();
+  detail::PostgresStore store(url, with);
+  const Answer answer = store.ask(
+      {"SELECT version, min_client, current_user, current_setting('server_version'), "
+       "coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false), "
+       "(SELECT count(*) FROM ejk.entries), (SELECT count(DISTINCT device) FROM ejk.entries) "
+       "FROM ejk.meta",
+       {},
+       connect_seconds});
+  if (!answer) {
+    out.document(Value::object({{"store", store.where()},
+                                {"usable", false},
+                                {"why", answer.why},
+                                {"problems", problems.to_value()}}));
+    if (problems.list().empty()) say(store.where() + ": " + answer.why);
+    return exit_unfit;
+  }
+  const auto text = [&](size_t i) { return answer.rows.at(0).at(i).value_or(""); };
+  const char* may = store.may_replace() ? "read, write, replace and erase"
+                    : store.writable()  ? "read and write"
+                                        : "read";
+  out.facts(
+      {{"store", store.where()},
+       {"schema", "version " + text(0)},
+       {"server", "PostgreSQL " + text(3) + (text(4) == "t" ? ", over TLS" : ", without TLS")},
+       {"role", text(2) + ", which may " + may},
+       {"entries", text(5) + " of " + text(6) + " devices"}});
+  out.document(Value::object({{"store", store.where()},
+                              {"usable", true},
+                              {"version", std::stoi(text(0))},
+                              {"server", text(3)},
+                              {"tls", text(4) == "t"},
+                              {"role", text(2)},
+                              {"writable", store.writable()},
+                              {"may_replace", store.may_replace()},
+                              {"entries", std::stoll(text(5))},
+                              {"problems", problems.to_value()}}));
+  return exit_ok;
+}
+
+int store_push_verb(const StoreOptions& options, Output& out) {
+  const std::string url = database_of(options);
+  Problems problems;
+  const std::string path = store_paths(options.store).front();
+  detail::PostgresStore::Options with;
+  with.connect_seconds = with.put_seconds = connect_seconds;
+  with.on_warning = problems.sink();
+  detail::SharedStore store(
+      std::make_shared<DirectoryStore>(path, DirectoryStore::Options{.read_only = false,
+                                                                     .on_warning = problems.sink(),
+                                                                     .environment = {}}),
+      url, with);
+  const StopOnInterrupt stop;
+  Progress progress;
+  const auto [sent, refused, left] = store.push(options.all, [&](size_t done) {
+    progress.show("sending to " + store.far().where() + ": " + std::to_string(done) + " entries");
+    return !stop.requested();
+  });
+  out.line(store.far().where() + ": " + count_text(sent, "entry is", "entries are") +
+           " there, or a better one");
+  if (refused > 0) out.line(count_text(refused, "entry was", "entries were") + " refused");
+  if (left > 0)
+    out.line(count_text(left, "entry", "entries") +
+             " not sent; the same command goes on with them");
+  out.document(Value::object({{"store", store.far().where()},
+                              {"from", path},
+                              {"sent", sent},
+                              {"refused", refused},
+                              {"left", left},
+                              {"problems", problems.to_value()}}));
+  if (stop.requested()) return exit_interrupted;
+  return refused + left > 0 ? exit_failed : exit_ok;
+}
 
 int store_upgrade_verb(const StoreOptions& options, Output& out) {
+  if (is_shared(options.store)) return upgrade_database(options.store, out);
   Problems problems;
   const std::string path = store_paths(options.store).front();  // layers are not ours
   DirectoryStore store(path,

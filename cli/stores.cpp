@@ -16,6 +16,7 @@
 #include <ejk/error.h>
 #include <ejk/labels.h>
 #include <ejk/names.h>
+#include <ejk/open_store.h>
 #include <ejk/record.h>
 
 #include "base/env.h"
@@ -25,6 +26,7 @@
 #include "store/entry_file.h"
 #include "store/keep.h"
 #include "store/op_name.h"
+#include "store/postgres/address.h"
 
 namespace ejk::cli {
 namespace fs = std::filesystem;
@@ -203,13 +205,42 @@ bool matches(const Filter& filter, const EntryId& id) {
          id.key.starts_with(filter.key.substr(colon + 1));
 }
 
+bool is_shared(const std::string& store) { return detail::postgres::is_database_url(store); }
+
+// The database of the environment if no store is given.
+static std::string shared_or(const std::string& given) {
+  return given.empty() ? base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_URL") : given;
+}
+
 std::string store_path(const std::string& given) {
+  if (is_shared(given))
+    throw Failure(exit_usage, "got " + detail::postgres::without_password(given) +
+                                  "; expected a directory: this verb does not change or check what "
+                                  "many machines share (ejk store push sends entries there)");
   const std::string path = given.empty() ? default_store_path() : base::expand_home(given);
   if (path.empty())
     throw Failure(exit_failed,
                   "there is no place for a store: give --store DIR, or set "
                   "EJKERNEL_PERSISTENT_CACHE_DIR or HOME");
   return path;
+}
+
+std::string shown_store(const std::string& store) {
+  return is_shared(store) ? detail::postgres::without_password(store) : store;
+}
+
+std::string store_name(const std::string& given) {
+  const std::string shared = shared_or(given);
+  return is_shared(shared) ? shown_store(shared) : store_path(given);
+}
+
+std::vector<std::string> stores_to_read(const std::string& given) {
+  const std::string shared = shared_or(given);
+  if (!is_shared(shared)) return store_paths(given);
+  std::vector<std::string> out = {shared};
+  if (given.empty())
+    for (const std::string& layer : layers_from_environment()) out.push_back(layer);
+  return out;
 }
 
 std::vector<std::string> store_paths(const std::string& given) {
@@ -236,14 +267,16 @@ std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filt
   std::set<std::string> answered;
   Progress progress;
   for (const std::string& path : paths) {
-    DirectoryStore store(path,
-                         {.read_only = true, .on_warning = problems.sink(), .environment = {}});
+    const auto store = open_store(path, {.read_only = true, .on_warning = problems.sink()});
+    const auto* directory = dynamic_cast<const DirectoryStore*>(store.get());
+    const std::string where = directory == nullptr ? store->where() : path;
     const size_t begin = out.size();
-    store.for_each(
+    store->for_each(
         "",
         [&](const Entry& entry) {
-          if (matches(filter, entry.id)) out.push_back({entry, path, store.file_of(entry)});
-          progress.show("reading " + path + ": " + std::to_string(out.size()) + " entries");
+          if (matches(filter, entry.id))
+            out.push_back({entry, where, directory == nullptr ? "" : directory->file_of(entry)});
+          progress.show("reading " + where + ": " + std::to_string(out.size()) + " entries");
           return true;
         },
         detail);
@@ -263,7 +296,8 @@ std::optional<Entry> entry_in_place_of(const DirectoryStore& store, const Entry&
 }
 
 std::string records_of(const std::string& given) {
-  return given.empty() ? default_recording_path() : store_path(given) + "/recorded";
+  return given.empty() || is_shared(given) ? default_recording_path()
+                                           : store_path(given) + "/recorded";
 }
 
 std::vector<BadFile> bad_files(const std::string& store, const std::string& records) {
@@ -277,19 +311,18 @@ std::vector<BadFile> bad_files(const std::string& store, const std::string& reco
 std::shared_ptr<PersistentCache> open_layers(const std::string& given, bool read_only,
                                              Problems& problems) {
   std::vector<std::shared_ptr<Store>> layers;
-  std::vector<std::string> paths = {store_path(given)};
+  const std::string shared = shared_or(given);
+  std::vector<std::string> places = {is_shared(shared) ? shared : store_path(given)};
   if (given.empty())
-    for (const std::string& layer : layers_from_environment()) paths.push_back(layer);
-  for (const std::string& path : paths)
-    layers.push_back(std::make_shared<DirectoryStore>(
-        path, DirectoryStore::Options{.read_only = read_only || !layers.empty(),
-                                      .on_warning = problems.sink(),
-                                      .environment = {}}));
+    for (const std::string& layer : layers_from_environment()) places.push_back(layer);
+  for (const std::string& place : places)
+    layers.push_back(open_store(
+        place, {.read_only = read_only || !layers.empty(), .on_warning = problems.sink()}));
   return std::make_shared<PersistentCache>(std::move(layers));
 }
 
 std::shared_ptr<PersistentCache> existing_layers(const std::string& given, Problems& problems) {
-  static_cast<void>(store_paths(given));
+  static_cast<void>(stores_to_read(given));
   return open_layers(given, true, problems);
 }
 

@@ -53,13 +53,21 @@ const Device& device_for(const std::string& name);
 // "opencl:0"
 std::string device_name(const Device& device);
 
-// `given`, or the default place. Throws Failure if there is none.
+// Whether it is the URL of a database.
+bool is_shared(const std::string& store);
+// `given`, or the default place. Throws Failure if there is none, or if it is no directory's path.
 std::string store_path(const std::string& given);
+// Without the password of a URL.
+std::string shown_store(const std::string& store);
+// What a store is called in messages.
+std::string store_name(const std::string& given);
 // The directories that hold entries: the given store, or the default one with its layers behind it.
 // Throws Failure(nothing) if the given one does not exist, Failure(failed) if it is no directory.
 std::vector<std::string> store_paths(const std::string& given);
+// The same for verbs that only read: with the database that is given, or is the default one.
+std::vector<std::string> stores_to_read(const std::string& given);
 
-// Entries of those directories, in the order of device, op, and key; hidden ones last. Changes
+// Entries of those stores, in the order of device, op, and key; hidden ones last. Changes
 // nothing on disk. Shows progress.
 std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filter& filter,
                                Problems& problems, Detail detail = Detail::all);

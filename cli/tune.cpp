@@ -66,7 +66,8 @@ class Workers {
     WorkerOptions out;
     out.command = std::move(command);
     out.plugins = plugin_paths(options_.kernels);
-    if (!options_.kernels.store.empty()) out.store = store.layers().front()->where();
+    const std::string& given = options_.kernels.store;
+    if (!given.empty()) out.store = is_shared(given) ? given : store.layers().front()->where();
     out.retune = options_.retune;
     out.patience_seconds = options_.deadline;
     out.on_progress = [&progress](const TuneProgress& p) { progress.show(progress_text(p)); };

@@ -75,9 +75,14 @@ int quarantine_ls_verb(const QuarantineOptions&, Output& out);
 int quarantine_clear_verb(const QuarantineOptions&, Output& out);
 
 struct StoreOptions {
-  std::string store;
+  std::string store;  // of push: what is sent; else a directory or a URL
+  std::string url;
+  bool all = false;  // of push: not only what is in the outbox
 };
+int store_init_verb(const StoreOptions&, Output& out);
+int store_check_verb(const StoreOptions&, Output& out);
 int store_upgrade_verb(const StoreOptions&, Output& out);
+int store_push_verb(const StoreOptions&, Output& out);
 
 struct DoctorOptions {
   std::string store;

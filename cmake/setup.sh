@@ -83,6 +83,31 @@ install_browser() {
     stage "that failed (build/browser.log): the report is not tested in a browser"
 }
 
+# For the tests of a shared store, which start servers of their own; they are left out, and say so, where there is none.
+install_servers() {
+  missing=
+  [ -n "$(find /usr/lib/postgresql -name postgres 2>/dev/null)" ] || missing=postgresql
+  [ -x /usr/sbin/pgbouncer ] || missing="$missing pgbouncer"
+  missing=${missing# }
+  [ -n "$missing" ] || return 0
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    stage "no PostgreSQL or PgBouncer here (Debian: $missing): not all of the shared store is tested"
+    return
+  fi
+  stage "installing $missing"
+  mkdir -p build /etc/postgresql-common
+  # No cluster is made and nothing is started.
+  settings=/etc/postgresql-common/createcluster.conf
+  [ -f $settings ] || echo 'create_main_cluster = false' >$settings
+  policy=/usr/sbin/policy-rc.d
+  if [ -e $policy ]; then policy=; else printf '#!/bin/sh\nexit 101\n' >$policy && chmod +x $policy; fi
+  # shellcheck disable=SC2086  # one word per package
+  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+    -o Dpkg::Options::=--force-confold $missing; } >build/servers.log 2>&1 </dev/null ||
+    stage "that failed (build/servers.log): not all of the shared store is tested"
+  [ -z "$policy" ] || rm -f "$policy"
+}
+
 make_venv() {
   # Made again when the requirements, the place or Python itself changed, or when it was cut short.
   stamp=$( (cat requirements.txt && pwd && /usr/bin/python3 --version) | sha256sum | cut -d ' ' -f 1)

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include <ejk/names.h>
+#include <ejk/open_store.h>
 
 namespace ejk::python {
 
@@ -141,9 +142,7 @@ std::shared_ptr<PersistentCache> open_store(const std::string& path, bool read_o
     configs.emplace(nb::cast<std::string>(name), value_of(config));
   if (path.empty() && file.empty()) return std::make_shared<PersistentCache>();
   std::vector<std::shared_ptr<Store>> layers;
-  DirectoryStore::Options options;
-  options.read_only = read_only;
-  if (!path.empty()) layers.push_back(std::make_shared<DirectoryStore>(path, std::move(options)));
+  if (!path.empty()) layers.push_back(ejk::open_store(path, {.read_only = read_only}));
   if (!file.empty())
     layers.push_back(std::make_shared<ImportedFile>(file, std::move(configs), std::move(devices)));
   if (behind) {

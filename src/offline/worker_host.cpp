@@ -27,6 +27,7 @@
 #include "base/warn.h"
 #include "offline/worker_messages.h"
 #include "store/crash_journal.h"
+#include "store/postgres/address.h"
 
 namespace ejk {
 namespace {
@@ -366,7 +367,8 @@ struct Worker::State {
   }
 
   std::optional<Value> left_running() const {
-    const std::string store = options.store.empty() ? default_store_path() : options.store;
+    const bool near = options.store.empty() || detail::postgres::is_database_url(options.store);
+    const std::string store = near ? default_store_path() : options.store;
     return store.empty() ? std::nullopt : detail::left_running(store, number);
   }
 };

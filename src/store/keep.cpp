@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/sha256.h"
 #include "platform/here.h"
 
 namespace ejk::detail {
@@ -47,6 +48,12 @@ bool same_place(const Entry& a, const Entry& b) {
 const Value& environment_here(const EntryId& id) {
   const Device* device = device_here(id.device);
   return (device == nullptr ? cpu_device() : *device).environment;
+}
+
+std::string content_digest(const Entry& entry) {
+  Entry known = entry;
+  known.extra = {};
+  return base::sha256_hex(stable_json(entry_to_document(known)));
 }
 
 std::optional<Entry> kept(const Entry& entry, const Entry& there, bool replace) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include <ejk/store.h>
 
@@ -16,6 +17,10 @@ bool same_place(const Entry& a, const Entry& b);  // call and environment
 
 // That of the device that an entry is for, if that is here; else the CPU's.
 const Value& environment_here(const EntryId& id);
+
+// 64 hex digits of all that is known of an entry: they decide between entries that are equal
+// otherwise, in every store alike. Unknown members do not count: they are of both.
+std::string content_digest(const Entry& entry);
 
 // What is to be written when `entry` is put where `there` stands: the better one, or `entry` if
 // `replace`, with the unknown members of both; where both have one, that of the better one stays.

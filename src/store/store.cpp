@@ -15,9 +15,11 @@
 #include <ejk/error.h>
 #include <ejk/invocation.h>
 #include <ejk/names.h>
+#include <ejk/open_store.h>
 
 #include "base/env.h"
 #include "base/sha256.h"
+#include "store/keep.h"
 
 namespace ejk {
 namespace {
@@ -338,13 +340,8 @@ bool better_evidence(const Entry& candidate, const Entry& present) {
                       e.evidence.samples, std::string_view(e.evidence.time), e.candidates.size(),
                       e.trusted);
   };
-  // Unknown members are of both, whichever stays.
-  const auto text = [](Entry e) {
-    e.extra = {};
-    return stable_json(entry_to_document(e));
-  };
   if (rank(candidate) != rank(present)) return rank(candidate) > rank(present);
-  return text(candidate) > text(present);
+  return detail::content_digest(candidate) > detail::content_digest(present);
 }
 
 bool answers_before(const Entry& a, const Entry& b, const Value& environment) {
@@ -374,7 +371,9 @@ std::string default_store_path() {
 
 PersistentCache::PersistentCache() {
   const std::string path = default_store_path();
-  if (!path.empty()) layers_.push_back(std::make_shared<DirectoryStore>(path));
+  const std::string url = base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_URL");
+  if (!url.empty()) layers_.push_back(open_store(url));
+  else if (!path.empty()) layers_.push_back(open_store(path));
   else
     stderr_warnings()(
         "no place to keep tuning results, they last as long as this process; "
@@ -387,8 +386,7 @@ PersistentCache::PersistentCache() {
   }
 }
 
-PersistentCache::PersistentCache(const std::string& path)
-    : layers_{std::make_shared<DirectoryStore>(base::expand_home(path))} {}
+PersistentCache::PersistentCache(const std::string& path) : layers_{open_store(path)} {}
 
 PersistentCache::PersistentCache(std::vector<std::shared_ptr<Store>> layers)
     : layers_(std::move(layers)) {}

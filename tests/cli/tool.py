@@ -13,7 +13,8 @@ TOOL = BUILD / "cli/ejk"
 PLUGINS = BUILD / "tests/plugins"
 VERBS = [
     "devices", "ls", "show", "explain", "labels", "what-if", "report", "doctor", "tune", "bench",
-    "export", "import", "merge", "prune", "quarantine ls", "quarantine clear", "store upgrade", "completion", "manual",
+    "export", "import", "merge", "prune", "quarantine ls", "quarantine clear", "store init", "store check", "store upgrade", "store push",
+    "completion", "manual",
 ]  # fmt: skip
 SPEC = '{"args_spec":[{"dtype":"float32","shape":[8,4]}],"batch_axes":null,"kwargs_spec":{},"method":null}'
 

@@ -15,7 +15,10 @@
 #include <ejk/names.h>
 #include <ejk/store.h>
 
+#include "postgres_server.h"
 #include "store/memory.h"
+#include "store/postgres/postgres_store.h"
+#include "store/shared.h"
 #include "store_fixture.h"
 
 namespace ejk {
@@ -28,6 +31,8 @@ struct Kind {
   std::string name;
   std::function<std::shared_ptr<Store>(const std::string& place, Warnings&)> open;
   bool between_processes = true;
+  bool vouches = true;                        // for what it gives back
+  std::function<std::string()> why_not = {};  // it cannot be had here
 };
 
 const Kind directory{"Directory", [](const std::string& place, Warnings& warnings) {
@@ -40,6 +45,36 @@ const Kind memory{"Memory",
                                                                  warnings.sink());
                   },
                   false};
+
+// A database, which the store has for itself: goes to the next place with it.
+template <class Made>
+std::shared_ptr<Store> on_database(const std::string& place, Made made) {
+  auto* const store = made(Databases::of_this_program().url(place));
+  return std::shared_ptr<Store>(store, [place](Store* last) {
+    delete last;
+    Databases::of_this_program().leave(place);
+  });
+}
+
+const Kind postgres{"Postgres",
+                    [](const std::string& place, Warnings& warnings) {
+                      return on_database(place, [&](const std::string& url) {
+                        return new detail::PostgresStore(url, patient_options(warnings.sink()));
+                      });
+                    },
+                    !thread_sanitized, false, PostgresServer::why_not};
+
+const Kind shared{
+    "Shared",
+    [](const std::string& place, Warnings& warnings) {
+      return on_database(place, [&](const std::string& url) {
+        return new detail::SharedStore(
+            std::make_shared<DirectoryStore>(
+                place, DirectoryStore::Options{false, warnings.sink(), environment()}),
+            url, patient_options(warnings.sink()));
+      });
+    },
+    !thread_sanitized, true, PostgresServer::why_not};
 
 Value elsewhere() { return Value::object({{"cores", 64}, {"compiler", "clang 19"}}); }
 
@@ -87,9 +122,14 @@ class StoreContract : public ::testing::TestWithParam<Kind> {
     return content(*fresh);
   }
 
+  void SetUp() override {
+    if (GetParam().why_not && !GetParam().why_not().empty()) GTEST_SKIP() << GetParam().why_not();
+    store = GetParam().open(scratch / "store", warnings);
+  }
+
   Scratch scratch{memory_directory()};
   Warnings warnings;
-  std::shared_ptr<Store> store = GetParam().open(scratch / "store", warnings);
+  std::shared_ptr<Store> store;
   const EntryId id = call_id(1);
 };
 
@@ -118,7 +158,7 @@ TEST_P(StoreContract, GivesBackWhatWasPut) {
   ASSERT_TRUE(back);
   EXPECT_EQ(to_json(entry_to_document(*back)), to_json(entry_to_document(entry)));
   EXPECT_NE(to_json(entry_to_document(*back)).find("a\\udc80z"), std::string::npos);
-  EXPECT_TRUE(back->trusted);
+  EXPECT_EQ(back->trusted, GetParam().vouches);
   EXPECT_EQ(warnings.count(), 0u) << warnings.text();
 }
 
@@ -128,7 +168,7 @@ TEST_P(StoreContract, AChoiceIsTheEntryWithoutItsCandidates) {
   const auto choice = store->get(id, Detail::choice);
   ASSERT_TRUE(choice);
   EXPECT_TRUE(choice->candidates.empty());
-  EXPECT_TRUE(choice->trusted);
+  EXPECT_EQ(choice->trusted, GetParam().vouches);
   entry.candidates.clear();
   EXPECT_EQ(entry_to_document(*choice), entry_to_document(entry));
   store->for_each(
@@ -352,7 +392,7 @@ TEST_P(StoreContract, ThreadsThatPutEndWithTheSame) {
 }
 
 TEST_P(StoreContract, ProcessesThatPutEndWithTheSame) {
-  if (!GetParam().between_processes) GTEST_SKIP() << "it lasts as long as its process";
+  if (!GetParam().between_processes) GTEST_SKIP() << "not with this store";
   std::mt19937 random(4);
   const auto entries = many_entries(random, 40);
   std::vector<size_t> all(entries.size());
@@ -448,7 +488,7 @@ TEST_P(StoreContract, ThreadsNeverHoldOneLeaseTogether) {
   EXPECT_EQ(taken, 40);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StoreContract, ::testing::Values(memory, directory),
+INSTANTIATE_TEST_SUITE_P(All, StoreContract, ::testing::Values(memory, directory, postgres, shared),
                          [](const auto& kind) { return kind.param.name; });
 
 }  // namespace

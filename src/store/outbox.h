@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Notes of entries that a database shall get: files beside those of the local store, so that
+// another process can send what this one could not.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ejk/store.h>
+
+#include "base/warn.h"
+
+namespace ejk::detail {
+
+class Outbox {
+ public:
+  // `store`: the directory of the local store. Made when it is needed.
+  explicit Outbox(std::string store) : store_(std::move(store)) {}
+
+  struct Note {
+    std::string name;
+    EntryId call;
+    bool replace = false;
+  };
+  // Its name; "" if it could not be written.
+  std::string add(const EntryId& call, bool replace) const;
+  void remove(const std::string& name) const;  // nothing if it is gone
+  // At most so many; what cannot be read is removed.
+  std::vector<Note> notes() const;
+  bool empty() const;
+
+ private:
+  std::string store_;
+};
+
+}  // namespace ejk::detail

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/postgres/postgres_store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include <ejk/error.h>
+#include <ejk/names.h>
+#include <ejk_kernels/schema_sql.h>
+
+#include "base/directory.h"
+#include "base/sha256.h"
+#include "base/text.h"
+#include "store/entry_file.h"
+#include "store/keep.h"
+
+namespace ejk::detail {
+
+using postgres::Answer;
+using postgres::Field;
+using postgres::Link;
+using postgres::Query;
+using postgres::Row;
+using postgres::Trouble;
+
+namespace {
+
+// Best first, within one call; $1 is always the environment of the question. The same order as
+// answers_before.
+#define EJK_BEST_FIRST                                                                    \
+  "measured DESC, (env_id = $1::bytea) DESC, answers DESC, complete DESC, samples DESC, " \
+  "measured_at DESC, candidate_count DESC, digest DESC"
+#define EJK_IDS "encode(call_id, 'hex'), encode(env_id, 'hex'), revision, "
+// One that is too large comes as nothing.
+#define EJK_DOCUMENT "CASE WHEN octet_length(document) <= 16777216 THEN document END, "
+#define EJK_CANDIDATES "CASE WHEN octet_length(candidates) <= 16777216 THEN candidates END"
+
+constexpr const char* not_allowed = "42501";
+
+std::string bytes(const std::string& hex_digits) { return "\\x" + hex_digits; }
+
+std::string list_of(const std::vector<std::string>& ids) {
+  std::string out = "{";
+  for (const std::string& id : ids) out += (out.size() > 1 ? ",\"\\\\x" : "\"\\\\x") + id + "\"";
+  return out + "}";
+}
+
+std::string call_id(const EntryId& id) {
+  return base::sha256_hex(stable_json(Value(Value::Array{id.device, id.op, id.key, id.spec})), 32);
+}
+
+EntryId without_spec(EntryId id) {
+  id.spec.clear();
+  return id;
+}
+
+std::string environment_id_of(const Value& environment) {
+  Entry entry;
+  entry.environment = environment;
+  return environment_id(entry);
+}
+
+// A column of text takes valid UTF-8 without NUL alone; anything else is written as JSON.
+bool fits_column(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const base::CodePoint point = base::code_point_at(text, at);
+    if (point.is_stray_byte() || point.code == 0) return false;
+    at += point.bytes;
+  }
+  return true;
+}
+std::string column(const std::string& text) {
+  return fits_column(text) ? text : stable_json(Value(text));
+}
+
+const char* flag(bool value) { return value ? "t" : "f"; }
+
+std::string sql_detail(Detail detail) {
+  return detail == Detail::all ? EJK_IDS EJK_DOCUMENT EJK_CANDIDATES : EJK_IDS EJK_DOCUMENT "NULL";
+}
+
+// Some errors go away by themselves: no space, too many sessions, a server that recovers.
+bool may_pass(const Answer& answer) {
+  return answer.trouble != Trouble::sql || answer.sqlstate.starts_with("53") ||
+         answer.sqlstate.starts_with("40") || answer.sqlstate.starts_with("55");
+}
+
+class HeldLease final : public TuningLease {
+ public:
+  HeldLease(std::shared_ptr<Link> link, std::string call, std::string token, double seconds,
+            double patience)
+      : link_(std::move(link)),
+        release_{"SELECT ejk.release($1, $2)", {call, token}, patience},
+        renewal_(link_->repeat(
+            {"SELECT ejk.renew($1, $2, $3)", {call, token, std::to_string(seconds)}, patience},
+            seconds / 4)) {}
+  ~HeldLease() override {
+    link_->stop_repeating(renewal_);
+    static_cast<void>(link_->ask(std::move(release_)));  // else it runs out
+  }
+
+ private:
+  std::shared_ptr<Link> link_;
+  Query release_;
+  uint64_t renewal_;
+};
+
+}  // namespace
+
+// As sql_detail has it.
+struct PostgresStore::RowToRead {
+  explicit RowToRead(const Row& row)
+      : call(row.at(0).value_or("")),
+        environment(row.at(1).value_or("")),
+        revision(row.at(2).value_or("0")),
+        document(row.at(3)),
+        candidates(row.at(4)) {}
+  const std::string call, environment, revision;
+  const Field &document, &candidates;
+};
+
+PostgresStore::PostgresStore(const std::string& url, Options options)
+    : options_(std::move(options)), warn_(options_.on_warning) {
+  Link::Options link;
+  link.connect_seconds = options_.connect_seconds;
+  link.idle_seconds = options_.idle_seconds;
+  link.breaker = options_.breaker;
+  link.on_warning = options_.on_warning;
+  link.meanwhile = options_.meanwhile;
+  link.on_return = options_.on_return;
+  link.greeting = {
+      "SELECT version, min_client, pg_has_role(current_user, 'ejk_writer', 'USAGE'), "
+      "pg_has_role(current_user, 'ejk_admin', 'USAGE') FROM ejk.meta",
+      {},
+      options_.connect_seconds};
+  link.greeted = [this](const Answer& answer) { return greeted(answer); };
+  link_ = std::make_shared<Link>(postgres::read_address(url), std::move(link));
+}
+
+std::string PostgresStore::where() const { return link_->where(); }
+
+const Value& PostgresStore::here(const EntryId& id, const Value* environment) const {
+  if (environment != nullptr) return *environment;
+  return options_.environment.is_null() ? environment_here(id) : options_.environment;
+}
+
+std::string PostgresStore::greeted(const Answer& answer) {
+  if (answer.sqlstate == "42P01" || answer.sqlstate == "3F000")
+    return "there is no store in this database; make one with ejk store init";
+  if (answer.sqlstate == not_allowed)
+    return "this role may not read it; grant it ejk_reader or ejk_writer";
+  if (!answer) return answer.why;
+  if (answer.rows.size() != 1) return "its table ejk.meta has no version; see ejk store check";
+  const Row& row = answer.rows[0];
+  const auto number = [&](size_t i) { return std::atoi(row.at(i).value_or("0").c_str()); };
+  if (number(1) > postgres_schema)
+    return "its schema is of version " + row[0].value_or("") +
+           ", which this version cannot read; use a newer version of this library";
+  const bool newer = number(0) > postgres_schema;
+  if (newer)
+    warn_("newer", "the store at " + where() + " has a schema of version " +
+                       std::to_string(number(0)) +
+                       ", newer than this version knows: it is read and not written");
+  refuses_writes_ = newer || row.at(2) != "t";
+  refuses_replacing_ = newer || row.at(3) != "t";
+  return "";
+}
+
+// Troubles of the connection are said by the link.
+void PostgresStore::report(const Answer& answer) {
+  if (answer.trouble != Trouble::sql) return;
+  warn_(answer.sqlstate,
+        "the store at " + where() + " says: " + answer.why +
+            (answer.sqlstate == not_allowed
+                 ? "; grant this role ejk_writer (or ejk_admin, to replace and erase)"
+                 : ""));
+}
+
+// ---- reading
+
+std::optional<Entry> PostgresStore::read(const RowToRead& row, Detail detail) {
+  const auto pass_over = [&](const std::string& why) {
+    warn_("row " + row.call + row.environment, "passing over the row " + row.call + " " +
+                                                   row.environment + " in " + where() + ": " + why);
+    return std::nullopt;
+  };
+  if (!row.document) return pass_over("it is larger than 16 MiB");
+  ReadEntry found = read_entry(*row.document + row.candidates.value_or(""), detail);
+  if (!found.entry) return pass_over(found.why);
+  if (call_id(found.entry->id) != row.call || environment_id(*found.entry) != row.environment)
+    return pass_over("it is the entry of another call");
+  if (!found.no_candidates.empty()) pass_over("its candidates: " + found.no_candidates);
+  found.entry->trusted = false;  // whoever may write there wrote it
+  return std::move(found.entry);
+}
+
+std::optional<Entry> PostgresStore::get(const EntryId& id, Detail detail,
+                                        const Value* environment) {
+  const std::string by_key = call_id(without_spec(id));
+  const std::string own = bytes(environment_id_of(here(id, environment)));
+  constexpr int most_bad_rows = 8;
+  for (int skipped = 0; skipped < most_bad_rows; ++skipped) {
+    Query query{"SELECT " + sql_detail(detail) + " FROM ejk.entries WHERE ", {}, {}};
+    query.seconds = options_.get_seconds;
+    if (id.spec.empty()) {
+      query.sql += "device = $2 AND op = $3 AND key = $4 ORDER BY (call_id = $5::bytea) DESC, ";
+      query.parameters = {own, column(id.device), column(id.op), column(id.key), bytes(by_key)};
+    } else {
+      query.sql += "call_id IN ($2::bytea, $3::bytea) ORDER BY (call_id = $2::bytea) DESC, ";
+      query.parameters = {own, bytes(call_id(id)), bytes(by_key)};
+    }
+    query.sql += "call_id, " EJK_BEST_FIRST " LIMIT 1 OFFSET " + std::to_string(skipped);
+    const Answer answer = link_->ask(std::move(query));
+    report(answer);
+    if (!answer || answer.rows.empty()) return std::nullopt;
+    auto entry = read(RowToRead(answer.rows[0]), detail);
+    if (entry && serves(*entry, id)) return entry;
+  }
+  return std::nullopt;
+}
+
+PostgresStore::Prefetched PostgresStore::prefetch(const std::string& device, const std::string& op,
+                                                  const Value& environment) {
+  constexpr size_t most = 5'000;
+  const Answer answer = link_->ask(
+      {"SELECT " EJK_IDS "CASE WHEN sum(octet_length(document)) OVER (ORDER BY call_id) <= 8388608 "
+       "THEN document END, NULL FROM (SELECT DISTINCT ON (call_id) * FROM ejk.entries "
+       "WHERE device = $2 AND op = $3 ORDER BY call_id, " EJK_BEST_FIRST
+       ") best ORDER BY call_id LIMIT " +
+           std::to_string(most + 1),
+       {bytes(environment_id_of(environment)), column(device), column(op)},
+       options_.prefetch_seconds});
+  report(answer);
+  Prefetched out;
+  out.complete = answer && answer.rows.size() <= most;
+  for (const Row& row : answer.rows) {
+    if (!row.at(3)) {
+      out.complete = false;
+      continue;
+    }
+    auto entry = read(RowToRead(row), Detail::choice);
+    if (entry && entry->id.device == device && entry->id.op == op)
+      out.entries.push_back(std::move(*entry));
+  }
+  return out;
+}
+
+void PostgresStore::for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
+                             Detail detail) {
+  // By pages: nothing is held between them, and a visit may change the store.
+  std::string call, environment;
+  for (;;) {
+    const Answer answer = link_->ask(
+        {"SELECT " + sql_detail(detail) +
+             " FROM (SELECT *, row_number() OVER w AS n, sum(octet_length(document)"
+             " + coalesce(octet_length(candidates), 0)) OVER w AS bytes FROM ("
+             "SELECT * FROM ejk.entries WHERE (call_id, env_id) > ($1::bytea, $2::bytea) "
+             "AND ($3 = '' OR op = $3) ORDER BY call_id, env_id LIMIT 500) page "
+             "WINDOW w AS (ORDER BY call_id, env_id)) sized "
+             "WHERE n = 1 OR bytes <= 8388608 ORDER BY call_id, env_id",
+         {bytes(call), bytes(environment), column(std::string(op))},
+         options_.prefetch_seconds});
+    report(answer);
+    if (answer.rows.empty()) return;
+    for (const Row& row : answer.rows) {
+      const RowToRead next(row);
+      call = next.call, environment = next.environment;
+      const auto entry = read(next, detail);
+      if (entry && (op.empty() || entry->id.op == op) && !visit(*entry)) return;
+    }
+  }
+}
+
+// ---- writing
+
+bool PostgresStore::put(const Entry& entry, bool replace) {
+  return send(entry, replace) == Sent::kept;
+}
+
+PostgresStore::Sent PostgresStore::send(const Entry& given, bool replace) {
+  Entry entry = given;
+  entry.trusted = false;  // here as everywhere: none is, so none is better for it
+  std::string why;
+  if (!entry_text(entry, why)) {
+    warn_("unreadable",
+          "[" + entry.id.op + "] not sending an entry that could not be read back: " + why);
+    return Sent::never;
+  }
+  const std::string call = call_id(entry.id), own = environment_id(entry);
+  const auto failed = [&](const Answer& answer) {
+    report(answer);
+    return may_pass(answer) ? Sent::later : Sent::never;
+  };
+  constexpr int attempts = 50;  // others may write the same row meanwhile
+  for (int i = 0; i < attempts; ++i) {
+    const Answer present = link_->ask({"SELECT " + sql_detail(Detail::all) +
+                                           " FROM ejk.entries WHERE call_id = $1::bytea AND "
+                                           "(env_id = $2::bytea OR $3::bool)",
+                                       {bytes(call), bytes(own), flag(replace)},
+                                       options_.put_seconds});
+    if (!present) return failed(present);
+    if (refuses_writes_) return Sent::never;
+    Entry out = entry;
+    std::string revision = "0";
+    std::vector<std::string> in_the_way;
+    for (const Row& fields : present.rows) {
+      const RowToRead row(fields);
+      const auto there = read(row, Detail::all);
+      if (row.environment == own) {
+        revision = row.revision;
+        if (!there) continue;
+        auto now = kept(entry, *there, replace);
+        if (!now && !replace) return Sent::kept;
+        if (now) out = std::move(*now);
+      } else if (there && stands_in_the_way(*there, entry)) {
+        in_the_way.push_back(row.environment);
+      }
+    }
+    const std::string text = entry_text(out, why).value_or("");
+    const size_t end = text.find(end_of_document);
+    if (end == text.npos) return Sent::never;  // with the unknown members of both it is too large
+    const size_t choice = end + end_of_document.size();
+    const Field candidates = choice == text.size() ? Field() : text.substr(choice);
+    const Evidence& evidence = out.evidence;
+    const Answer answer = link_->ask(
+        {"SELECT ejk.put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, "
+         "$17)",
+         {bytes(call), bytes(own), column(out.id.device), column(out.id.op), column(out.id.key),
+          flag(is_measured(out)), flag(out.outcome != Outcome::failed), flag(evidence.complete),
+          std::to_string(evidence.samples), fits_column(evidence.time) ? evidence.time : "",
+          std::to_string(out.candidates.size()), bytes(content_digest(out)), text.substr(0, choice),
+          candidates, revision, flag(replace), list_of(in_the_way)},
+         options_.put_seconds});
+    if (!answer) return failed(answer);
+    if (answer.rows.at(0).at(0) != "changed") return Sent::kept;
+  }
+  return Sent::later;
+}
+
+bool PostgresStore::erase(const EntryId& id) {
+  std::vector<std::string> calls = {call_id(id), call_id(without_spec(id))};
+  const bool all = id.spec.empty();
+  const auto given = [&](const std::string& text) { return all ? Field(column(text)) : Field(); };
+  const Answer answer = link_->ask({"SELECT ejk.erase($1, $2, $3, $4)",
+                                    {list_of(calls), given(id.device), given(id.op), given(id.key)},
+                                    options_.put_seconds});
+  report(answer);
+  return answer && answer.rows.at(0).at(0) != "0";
+}
+
+// ---- leases
+
+std::unique_ptr<TuningLease> PostgresStore::lease(const EntryId& id, double patience_seconds) {
+  return try_lease(id, patience_seconds).lease;
+}
+
+PostgresStore::Leased PostgresStore::try_lease(const EntryId& id, double patience_seconds) {
+  const std::string call = bytes(call_id(id));
+  const std::string token = base::random_digits();
+  const double seconds = options_.lease_seconds;
+  const auto until = base::Clock::now() + base::duration_of(patience_seconds);
+  for (double pause = 0.05;; pause = std::min(1.5 * pause, 1.)) {
+    const Answer answer = link_->ask({"SELECT ejk.lease($1, $2, $3)",
+                                      {call, token, std::to_string(seconds)},
+                                      options_.get_seconds});
+    if (!answer) return report(answer), Leased{nullptr, true};
+    if (answer.rows.at(0).at(0) == "t")
+      return {std::make_unique<HeldLease>(link_, call, token, seconds, options_.get_seconds)};
+    const auto left = until - base::Clock::now();
+    if (left <= left.zero()) return {};
+    const auto rest = base::duration_of(pause * (0.5 + postgres::random_number()));
+    std::this_thread::sleep_for(std::min(left, rest));
+  }
+}
+
+std::string_view postgres_schema_script() { return ejk_kernels::schema_sql; }
+
+}  // namespace ejk::detail

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store that is a database of PostgreSQL: one row per entry, schema.sql says how. By itself it
+// waits for the network at every question; store/shared.h has it behind a directory.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ejk/store.h>
+
+#include "base/warn.h"
+#include "store/postgres/link.h"
+
+namespace ejk::detail {
+
+// The version of the schema that this version of the library makes and knows.
+inline constexpr int postgres_schema = 1;
+
+class PostgresStore final : public Store {
+ public:
+  struct Options {
+    double connect_seconds = 1, get_seconds = 0.25, put_seconds = 2, prefetch_seconds = 2;
+    double lease_seconds = 60;  // without a sign of its holder, which gives four in that time
+    double idle_seconds = 30;
+    postgres::Breaker::Options breaker = {};
+    WarningSink on_warning = {};
+    Value environment = {};  // of this process; default: that of the entry's device
+    std::string meanwhile = "Nothing is read from it or written to it";
+    std::function<void()> on_return = {};
+  };
+  // Throws Error(invalid_argument) if it is no URL of a database. Connects when it is first needed.
+  PostgresStore(const std::string& url, Options options);
+
+  std::optional<Entry> get(const EntryId& id, Detail detail = Detail::all,
+                           const Value* environment = nullptr) override;
+  bool put(const Entry& entry, bool replace = false) override;
+  bool erase(const EntryId& id) override;
+  void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
+                Detail detail = Detail::all) override;
+  std::unique_ptr<TuningLease> lease(const EntryId& id, double patience_seconds) override;
+  std::string where() const override;                          // without secrets
+  bool writable() const override { return !refuses_writes_; }  // as far as it is known yet
+  bool may_replace() const { return !refuses_replacing_; }
+
+  // What became of an entry that was put.
+  enum class Sent {
+    kept,   // it is there, or something better
+    later,  // perhaps it is: the database could not be asked
+    never,  // the database does not take it
+  };
+  Sent send(const Entry& entry, bool replace);
+
+  // The choices of all calls of an op on a device, without candidates; what answers in
+  // `environment` if there are several.
+  struct Prefetched {
+    std::vector<Entry> entries;
+    bool complete = false;  // false: there are more, or it could not be asked
+  };
+  Prefetched prefetch(const std::string& device, const std::string& op, const Value& environment);
+
+  struct Leased {
+    std::unique_ptr<TuningLease> lease;
+    bool cannot_lock = false;  // it could not be asked, or does not let this role
+  };
+  Leased try_lease(const EntryId& id, double patience_seconds);
+
+  bool is_away() const { return link_->is_away(); }
+  // Any other question, for the tool.
+  postgres::Answer ask(postgres::Query query) { return link_->ask(std::move(query)); }
+
+ private:
+  struct RowToRead;
+  std::optional<Entry> read(const RowToRead& row, Detail detail);
+  std::string greeted(const postgres::Answer& answer);
+  void report(const postgres::Answer& answer);
+  const Value& here(const EntryId& id, const Value* environment) const;
+
+  Options options_;
+  base::OnceWarnings warn_;
+  std::atomic<bool> refuses_writes_ = false, refuses_replacing_ = false;
+  std::shared_ptr<postgres::Link> link_;  // last: its thread uses what is above
+};
+
+// The text that makes the schema, for who may.
+std::string_view postgres_schema_script();
+
+}  // namespace ejk::detail
