@@ -83,6 +83,6 @@ class SearchStrategy {
 // parameters and for a history that does not fit the space.
 std::unique_ptr<SearchStrategy> make_search(std::string_view name, SearchSpace space,
                                             uint64_t seed = 0,
-                                            std::vector<SearchHistory> histories = {});
+                                            const std::vector<SearchHistory>& histories = {});
 
 }  // namespace ejk

@@ -28,7 +28,8 @@ void check_result(const SearchResult& result, size_t size) {
 
 void check_space(const SearchSpace& space) {
   const size_t width = space.parameters.size();
-  if (width == 0 ? !space.points.empty() : space.points.size() % width != 0)
+  if (width == 0 && space.points.empty()) return;
+  if (width == 0 || space.points.size() % width != 0)
     refuse(fmt::format("{} value indices do not make whole points of {} parameters",
                        space.points.size(), width));
   for (size_t i = 0; i < space.points.size(); ++i) {
@@ -67,7 +68,7 @@ void SearchStrategy::tell(size_t point, std::optional<double> seconds) {
 }
 
 std::unique_ptr<SearchStrategy> make_search(std::string_view name, SearchSpace space, uint64_t seed,
-                                            std::vector<SearchHistory> histories) {
+                                            const std::vector<SearchHistory>& histories) {
   check_space(space);
   for (const SearchHistory& history : histories)
     for (const SearchResult& result : history) check_result(result, space.size());

@@ -65,7 +65,7 @@ std::string FirstRunWatch::put_back_after(const AnyConfig& config, bool passed) 
 std::string FirstRunWatch::left_behind(const AnyConfig& config) const {
   Tuning& t = watch_.tuning_;
   const HostWatch first(t);
-  const std::string what =
+  std::string what =
       grows_with_every_run(held_, [&] { return !t.has_enough() && run_again(t, config); });
   first.put_back();
   return what;

@@ -248,7 +248,8 @@ class Screening {
   std::vector<size_t> those_that_spill_last(const std::vector<EntrantId>& who) const {
     std::vector<size_t> order(who.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::ranges::stable_partition(order, [&](size_t i) { return !t_.entrants[who[i]].spills; });
+    std::stable_partition(order.begin(), order.end(),
+                          [&](size_t i) { return !t_.entrants[who[i]].spills; });
     return order;
   }
 

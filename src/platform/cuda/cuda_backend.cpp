@@ -213,7 +213,7 @@ DeviceMemory CudaBackend::allocate(size_t bytes) {
   DevicePointer made = 0;
   const Status status = driver().cuMemAlloc_v2(&made, std::max<size_t>(bytes, 1));
   if (status != success) check(status, fmt::format("allocate {} bytes", bytes));
-  return reinterpret_cast<DeviceMemory>(made);
+  return reinterpret_cast<DeviceMemory>(made);  // NOLINT: no address here
 }
 
 void CudaBackend::release(DeviceMemory memory) noexcept {

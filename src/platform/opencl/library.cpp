@@ -14,13 +14,13 @@ namespace {
 using Kind = DeviceError::Kind;
 
 struct Code {
-  cl_int code;
   const char* name;
+  cl_int code;
   Kind kind = Kind::other;
 };
 
 #define EJK_CODE(name, ...) \
-  Code { name, #name __VA_OPT__(, ) __VA_ARGS__ }
+  Code { #name, name __VA_OPT__(, ) __VA_ARGS__ }
 constexpr Code codes[] = {
     EJK_CODE(CL_DEVICE_NOT_FOUND, Kind::absent),
     EJK_CODE(CL_DEVICE_NOT_AVAILABLE, Kind::lost),
@@ -56,14 +56,14 @@ constexpr Code codes[] = {
     EJK_CODE(CL_INVALID_OPERATION),
     EJK_CODE(CL_INVALID_BUFFER_SIZE, Kind::out_of_memory),
     EJK_CODE(CL_INVALID_GLOBAL_WORK_SIZE, Kind::invalid_launch),
-    {-1001, "CL_PLATFORM_NOT_FOUND_KHR", Kind::absent},
+    {"CL_PLATFORM_NOT_FOUND_KHR", -1001, Kind::absent},
 };
 #undef EJK_CODE
 
 Code find(cl_int code) {
   for (const Code& known : codes)
     if (known.code == code) return known;
-  return {code, nullptr};
+  return {nullptr, code};
 }
 
 }  // namespace
