@@ -17,6 +17,7 @@
 #include <ejk/labels.h>
 #include <ejk/names.h>
 #include <ejk/offline.h>
+#include <ejk/open_store.h>
 #include <ejk/parallel.h>
 #include <ejk/quarantine.h>
 #include <ejk/record.h>

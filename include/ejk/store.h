@@ -109,9 +109,9 @@ std::string environment_id(const Entry& entry);
 // True if `candidate` should take the place of `present`, which is of the same call and
 // environment: first what this store's own tunings measured, whatever others say of themselves,
 // then one with an answer before a failed tuning, then a complete one before one cut short, then
-// more samples before fewer, then the newer one, then a trusted one; else their texts decide. That
-// is a total order, and the same for everybody: whoever puts what in whatever order, and how often,
-// the same entry stays.
+// more samples before fewer, then the newer one, then a trusted one; else their digests decide.
+// That is a total order, and the same for everybody: whoever puts what in whatever order, and how
+// often, the same entry stays.
 bool better_evidence(const Entry& candidate, const Entry& present);
 
 // True if a call in `environment` should rather be answered by `a` than by `b`, both of this call:
