@@ -111,9 +111,10 @@ struct Link::State {
   }
 
   Answer connect() {
-    Answer answer = open_connection();
+    const double deadline = now() + options.connect_seconds;
+    Answer answer = open_connection(deadline);
     if (answer && !options.greeting.sql.empty()) {
-      answer = run(options.greeting, now() + options.connect_seconds);
+      answer = run(options.greeting, deadline);
       const bool heard = answer || answer.trouble == Trouble::sql;
       if (heard && options.greeted) {
         std::string problem = options.greeted(answer);
@@ -126,10 +127,9 @@ struct Link::State {
     return answer;
   }
 
-  Answer open_connection() {
+  Answer open_connection(double deadline) {
     const Libpq& pq = libpq();
     if (!pq.why_not.empty()) return {Trouble::away, pq.why_not};
-    const double deadline = now() + options.connect_seconds;
     std::vector<const char*> names, values;
     for (const auto& [name, value] : address.parameters)
       names.push_back(name.c_str()), values.push_back(value.c_str());
@@ -354,7 +354,7 @@ Answer Link::ask(Query query) {
   std::unique_lock lock(state.mutex);
   if (state.breaker.open()) return {Trouble::away, "it did not answer before"};
   if (!state.thread) state.thread = std::make_unique<std::thread>([own = state_] { own->work(); });
-  const double limit = query.seconds + (state.connected ? 0 : 2 * state.options.connect_seconds);
+  const double limit = query.seconds + (state.connected ? 0 : state.options.connect_seconds);
   const double seconds = query.seconds;
   const auto job = std::make_shared<Job>(std::move(query), state.now() + limit);
   state.jobs.push_back(job);
