@@ -35,7 +35,7 @@ std::string printable(std::string_view text) {
 }
 
 std::string one_line(std::string_view message) {
-  const std::string text = printable(message);
+  std::string text = printable(message);
   if (text.size() <= longest_line) return text;
   size_t head = longest_line / 2;
   while (inside_character(text[head])) --head;

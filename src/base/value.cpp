@@ -72,7 +72,7 @@ Value::Value() noexcept : Value(Data{}) {}
 Value::Value(const Value& other) : Value(Data(other.data())) {}
 Value::Value(Value&& other) noexcept : Value(std::move(other.data())) {}
 Value& Value::operator=(const Value& other) {
-  data() = other.data();
+  if (this != &other) data() = other.data();
   return *this;
 }
 Value& Value::operator=(Value&& other) noexcept {

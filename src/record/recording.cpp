@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -477,7 +478,7 @@ Recording::Recording(std::string folder, Options options) {
 
 Recording::~Recording() {
   if (::getpid() != state_->owner) {  // its thread is not in this process: nothing is freed
-    static_cast<void>(new std::shared_ptr<State>(std::move(state_)));
+    static_cast<void>(new (std::nothrow) std::shared_ptr<State>(std::move(state_)));
     return;
   }
   {

@@ -358,7 +358,7 @@ void fill_array(const AnyView& array, const Value& sketch) {
 
 namespace {
 template <class T>
-const T& own(T&& value, std::vector<std::shared_ptr<const void>>& owned) {
+const T& own(T value, std::vector<std::shared_ptr<const void>>& owned) {
   auto kept = std::make_shared<const T>(std::move(value));
   const T& there = *kept;
   owned.push_back(std::move(kept));

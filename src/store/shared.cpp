@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <new>
 #include <thread>
 
 #include <ejk/names.h>
@@ -94,7 +95,7 @@ SharedStore::SharedStore(std::shared_ptr<DirectoryStore> near, const std::string
 
 SharedStore::~SharedStore() {
   if (sender_->is_forked()) {
-    static_cast<void>(new std::shared_ptr<Sender>(std::move(sender_)));
+    static_cast<void>(new (std::nothrow) std::shared_ptr<Sender>(std::move(sender_)));
     return;
   }
   sender_->stop();

@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <new>
 #include <random>
 #include <thread>
 #include <utility>
@@ -322,7 +323,7 @@ Link::Link(Address address, Options options)
 Link::~Link() {
   // In a forked child there is no thread, and its locks may be held for ever.
   if (is_forked()) {
-    static_cast<void>(new std::shared_ptr<State>(std::move(state_)));
+    static_cast<void>(new (std::nothrow) std::shared_ptr<State>(std::move(state_)));
     return;
   }
   std::unique_lock lock(state_->mutex);
