@@ -111,7 +111,8 @@ def test_links_between_documents_lead_somewhere(document):
 
 
 def test_every_row_about_security_has_its_test_or_says_that_there_is_none():
-    sources = "".join(path.read_text() for path in [*ROOT.glob("tests/**/*_test.*"), *ROOT.glob("python/tests/*.py")])
+    globs = ("tests/**/*_test.cpp", "tests/**/*_test.py", "python/tests/*.py")
+    sources = "".join(path.read_text() for glob in globs for path in ROOT.glob(glob))
     known = {".".join(name) for name in re.findall(r"\bTEST(?:_F|_P)?\((\w+), (\w+)\)", sources)}
     known |= set(re.findall(r"(?m)^def (test_\w+)", sources))
     text = (ROOT / "SECURITY.md").read_text()
