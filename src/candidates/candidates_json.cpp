@@ -71,7 +71,7 @@ void check_place_in(const Value& defaults, const FieldPath& path, const std::str
   const Value* at = &defaults;
   for (const std::string& name : path) {
     if (!at->is_object() && !at->is_null())
-      malformed(place, "stands in \"defaults\" below something that is no object");
+      malformed(place, "stands in \"defaults\" inside a value that is not an object");
     if (at = at->find(name); at == nullptr) return;
   }
 }

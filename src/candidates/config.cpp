@@ -50,7 +50,7 @@ void expect(bool is_right, const Path& path, const Value& v, std::string_view wh
 
 void expect_enumerator(bool is_one, const Path& path, const Value& v, std::string_view type) {
   if (!is_one)
-    mismatch(path, fmt::format("{} is no enumerator of {}; if it should be one, name it in "
+    mismatch(path, fmt::format("{} is not an enumerator of {}; if it should be one, name it in "
                                "ejk_enumerators",
                                stable_json(v), type));
 }

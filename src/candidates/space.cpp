@@ -189,7 +189,7 @@ void SpaceParameter::offer(const void* config, std::vector<uint32_t>& values) {
 
 void no_such_field(std::string_view config_type) {
   refuse(config_type,
-         "a parameter is none of the fields that are written as JSON; EJK_CONFIG must name it");
+         "a parameter is not among the fields that are written as JSON; name it in EJK_CONFIG");
 }
 
 void SpaceDefinition::add(const SpaceParameter* taken) {

@@ -70,7 +70,7 @@ void note_signal(int signal, siginfo_t* info, void*) {
   if (!is_forked_by_kernel()) {
     Board& board = *own_board;
     const bool sent = info->si_code <= 0;  // by kill or raise, not by the processor
-    if (!sent) board.fault_address = reinterpret_cast<uintptr_t>(info->si_addr);
+    if (!sent) board.fault_address = info->si_addr;
     board.signal_from_outside = sent && info->si_pid != ::getpid();
     board.signal = signal;
     wait_for_the_end();
@@ -87,7 +87,7 @@ void handle_signals(const sigset_t& hosts_mask) {
   sigset_t mask = hosts_mask;
   struct sigaction action {};
   action.sa_sigaction = note_signal;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESETHAND | SA_NODEFER;
+  action.sa_flags = static_cast<int>(SA_SIGINFO | SA_ONSTACK | SA_RESETHAND | SA_NODEFER);
   for (const int s : fatal_signals) {
     ::sigaction(s, &action, nullptr);
     ::sigdelset(&mask, s);

@@ -106,7 +106,8 @@ uint64_t default_memory_limit() {
   rlimit stack{};
   const bool known = ::getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur != RLIM_INFINITY;
   const uint64_t per_thread = (known ? stack.rlim_cur : 8 * mib) + 128 * mib;
-  return std::max(gib, machine / 2) + 2 * std::thread::hardware_concurrency() * per_thread;
+  return std::max(gib, machine / 2) +
+         uint64_t{2} * std::thread::hardware_concurrency() * per_thread;
 }
 
 // ---- starting ----------------------------------------------------------------------------------
@@ -397,7 +398,7 @@ JobReport GuardChild::told(size_t job) {
   f.spills = board_->spilled_bytes > 0;
   f.compile_seconds = 1e-9 * static_cast<double>(board_->compile_nanoseconds.load());
   ++jobs_done_;
-  if (board_->job != job) return unknown("the child's notes were overwritten");
+  if (board_->job != job) return unknown("the candidate overwrote the sandbox's status page");
   switch (board_->verdict.load()) {
     case Board::Verdict::passed:
       report.has_reference = true;
@@ -433,7 +434,7 @@ JobReport GuardChild::told(size_t job) {
     case Board::Verdict::none:
       break;
   }
-  return unknown("the child's notes were overwritten");
+  return unknown("the candidate overwrote the sandbox's status page");
 }
 
 bool GuardChild::take_outputs(std::vector<OutputBytes>& outputs) const {
@@ -507,7 +508,7 @@ JobReport GuardChild::ended() {
 JobReport GuardChild::died_of(int signal) const {
   if (board_->signal_from_outside || !is_fatal(signal))
     return unknown("was killed by " + signal_name(signal));
-  const auto* at = reinterpret_cast<const void*>(uintptr_t{board_->fault_address});
+  const void* at = board_->fault_address;
   if (const auto what = at == nullptr ? std::nullopt : trial_.trespass(at))
     return {{Rejection::out_of_bounds, *what, true}, true};
   if (board_->starved) {

@@ -17,7 +17,7 @@ CompileAhead::CompileAhead(Trial& trial, const base::Fd& parcel, const GuardLimi
 
 CompileAhead::~CompileAhead() { end(); }
 
-void CompileAhead::begin(std::vector<Job> configs, double deadline) {
+void CompileAhead::begin(std::span<const Job> configs, double deadline) {
   end();
   if (configs.size() < 2) return;  // the first is the caller's
   patience_ = Patience{.deadline = deadline, .own = limits_.own_seconds};

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -25,7 +26,7 @@ class CompileAhead {
   ~CompileAhead();
 
   // The configs must live until `end`. `deadline`: seconds of one launch.
-  void begin(std::vector<Job> configs, double deadline);
+  void begin(std::span<const Job> configs, double deadline);
   struct Report {
     double seconds = 0;   // that were spent on it; 0: nobody did
     bool spills = false;  // registers

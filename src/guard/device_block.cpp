@@ -11,9 +11,7 @@
 namespace ejk::detail {
 namespace {
 
-constexpr std::byte pattern = GuardedBlock::pattern;
-
-bool changed(std::byte b) { return b != pattern; }
+bool overwritten(std::byte b) { return b != GuardedBlock::pattern; }
 
 }  // namespace
 
@@ -40,10 +38,10 @@ void DeviceBlock::copy_from(const void* memory, size_t offset) const {
 std::optional<std::ptrdiff_t> DeviceBlock::overrun() const {
   std::vector<std::byte> found(zone);
   backend_.read(found.data(), memory_, zone + size_, zone);
-  const auto last = std::find_if(found.rbegin(), found.rend(), changed);
+  const auto last = std::find_if(found.rbegin(), found.rend(), overwritten);
   if (last != found.rend()) return found.rend() - last;
   backend_.read(found.data(), memory_, 0, zone);
-  const auto first = std::ranges::find_if(found, changed);
+  const auto first = std::ranges::find_if(found, overwritten);
   if (first != found.end()) return first - found.end();
   return std::nullopt;
 }

@@ -152,7 +152,7 @@ class Guard::Tour {
     if (!guard_.ahead_) return;
     std::vector<Job> configs_to_compile;
     for (const size_t job : jobs_) configs_to_compile.push_back(guard_.jobs_[job]);
-    guard_.ahead_->begin(std::move(configs_to_compile), guard_.deadline());
+    guard_.ahead_->begin(configs_to_compile, guard_.deadline());
   }
   ~Tour() {
     if (guard_.ahead_) guard_.ahead_->end();

@@ -122,7 +122,8 @@ ArrayGuards::Collect::~Collect() {
 void ArrayGuards::add(std::shared_ptr<const GuardedBlock> memory, Role role, bool read_only,
                       std::string what) {
   if (collecting == nullptr) return;
-  std::string text = "argument " + std::to_string(collecting_argument) + " (" + what + ")";
+  std::string text =
+      "argument " + std::to_string(collecting_argument) + " (" + std::move(what) + ")";
   collecting->members_.push_back(
       {std::move(memory), read_only, role == Role::in_out, std::move(text)});
 }

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -35,13 +36,13 @@ int64_t address(auto* pointer) {
 }
 template <class T>
 T* pointer(const Value& address) {
-  return reinterpret_cast<T*>(static_cast<uintptr_t>(address.as_int()));
+  return std::bit_cast<T*>(address.as_int());
 }
 
 // The file that has this code, and where it lies.
 Value module_of(int64_t code) {
   Dl_info info{};
-  if (::dladdr(reinterpret_cast<void*>(static_cast<uintptr_t>(code)), &info) == 0) return {};
+  if (::dladdr(std::bit_cast<void*>(code), &info) == 0) return {};
   return Value::object({{"file", info.dli_fname}, {"at", address(info.dli_fbase)}});
 }
 
@@ -49,7 +50,7 @@ const Device& listed_device(const Trial& trial) {
   const Device* device = trial.device();
   if (device == nullptr) refuse("it runs on no device");
   if (!is_listed(*device))
-    refuse(fmt::format("{} is no device that ejk::devices() lists", device->fingerprint));
+    refuse(fmt::format("{} is not a device that ejk::devices() lists", device->fingerprint));
   return *device;
 }
 

@@ -57,7 +57,7 @@ struct Board {
   std::atomic<int32_t> signal;
   std::atomic<bool> signal_from_outside;
   std::atomic<bool> starved;  // memory was refused, which may be what it stumbled over later
-  std::atomic<uint64_t> fault_address;  // 0: not known
+  std::atomic<const void*> fault_address;  // nullptr: not known
   std::atomic<Exit> exit;
   std::atomic<int32_t> exit_status;
   char why[1024];  // ended by 0

@@ -18,8 +18,6 @@
 namespace ejk {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 std::string state_of(const TuneProgress& p) {
   std::string line =
       fmt::format("{} {}: {} of {} tried", p.op, p.key.substr(0, 8), p.tried, p.candidates);
@@ -37,7 +35,7 @@ class Display {
   void show(const TuneProgress& p) {
     const std::lock_guard lock(mutex_);
     const bool last = p.kind == TuneProgress::Kind::finished;
-    const auto now = Clock::now();
+    const auto now = std::chrono::steady_clock::now();
     if (!last && now < next_) return;
     next_ = now + (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(2000));
     std::string line = state_of(p);
@@ -53,15 +51,15 @@ class Display {
  private:
   std::mutex mutex_;
   const bool terminal_ = isatty(STDERR_FILENO) == 1;
-  Clock::time_point next_ = Clock::now();
+  std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now();
 };
 
 std::atomic<bool> interrupted{false};
-struct sigaction before;
+struct sigaction action_before;
 
 extern "C" void note_interrupt(int signal) {
   if (!interrupted.exchange(true)) return;
-  sigaction(signal, &before, nullptr);  // the second one ends the process as before
+  sigaction(signal, &action_before, nullptr);  // the second one ends the process as before
   raise(signal);
 }
 
@@ -81,10 +79,10 @@ StopOnInterrupt::StopOnInterrupt() {
   action.sa_handler = note_interrupt;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, &before);
+  sigaction(SIGINT, &action, &action_before);
 }
 
-StopOnInterrupt::~StopOnInterrupt() { sigaction(SIGINT, &before, nullptr); }
+StopOnInterrupt::~StopOnInterrupt() { sigaction(SIGINT, &action_before, nullptr); }
 
 const std::atomic<bool>& StopOnInterrupt::requested() noexcept { return interrupted; }
 

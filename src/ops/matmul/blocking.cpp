@@ -24,7 +24,7 @@ MatmulBlocking few_columns(int64_t m, int64_t n, int64_t k, const Matrix& a) {
   return {.pack = dots ? Pack::b : Pack::none, .kc = 4096, .mc = 672, .nc = 256, .vectors = 1};
 }
 
-// Of a short k. Rows of c are finished while they are in the cache: strips share lines.
+// For a short k. Rows of c are finished while they are in the cache, because strips share lines.
 constexpr MatmulBlocking in_registers{
     .pack = Pack::none, .kc = 512, .mc = 48, .nc = 4096, .vectors = 3};
 

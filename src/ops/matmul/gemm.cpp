@@ -107,7 +107,7 @@ void store(float value, const Matrix& c, int64_t row, int64_t column) {
   else *static_cast<BFloat16*>(to) = BFloat16(value);
 }
 
-// A stride that leads nowhere must not decide which way is taken.
+// The stride of a dimension of size 1 means nothing: it must not influence the algorithm.
 Gemm without_idle_strides(Gemm p) {
   if (p.m == 1) p.c.row_stride = p.n;
   if (p.n == 1) p.b.column_stride = 0, p.c.column_stride = 1;
