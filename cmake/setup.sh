@@ -88,10 +88,12 @@ install_servers() {
   missing=
   [ -n "$(find /usr/lib/postgresql -name postgres 2>/dev/null)" ] || missing=postgresql
   [ -x /usr/sbin/pgbouncer ] || missing="$missing pgbouncer"
+  [ -x /usr/sbin/ip ] || [ -x /sbin/ip ] || missing="$missing iproute2"  # networks of their own
+  [ -x /usr/sbin/slurmctld ] && [ -x /usr/sbin/slurmd ] && [ -x /usr/sbin/munged ] || missing="$missing slurm-wlm"
   missing=${missing# }
   [ -n "$missing" ] || return 0
   if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    stage "no PostgreSQL or PgBouncer here (Debian: $missing): not all of the shared store is tested"
+    stage "no servers or networks for tests here (Debian: $missing): not all of the shared store is tested"
     return
   fi
   stage "installing $missing"
@@ -108,32 +110,67 @@ install_servers() {
   [ -z "$policy" ] || rm -f "$policy"
 }
 
+# make_venv [PYTHON FOLDER]: the project's own environment, or the same one for another Python.
 make_venv() {
+  python=${1:-/usr/bin/python3}
+  venv=${2:-.venv}
   # Made again when the requirements, the place or Python itself changed, or when it was cut short.
-  stamp=$( (cat requirements.txt && pwd && /usr/bin/python3 --version) | sha256sum | cut -d ' ' -f 1)
-  [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ] || return 0
-  stage "making .venv"
-  logged venv /usr/bin/python3 -m venv --clear .venv
-  logged venv .venv/bin/pip install --disable-pip-version-check -r requirements.txt
-  printf '%s\n' "$stamp" >.venv/stamp
+  stamp=$( (cat requirements.txt && pwd && "$python" --version) | sha256sum | cut -d ' ' -f 1)
+  [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ] || return 0
+  stage "making $venv"
+  logged venv "$python" -m venv --clear "$venv"
+  logged venv "$venv/bin/pip" install --disable-pip-version-check -r requirements.txt
+  printf '%s\n' "$stamp" >"$venv/stamp"
 }
 
-# JAX's compilers for devices that are not here. Everything else there is that of .venv.
-make_device_venv() {
+# make_venv_beside NAME SIZES WHAT: .venv-NAME has the packages of requirements-NAME.txt and those of .venv.
+make_venv_beside() {
+  made=.venv-$1
   make_venv
-  stamp=$(cat requirements-devices.txt .venv/stamp | sha256sum | cut -d ' ' -f 1)
-  [ "$(cat .venv-devices/stamp 2>/dev/null)" != "$stamp" ] || return 0
-  stage "making .venv-devices: 345 MB are downloaded and take 1.1 GB there:"
-  sed 's/#.*//; /^ *$/d' requirements-devices.txt
-  logged devices .venv/bin/python -m venv --clear --without-pip .venv-devices
+  stamp=$(cat "requirements-$1.txt" .venv/stamp | sha256sum | cut -d ' ' -f 1)
+  [ "$(cat "$made/stamp" 2>/dev/null)" != "$stamp" ] || return 0
+  stage "making $made: $2 there:"
+  sed 's/#.*//; /^ *$/d' "requirements-$1.txt"
+  logged "$1" .venv/bin/python -m venv --clear --without-pip "$made"
   # Not the path alone: packages beside it may have .pth files of their own.
   packages="import sysconfig; print(sysconfig.get_path('purelib'))"
   echo "import site; site.addsitedir('$(.venv/bin/python -c "$packages")')" \
-    >"$(.venv-devices/bin/python -c "$packages")/beside.pth"
-  (logged devices .venv/bin/python -m pip --python .venv-devices/bin/python --disable-pip-version-check \
-    install -r requirements-devices.txt) ||
-    fail "the compilers for devices could not be had: let pip reach a package index, then try again"
-  printf '%s\n' "$stamp" >.venv-devices/stamp
+    >"$("$made/bin/python" -c "$packages")/beside.pth"
+  (logged "$1" .venv/bin/python -m pip --python "$made/bin/python" --disable-pip-version-check \
+    install -r "requirements-$1.txt") ||
+    fail "$3 could not be had: let pip reach a package index, then try again"
+  printf '%s\n' "$stamp" >"$made/stamp"
+}
+
+# JAX's compilers for devices that are not here.
+make_device_venv() {
+  make_venv_beside devices "345 MB are downloaded and take 1.1 GB" "the compilers for devices"
+}
+
+# Ray, for hosts that are namespaces of this machine.
+make_fleet_venv() {
+  make_venv_beside fleet "80 MB are downloaded and take 258 MB" Ray
+}
+
+# need COMMAND PACKAGE: for what is done by hand, so that not everybody has to have the package.
+need() {
+  ! command -v "$1" >/dev/null || return 0
+  [ "$(id -u)" = 0 ] || fail "$1 is missing and only root can install it. Run this, then try again:
+  sudo apt-get install -y --no-install-recommends $2"
+  stage "installing $2"
+  export DEBIAN_FRONTEND=noninteractive
+  logged "$2" apt-get update
+  logged "$2" apt-get install -y --no-install-recommends "$2"
+}
+
+# Sphinx, for the site of docs/.
+make_docs_venv() {
+  stamp=$( (cat docs/requirements.txt && pwd && /usr/bin/python3 --version) | sha256sum | cut -d ' ' -f 1)
+  [ "$(cat .venv-docs/stamp 2>/dev/null)" != "$stamp" ] || return 0
+  stage "making .venv-docs"
+  logged venv-docs /usr/bin/python3 -m venv --clear .venv-docs
+  logged venv-docs .venv-docs/bin/pip install --disable-pip-version-check -r docs/requirements.txt
+  printf '%s\n' "$stamp" >.venv-docs/stamp
 }
 
 set_up() {
@@ -153,9 +190,60 @@ install_python() {
     --config-settings cmake.define.EJK_PYTHON_WERROR=ON "$@" .
 }
 
-# The library in it is that of the dev preset, which ccache knows already if the compiler's name is the same.
+# with_tested_library COMMAND...: builds the Python package with the library of the dev preset, which ccache knows
+# already if the compiler's name is the same.
+with_tested_library() {
+  CXX=c++ "$@" --config-settings cmake.args=--preset=dev --config-settings cmake.build-type=Debug
+}
+
 install_python_for_tests() {
-  CXX=c++ install_python --config-settings cmake.args=--preset=dev --config-settings cmake.build-type=Debug
+  with_tested_library install_python
+}
+
+can_build_for() {
+  "$1" -c 'import os, sys, sysconfig, venv
+sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null
+}
+
+# build_wheels FOLDER [PIP OPTION...]: one for each supported Python that is found here with its headers.
+build_wheels() {
+  into=$1
+  shift
+  mkdir -p "$into"
+  rm -f "$into"/*.whl
+  make_venv
+  for version in 3.11 3.12 3.13; do
+    python=.venv/bin/python
+    if [ "$($python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" != $version ]; then
+      if ! can_build_for python$version; then
+        stage "no wheel for Python $version: python$version with its headers and venv is not here"
+        continue
+      fi
+      make_venv python$version .venv-$version
+      python=.venv-$version/bin/python
+    fi
+    stage "building the wheel for Python $version"
+    made=build/wheel-$version/wheels
+    rm -rf "$made"
+    CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) logged wheel $python -m pip wheel --disable-pip-version-check \
+      --no-build-isolation --no-deps --config-settings build-dir=build/wheel-$version -w "$made" "$@" .
+    # Gives it a copy of Highway's library, and the name of the oldest Linux that it runs on.
+    PATH="$PWD/${python%/*}:$PATH" logged auditwheel $python -m auditwheel repair -w "$into" "$made"/*.whl
+  done
+  ls "$into"/*.whl >/dev/null 2>&1 || fail "no supported Python is here: 3.11, 3.12 and 3.13 are"
+}
+
+# build_debs PRESET FOLDER: the Debian packages, compiled as that preset compiles.
+build_debs() {
+  need dpkg-shlibdeps dpkg-dev
+  stage "building the Debian packages"
+  mkdir -p "$2"
+  rm -f "$2"/*.deb
+  logged debian cmake --preset "$1" -B "build/debian-$1" -D BUILD_SHARED_LIBS=ON -D CMAKE_INSTALL_PREFIX=/usr \
+    -D EJK_BUILD_TESTS=OFF -D EJK_BUILD_EXAMPLES=OFF -D EJK_BUILD_BENCH=OFF
+  logged debian cmake --build "build/debian-$1" --parallel "$(nproc)"
+  logged debian cpack --config "build/debian-$1/CPackConfig.cmake" -B "build/debian-$1/packages"
+  cp "build/debian-$1"/packages/*.deb "$2"
 }
 
 # build PRESET [TARGET...]: the whole preset if no target is named.
