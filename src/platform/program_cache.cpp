@@ -93,6 +93,7 @@ void ProgramCache::make(CachedProgram& program) {
 }
 
 void ProgramCache::keep(CachedProgram& program, const std::string& kernel) {
+  if (!programs_have_a_place()) return;  // some drivers compile again when asked for a binary
   const std::lock_guard lock(program.mutex);
   const bool grows = backend_.binary_grows();
   if (program.is_kept && (!grows || program.kept_kernels.contains(kernel))) return;

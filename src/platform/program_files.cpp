@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One file per program: a checksum, a line of JSON, the driver's bytes (docs/store_format.md).
+// One file per program: checksum, a line of JSON, the driver's bytes
+// (docs/reference/store_format.md).
 #include "platform/program_files.h"
 
 #include <unistd.h>
@@ -101,8 +102,10 @@ StoredProgram parse(const std::string& key, std::string_view text) {
 
 }  // namespace
 
+bool programs_have_a_place() { return !default_store_path().empty(); }
+
 std::optional<StoredProgram> read_program(const std::string& key) {
-  if (default_store_path().empty()) return std::nullopt;
+  if (!programs_have_a_place()) return std::nullopt;
   const Directory in = programs_directory(Absent::fails);
   if (!is_safe(in)) return std::nullopt;
   const base::FileText file = in.read(file_of(key), read_limit);
@@ -119,7 +122,7 @@ std::optional<StoredProgram> read_program(const std::string& key) {
 }
 
 void write_program(const std::string& key, const StoredProgram& program) {
-  if (default_store_path().empty()) return;
+  if (!programs_have_a_place()) return;
   const Directory in = programs_directory(Absent::made);
   if (!in.error() && !is_safe(in)) return;
   make_room(in);

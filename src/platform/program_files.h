@@ -20,6 +20,8 @@ struct StoredProgram {
 // that nobody but this user may write to is used, and a link is not followed. `key` is 64 hex
 // digits. A miss or a failed write is no error; what hinders is said once.
 std::optional<StoredProgram> read_program(const std::string& key);
+// Whether there is a default store; where there is none, write_program does nothing.
+bool programs_have_a_place();
 void write_program(const std::string& key, const StoredProgram& program);
 
 }  // namespace ejk::detail

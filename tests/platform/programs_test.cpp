@@ -103,6 +103,17 @@ TEST_F(Programs, AreWrittenForEachKernelWhereLaunchesAddToThem) {
   EXPECT_THAT(later.built, SizeIs(1));
 }
 
+TEST_F(Programs, AreNotAskedForBinariesWhereThereIsNoPlaceForThem) {
+  for (const char* name : {"EJKERNEL_PERSISTENT_CACHE_DIR", "XDG_CACHE_HOME", "HOME"})
+    ::setenv(name, "", 1);
+  FakeBackend backend;
+  backend.grows = true;
+  const auto program = backend.programs().get("name", "text");
+  for (const char* kernel : {"k", "other"}) backend.programs().keep(*program, kernel);
+  EXPECT_EQ(backend.waits, 0);
+  EXPECT_THAT(backend.built, SizeIs(1));
+}
+
 TEST_F(Programs, OfAnotherSourceOrTargetAreOthers) {
   FakeBackend first, later;
   use(first);
