@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -48,6 +49,14 @@ inline detail::PostgresStore::Options patient_options(WarningSink sink = {}) {
   return options;
 }
 
+// The calling thread, and what it starts from now on.
+inline bool enter_network(const std::string& file) {
+  const int network = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool entered = network >= 0 && ::setns(network, CLONE_NEWNET) == 0;
+  if (network >= 0) ::close(network);
+  return entered;
+}
+
 class PostgresServer {
  public:
   // Why there is none on this machine; "" if there is.
@@ -57,8 +66,12 @@ class PostgresServer {
   }
 
   // `listening`: on loopback too, at a free port, with passwords and these lines in its settings.
-  explicit PostgresServer(bool listening = false, const std::string& settings = "")
-      : directory_(memory_directory()), listening_(listening) {
+  // `network`: the file of a namespace that it runs in, where it listens to everybody.
+  // `place`: where its directory is made.
+  explicit PostgresServer(bool listening = false, const std::string& settings = "",
+                          const std::string& network = "",
+                          const fs::path& place = memory_directory())
+      : directory_(place), listening_(listening), network_(network) {
     if (::getuid() == 0 && ::chown(directory_.path().c_str(), nobody, nobody) != 0)
       throw std::runtime_error("chown");
     const int made = wait_for(start({programs() + "/initdb", "-D", data(), "-U", "postgres", "-N",
@@ -69,7 +82,10 @@ class PostgresServer {
       write_text(data() + "/pg_hba.conf",
                  "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n");
     }
-    std::ofstream(data() + "/postgresql.conf", std::ios::app) << settings << "\n";
+    if (!network_.empty())
+      write_text(data() + "/pg_hba.conf", "local all all trust\nhost all all all trust\n");
+    std::ofstream(data() + "/postgresql.conf", std::ios::app) << "fsync = off\n"
+                                                              << settings << "\n";
     begin();
   }
   ~PostgresServer() { kill(SIGQUIT); }
@@ -86,9 +102,11 @@ class PostgresServer {
     throw std::runtime_error("the server does not start: " + read_text(log()));
   }
   void start_server() {
-    process_ = start({programs() + "/postgres", "-D", data(), "-F", "-k", directory_.path(), "-p",
-                      port_, "-c", "max_connections=60", "-c", "shared_buffers=16MB", "-c",
-                      std::string("listen_addresses=") + (listening_ ? "127.0.0.1" : "")});
+    process_ = start({programs() + "/postgres", "-D", data(), "-k", directory_.path(), "-p", port_,
+                      "-c", "max_connections=60", "-c", "shared_buffers=16MB", "-c",
+                      std::string("listen_addresses=") + (!network_.empty() ? "*"
+                                                          : listening_      ? "127.0.0.1"
+                                                                            : "")});
   }
   // Ends it at once: SIGQUIT as a crash does, SIGKILL with all of its processes.
   void kill(int signal) {
@@ -97,6 +115,31 @@ class PostgresServer {
     if (signal == SIGKILL) signal_all(signal);
     else ::kill(process_, signal);
     wait_for(std::exchange(process_, 0));
+  }
+  // Makes NAME.crt, which clients can trust, and its key; false if openssl cannot.
+  bool authority(const std::string& name) const {
+    return openssl(
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=" + name +
+        " -keyout " + path(name + ".key") + " -out " + path(name + ".crt"));
+  }
+  // From a moment later on, with a certificate for 127.0.0.1 of the authority in authority.crt.
+  void serve_tls() const {
+    const std::string key = data() + "/server.key", certificate = data() + "/server.crt";
+    write_text(path("names"), "subjectAltName=IP:127.0.0.1\n");
+    const bool made =
+        authority("authority") &&
+        openssl("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=db -keyout " +
+                key + " -out " + path("request")) &&
+        openssl("x509 -req -days 2 -CAcreateserial -in " + path("request") + " -CA " +
+                path("authority.crt") + " -CAkey " + path("authority.key") + " -extfile " +
+                path("names") + " -out " + certificate);
+    if (!made) throw std::runtime_error("openssl: " + read_text(log()));
+    fs::permissions(key, fs::perms::owner_read);
+    for (const std::string& file : {key, certificate})
+      if (::getuid() == 0 && ::chown(file.c_str(), nobody, nobody) != 0)
+        throw std::runtime_error("chown");
+    must("postgres", "ALTER SYSTEM SET ssl = on");
+    must("postgres", "SELECT pg_reload_conf()");
   }
   void stop_time() { signal_all(SIGSTOP); }
   void go_on() { signal_all(SIGCONT); }
@@ -131,7 +174,7 @@ class PostgresServer {
   std::string new_database() {
     if (count_ == 0) {
       must("postgres", "CREATE DATABASE ejk_template");
-      must("ejk_template", std::string(detail::postgres_schema_script()));
+      must("ejk_template", detail::postgres_schema_script());
     }
     const std::string name = "ejk_" + std::to_string(++count_);
     must("postgres", "CREATE DATABASE " + name + " TEMPLATE ejk_template");
@@ -150,6 +193,7 @@ class PostgresServer {
     ::setpgid(0, 0);
     const int out = ::open(log().c_str(), O_CREAT | O_APPEND | O_WRONLY, 0666);
     ::dup2(out, 1), ::dup2(out, 2);
+    if (!network_.empty() && !enter_network(network_)) ::_exit(1);
     if (::getuid() == 0 && (::setgid(nobody) != 0 || ::setuid(nobody) != 0)) ::_exit(1);
     ::prctl(PR_SET_PDEATHSIG, SIGQUIT);
     if (::chdir(directory_.path().c_str()) != 0) ::_exit(1);
@@ -169,6 +213,9 @@ class PostgresServer {
   static std::string free_port();
 
  private:
+  bool openssl(const std::string& line) const {
+    return std::system(("openssl " + line + " >>'" + log() + "' 2>&1").c_str()) == 0;
+  }
   // Its sessions are children in groups of their own.
   void signal_all(int signal) const {
     std::vector<pid_t> all = {process_};
@@ -193,6 +240,7 @@ class PostgresServer {
 
   Scratch directory_;
   bool listening_;
+  std::string network_;
   std::string port_ = "5432";
   pid_t process_ = 0;
   int count_ = 0;
@@ -224,7 +272,7 @@ class Databases {
     if (name.empty() && !free_.empty()) {
       name = free_.back();
       free_.pop_back();
-      server_->must(name, "TRUNCATE ejk.entries, ejk.leases");
+      server_->must(name, "TRUNCATE ejk.entries, ejk.leases, ejk.calls, ejk.call_counts");
     } else if (name.empty()) {
       name = server_->new_database();
     }

@@ -9,8 +9,9 @@
 
 namespace ejk {
 
+// How a store is opened.
 struct OpenStoreOptions {
-  bool read_only = false;
+  bool read_only = false;       // nothing is written, and no lease is taken
   WarningSink on_warning = {};  // default: stderr_warnings()
   Value environment = {};       // of this process, for answers_before; default: cpu_device()'s
   std::string directory = {};   // in front of a database; default: default_store_path()

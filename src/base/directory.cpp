@@ -8,15 +8,18 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include "base/env.h"
+#include "base/time.h"
 
 namespace ejk::base {
 namespace {
@@ -236,6 +239,10 @@ class TemporaryFile {
     renamed_ = ::renameat(in_.fd_.get(), name_.c_str(), to.fd_.get(), name.c_str()) == 0;
     return renamed_ ? FileError{} : last_error("rename a temporary file to", to.path_of(name));
   }
+  FileError link_to(const Directory& to, const std::string& name) {
+    if (::linkat(in_.fd_.get(), name_.c_str(), to.fd_.get(), name.c_str(), 0) == 0) return {};
+    return last_error("link a temporary file to", to.path_of(name));
+  }
 
  private:
   const Directory& in_;
@@ -247,6 +254,16 @@ class TemporaryFile {
 
 FileError Directory::replace(const std::string& name, std::string_view text,
                              const Directory& temporary, Written how) const {
+  return write(name, text, temporary, how, Existing::replaced);
+}
+
+FileError Directory::add(const std::string& name, std::string_view text,
+                         const Directory& temporary) const {
+  return write(name, text, temporary, Written::flushed, Existing::kept);
+}
+
+FileError Directory::write(const std::string& name, std::string_view text,
+                           const Directory& temporary, Written how, Existing existing) const {
   if (error_ || temporary.error_) return error_ ? error_ : temporary.error_;
   constexpr int tries = 100;  // a file is lost to a cleaner rarely, unless many start at once
   for (int i = 0; i < tries; ++i) {
@@ -254,7 +271,7 @@ FileError Directory::replace(const std::string& name, std::string_view text,
     if (file.error().code == EEXIST || file.lost()) continue;
     if (file.error()) return file.error();
     if (auto error = file.fill(text, how)) return error;
-    return file.rename_to(*this, name);
+    return existing == Existing::kept ? file.link_to(*this, name) : file.rename_to(*this, name);
   }
   return {EAGAIN, "create a temporary file in " + temporary.path()};
 }
@@ -295,6 +312,12 @@ std::string this_host() {
   return boot.append(space, static_cast<size_t>(n));
 }
 
+// For people; in one word.
+std::string host_name() {
+  utsname names{};
+  return ::uname(&names) == 0 ? names.nodename : "unknown";
+}
+
 // utime, stime and those of the children it has waited for, as /proc says them; "" if it does not.
 std::string computing_time(pid_t process) {
   const std::string stat = read_file("/proc/" + std::to_string(process) + "/stat", 4096).text;
@@ -305,13 +328,19 @@ std::string computing_time(pid_t process) {
   return end == stat.npos ? "" : stat.substr(begin, end - begin);
 }
 
-// What changes as long as the holder lives. The file may hold anything: at worst its text tells of
-// a process that computes, and patience ends the wait. The time of this process grows by waiting.
-std::string sign_in(const Fd& fd) {
+// The line that the holder wrote last. The file may hold anything.
+std::string line_in(const Fd& fd) {
   char text[256];
   const ssize_t n = retry_interrupted([&] { return ::pread(fd.get(), text, sizeof text, 0); });
-  std::string sign(text, static_cast<size_t>(std::max<ssize_t>(n, 0)));
-  sign.resize(std::min(sign.size(), sign.find('\n')));
+  std::string line(text, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  line.resize(std::min(line.size(), line.find('\n')));
+  return line;
+}
+
+// What changes as long as the holder lives. At worst its text tells of a process that computes, and
+// patience ends the wait. The time of this process grows by waiting.
+std::string sign_in(const Fd& fd) {
+  const std::string sign = line_in(fd);
   if (sign.empty()) return sign;  // most locks have no signs
   const std::string before_process = " " + this_host() + " ";
   const size_t at = sign.find(before_process);
@@ -365,10 +394,22 @@ bool FileLock::try_lock() {
 // one is set makes network file systems send the text at once.
 void FileLock::give_sign() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  const std::string text =
-      std::to_string(now.count()) + " " + this_host() + " " + std::to_string(::getpid()) + "\n";
+  if (since_.empty()) since_ = utc_now();
+  const std::string text = std::to_string(now.count()) + " " + this_host() + " " +
+                           std::to_string(::getpid()) + " " + since_ + " " + host_name() + "\n";
   static_cast<void>(write_at(fd_, text, 0, in_.path_of(name_)));
   ::futimens(fd_.get(), nullptr);
+}
+
+std::optional<FileLock::Holder> FileLock::holder_of(const Directory& in, const std::string& name) {
+  const Fd fd = in.open_at(name, O_RDONLY | O_NONBLOCK);
+  const auto lock = [&] { return ::flock(fd.get(), LOCK_SH | LOCK_NB); };
+  if (!fd.valid() || retry_interrupted(lock) == 0 || errno != EWOULDBLOCK) return std::nullopt;
+  std::istringstream line(line_in(fd));
+  Holder out;
+  std::string time, boot;
+  line >> time >> boot >> out.process >> out.since >> out.host;
+  return out;
 }
 
 // Unlocked by hand because children forked meanwhile share the lock, and not by those children,

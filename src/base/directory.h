@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,6 +57,8 @@ class Directory {
   // must be on the same file system.
   FileError replace(const std::string& name, std::string_view text, const Directory& temporary,
                     Written how = Written::flushed) const;
+  // The same where nothing has the name yet; else EEXIST.
+  FileError add(const std::string& name, std::string_view text, const Directory& temporary) const;
   FileError rename(const std::string& from, const std::string& to) const;
   FileError remove(const std::string& name) const;
   void remove_if_empty(const std::string& name) const;  // a directory
@@ -70,6 +73,9 @@ class Directory {
   void hold(int fd);
   int step(const std::string& name, Absent absent) const;
   Fd open_at(const std::string& name, int flags) const;
+  enum class Existing { replaced, kept };
+  FileError write(const std::string& name, std::string_view text, const Directory& temporary,
+                  Written how, Existing existing) const;
   bool still_names(const std::string& name, const Fd& fd) const;
 
   std::string path_;
@@ -106,6 +112,14 @@ class FileLock {
   bool held() const noexcept { return fd_.valid(); }
   const FileError& error() const noexcept { return error_; }
   const Fd& file() const noexcept { return fd_; }
+  // Who holds the lock of that file, as far as its signs tell. nullopt: nobody does.
+  struct Holder {
+    std::string host;     // its name
+    std::string process;  // its number there
+    std::string since;    // UTC, ISO 8601
+  };
+  static std::optional<Holder> holder_of(const Directory& in, const std::string& name);
+
   // To those who wait. Once it has given one, a holder in another process of the same host gives
   // further ones by computing.
   void give_sign();
@@ -121,6 +135,7 @@ class FileLock {
   AfterUse after_use_;
   pid_t owner_;
   std::string seen_sign_;  // of the holder that this one waits for
+  std::string since_;      // when this one gave its first sign
   bool silent_ = false;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Intents as locked files, suspects as one record per op and device; see docs/store_format.md.
+// Intents as locked files, suspects as one record per op and device
+// (docs/reference/store_format.md).
 #include "store/crash_journal.h"
 
 #include <unistd.h>
@@ -26,8 +27,8 @@ using base::FileLock;
 using std::chrono::milliseconds;
 using Suspects = std::map<std::string, int>;
 
-constexpr int schema = 1;
-constexpr size_t read_limit = size_t{1} << 20;
+constexpr int journal_schema = 1;
+constexpr size_t journal_limit = size_t{1} << 20;
 constexpr std::string_view intent_suffix = ".intent", suspects_suffix = ".suspects";
 constexpr FileLock::Wait patiently{milliseconds(1'000), milliseconds(4)};  // for one small write
 constexpr size_t length_digits = 10;
@@ -39,7 +40,7 @@ bool not_allowed(int code) { return code == EACCES || code == EPERM || code == E
 // One line that says whose it is. Behind it the config that is running, after its length: a longer
 // one may have stood there before.
 std::string first_line(const EntryId& id) {
-  const Value header = Value::object({{"schema", schema},
+  const Value header = Value::object({{"schema", journal_schema},
                                       {"device", id.device},
                                       {"op", id.op},
                                       {"key", id.key},
@@ -64,7 +65,8 @@ Intent parse_intent(const std::string& text) {
   const Value header = parse_json(std::string_view(text).substr(0, line));
   const Value *device = header.find("device"), *op = header.find("op");
   const Value* version = header.find("schema");
-  if (device == nullptr || op == nullptr || version == nullptr || version->as_int() != schema)
+  if (device == nullptr || op == nullptr || version == nullptr ||
+      version->as_int() != journal_schema)
     throw Error(ErrorKind::parse, "its first line is not that of an intent");
   const Value* process = header.find("process");
   Intent intent{device->as_string(), op->as_string(), process ? process->as_int() : 0, ""};
@@ -79,19 +81,19 @@ Intent parse_intent(const std::string& text) {
 
 // ---- the record of suspects --------------------------------------------------------------------
 
-Value to_document(const std::string& device, const std::string& op, const Suspects& suspects) {
+Value journal_document(const std::string& device, const std::string& op, const Suspects& suspects) {
   Value list = Value::array();
   for (const auto& [config, times] : suspects)
     list.push_back(Value::object({{"config", parse_json(config)}, {"times", times}}));
   return Value::object(
-      {{"schema", schema}, {"op", op}, {"device", device}, {"suspects", std::move(list)}});
+      {{"schema", journal_schema}, {"op", op}, {"device", device}, {"suspects", std::move(list)}});
 }
 
 // Throws Error(parse).
-Suspects from_document(const Value& document) {
+Suspects suspects_from(const Value& document) {
   const Value *version = document.find("schema"), *list = document.find("suspects");
-  if (version == nullptr || list == nullptr || version->as_int() != schema)
-    throw Error(ErrorKind::parse, "it is no record of suspects");
+  if (version == nullptr || list == nullptr || version->as_int() != journal_schema)
+    throw Error(ErrorKind::parse, "it is not a record of suspects");
   Suspects suspects;
   for (const Value& item : list->as_array()) {
     const Value *config = item.find("config"), *times = item.find("times");
@@ -141,12 +143,12 @@ struct Journal::State {
   // ---- suspects
 
   Suspects read_suspects(const Directory& in, const std::string& name) {
-    const base::FileText read = in.read(name, read_limit);
+    const base::FileText read = in.read(name, journal_limit);
     if (read.error.is_absent() || in.refused()) return {};
     if (!read.error && read.text.empty()) return {};  // by a power cut: it is not flushed
     try {
       if (read.error) pass_over(in.path_of(name), read.error.text());
-      else return from_document(parse_json(read.text));
+      else return suspects_from(parse_json(read.text));
     } catch (const Error& problem) {
       pass_over(in.path_of(name), problem.what());
     }
@@ -163,7 +165,7 @@ struct Journal::State {
     const std::string name = suspects_name(device, op);
     Suspects suspects = read_suspects(in, name);
     change(suspects);
-    const std::string text = to_json(to_document(device, op, suspects), 1) + "\n";
+    const std::string text = to_json(journal_document(device, op, suspects), 1) + "\n";
     // Not flushed: what a power cut takes away would only have been tried last.
     const FileError error = suspects.empty() ? in.remove(name)
                                              : in.replace(name, text, folder("tmp", Absent::made),
@@ -190,7 +192,7 @@ struct Journal::State {
   bool collect_file(const Directory& in, const std::string& name) {
     const FileLock dead(folder("journal", Absent::fails), name, {}, FileLock::AfterUse::keep_file);
     if (!dead.held()) return false;
-    const auto [text, error, strange] = in.read(name, read_limit);
+    const auto [text, error, strange] = in.read(name, journal_limit);
     try {
       if (error) throw Error(ErrorKind::io, error.text());
       const Intent left = text.empty() ? Intent{} : parse_intent(text);
@@ -274,12 +276,12 @@ std::vector<SuspectsFile> suspects_files(const std::string& store_path, const Wa
   for (const std::string& name : folder.names()) {
     if (!name.ends_with(suspects_suffix)) continue;
     SuspectsFile file{name, "", "", {}};
-    const auto [text, error, strange] = folder.read(name, read_limit);
+    const auto [text, error, strange] = folder.read(name, journal_limit);
     if (error.code == ENOENT || (!error && text.empty())) continue;
     try {
       if (error) throw Error(ErrorKind::io, error.text());
       const Value document = parse_json(text);
-      file.suspects = from_document(document);
+      file.suspects = suspects_from(document);
       const Value *device = document.find("device"), *op = document.find("op");
       if (device == nullptr || op == nullptr) throw Error(ErrorKind::parse, "it names no op");
       file.device = device->as_string(), file.op = op->as_string();
@@ -301,7 +303,7 @@ std::optional<Value> left_running(const std::string& store_path, int64_t process
   const Directory folder = folder_in(store_path, "journal");
   for (const std::string& name : folder.names()) {
     if (!name.ends_with(intent_suffix) || !folder.has_own_file(name)) continue;
-    const auto [text, error, strange] = folder.read(name, read_limit);
+    const auto [text, error, strange] = folder.read(name, journal_limit);
     if (error || text.empty()) continue;
     try {
       const Intent left = parse_intent(text);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store that is a directory with one file per entry; docs/store_format.md specifies it.
+// A store that is a directory with one file per entry; docs/reference/store_format.md specifies it.
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -634,8 +634,7 @@ std::unique_ptr<TuningLease> DirectoryStore::lease(const EntryId& id, double pat
   const auto patience =
       std::chrono::duration_cast<milliseconds>(base::duration_of(patience_seconds));
   if (state_->read_only) return nullptr;
-  const Value whole = Value(Value::Array{id.device, id.op, id.key, id.spec});
-  const std::string name = base::sha256_hex(stable_json(whole), 32) + ".lock";
+  const std::string name = detail::call_id(id) + ".lock";
   auto held = std::make_unique<HeldLease>(state_->open("leases", Absent::made), name, patience);
   if (held->lock.held()) return held;
   const FileError& error = held->lock.error();

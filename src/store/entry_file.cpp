@@ -32,7 +32,8 @@ bool add_candidates(std::string_view text, Value& document) {
   Value* const list = own.is_object() ? own.find(candidates_name) : nullptr;
   const Checksum checksum = checksum_of(text, own);
   if (checksum == Checksum::wrong) throw Error(ErrorKind::parse, "their checksum is wrong");
-  if (list == nullptr) throw Error(ErrorKind::parse, "what stands behind the entry is no list");
+  if (list == nullptr)
+    throw Error(ErrorKind::parse, "what follows the entry is not a list of candidates");
   document[candidates_name] = std::move(*list);
   return checksum == Checksum::right;
 }

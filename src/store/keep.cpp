@@ -37,6 +37,10 @@ bool serves(const Entry& entry, const EntryId& id) {
          (entry.id.spec == id.spec || entry.id.spec.empty() || id.spec.empty());
 }
 
+std::string call_id(const EntryId& id) {
+  return base::sha256_hex(stable_json(Value(Value::Array{id.device, id.op, id.key, id.spec})), 32);
+}
+
 bool same_call(const EntryId& a, const EntryId& b) {
   return a.device == b.device && a.op == b.op && a.key == b.key && a.spec == b.spec;
 }

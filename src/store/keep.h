@@ -12,6 +12,8 @@ namespace ejk::detail {
 // An entry without a spec answers every call with its key, and a question without one is answered
 // by every entry with that key.
 bool serves(const Entry& entry, const EntryId& id);
+// 32 hex digits of all of it.
+std::string call_id(const EntryId& id);
 bool same_call(const EntryId& a, const EntryId& b);
 bool same_place(const Entry& a, const Entry& b);  // call and environment
 

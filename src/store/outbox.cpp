@@ -12,12 +12,12 @@ namespace {
 using base::Absent;
 using base::Directory;
 
-constexpr const char* folder = "outbox";
-constexpr std::string_view suffix = ".json";
-constexpr size_t most_notes = 10'000, most_bytes = size_t{1} << 20;
+constexpr const char* outbox_folder = "outbox";
+constexpr std::string_view note_suffix = ".json";
+constexpr size_t most_notes = 10'000, most_note_bytes = size_t{1} << 20;
 
 Directory open(const std::string& store, Absent absent) {
-  return Directory::at(store, absent, base::trust_from_environment()).below(folder, absent);
+  return Directory::at(store, absent, base::trust_from_environment()).below(outbox_folder, absent);
 }
 
 std::optional<Outbox::Note> read_note(const std::string& name, const std::string& text) {
@@ -42,13 +42,13 @@ std::string Outbox::add(const EntryId& call, bool replace) const {
   const Directory out = open(store_, Absent::made);
   const Directory temporary = Directory::at(store_, Absent::made, base::trust_from_environment())
                                   .below("tmp", Absent::made);
-  const std::string name = base::random_digits().append(suffix);
+  const std::string name = base::random_digits().append(note_suffix);
   const Value note = Value::object({{"device", call.device},
                                     {"op", call.op},
                                     {"key", call.key},
                                     {"spec", call.spec},
                                     {"replace", replace}});
-  if (out.error() || temporary.error() || name == suffix) return "";
+  if (out.error() || temporary.error() || name == note_suffix) return "";
   // Not flushed: a machine that stops loses the note, not the entry, and `ejk store push --all`
   // sends that too.
   return out.replace(name, stable_json(note), temporary, base::Written::unflushed) ? "" : name;
@@ -62,8 +62,8 @@ std::vector<Outbox::Note> Outbox::notes() const {
   const Directory out = open(store_, Absent::fails);
   std::vector<Note> notes;
   if (out.error()) return notes;
-  for (const std::string& name : out.some_names(suffix, most_notes)) {
-    const auto read = out.read(name, most_bytes);
+  for (const std::string& name : out.some_names(note_suffix, most_notes)) {
+    const auto read = out.read(name, most_note_bytes);
     if (read.error.is_absent()) continue;  // another process has sent it
     if (auto note = read_note(name, read.text)) notes.push_back(std::move(*note));
     else static_cast<void>(!out.remove(name));
@@ -73,7 +73,7 @@ std::vector<Outbox::Note> Outbox::notes() const {
 
 bool Outbox::empty() const {
   const Directory out = open(store_, Absent::fails);
-  return out.error() || out.some_names(suffix, 1).empty();
+  return out.error() || out.some_names(note_suffix, 1).empty();
 }
 
 }  // namespace ejk::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quarantine records as files; docs/store_format.md specifies them.
+// Quarantine records as files; docs/reference/store_format.md specifies them.
 #include "store/quarantine.h"
 
 #include <time.h>
@@ -22,9 +22,9 @@ namespace {
 using base::Absent;
 using base::Directory;
 
-constexpr int schema = 1;
-constexpr size_t read_limit = size_t{1} << 20;
-constexpr std::string_view suffix = ".json";
+constexpr int record_schema = 1;
+constexpr size_t record_limit = size_t{1} << 20;
+constexpr std::string_view record_suffix = ".json";
 
 Directory folder_of(const std::string& store_path, Absent absent = Absent::fails) {
   return detail::folder_in(store_path, "quarantine", absent);
@@ -33,11 +33,11 @@ Directory folder_of(const std::string& store_path, Absent absent = Absent::fails
 std::string name_of(const QuarantineRecord& r) {
   const Value whole =
       Value(Value::Array{r.id.device, r.id.op, r.id.key, r.id.spec, r.environment, r.config});
-  return base::sha256_hex(stable_json(whole), 32).append(suffix);
+  return base::sha256_hex(stable_json(whole), 32).append(record_suffix);
 }
 
-Value to_document(const QuarantineRecord& r) {
-  return Value::object({{"schema", schema},
+Value record_document(const QuarantineRecord& r) {
+  return Value::object({{"schema", record_schema},
                         {"op", r.id.op},
                         {"key", r.id.key},
                         {"spec", r.id.spec},
@@ -49,12 +49,13 @@ Value to_document(const QuarantineRecord& r) {
 }
 
 // Throws Error(parse) for what is not a record of a known schema.
-QuarantineRecord from_document(const Value& document) {
+QuarantineRecord record_from(const Value& document) {
   const auto member = [&](std::string_view name) -> const Value& {
     if (const Value* found = document.find(name)) return *found;
     throw Error(ErrorKind::parse, "it has no \"" + std::string(name) + "\"");
   };
-  if (member("schema").as_int() != schema) throw Error(ErrorKind::parse, "its schema is not known");
+  if (member("schema").as_int() != record_schema)
+    throw Error(ErrorKind::parse, "its schema is not known");
   return {{member("device").as_string(), member("op").as_string(), member("key").as_string(),
            member("spec").as_string()},
           member("config"),
@@ -66,11 +67,11 @@ QuarantineRecord from_document(const Value& document) {
 // nullopt with the reason if the file is not the record that its name says.
 std::optional<QuarantineRecord> read_record(const Directory& in, const std::string& name,
                                             std::string& why) {
-  const auto [text, error, strange] = in.read(name, read_limit);
+  const auto [text, error, strange] = in.read(name, record_limit);
   why = error ? error.text() : "";
   if (error) return std::nullopt;
   try {
-    QuarantineRecord record = from_document(parse_json(text));
+    QuarantineRecord record = record_from(parse_json(text));
     if (name == name_of(record)) return record;
     why = "its name is that of another record";
   } catch (const Error& problem) {
@@ -88,7 +89,7 @@ bool is_of(std::string_view own, std::string_view op) {
 namespace detail {
 
 base::FileError quarantine_put(const std::string& store_path, const QuarantineRecord& record) {
-  const std::string text = to_json(to_document(record), 1) + "\n";
+  const std::string text = to_json(record_document(record), 1) + "\n";
   return folder_of(store_path, Absent::made)
       .replace(name_of(record), text, folder_in(store_path, "tmp", Absent::made));
 }
@@ -111,7 +112,7 @@ std::vector<QuarantineRecord> quarantine_list(const std::string& store_path, War
     if (auto record = read_record(folder, name, why)) records.push_back(std::move(*record));
     else
       once(folder.path(),
-           "passing over " + folder.path_of(name) + ", which is no quarantine record: " + why);
+           "passing over " + folder.path_of(name) + ", which is not a quarantine record: " + why);
   }
   std::ranges::stable_sort(records, {},
                            [](const QuarantineRecord& r) { return std::tie(r.id.op, r.time); });

@@ -85,6 +85,7 @@ struct SharedStore::Sender {
 SharedStore::SharedStore(std::shared_ptr<DirectoryStore> near, const std::string& url,
                          PostgresStore::Options options)
     : near_(std::move(near)),
+      url_(url),
       environment_(options.environment),
       outbox_(near_->local_directory()),
       sender_(std::make_shared<Sender>()) {

@@ -50,6 +50,7 @@ class SharedStore final : public Store {
   Pushed push(bool everything, const std::function<bool(size_t done)>& go_on = {});
 
   PostgresStore& far() { return *far_; }
+  const std::string& url() const { return url_; }  // with its password: not to be shown
 
  private:
   struct Sender;
@@ -66,6 +67,7 @@ class SharedStore final : public Store {
   const Value& here(const EntryId& id, const Value* environment) const;
 
   const std::shared_ptr<DirectoryStore> near_;
+  const std::string url_;
   const Value environment_;
   const Outbox outbox_;
   std::mutex mutex_;

@@ -24,7 +24,7 @@
 namespace ejk {
 namespace {
 
-// ---- entries as documents (docs/store_format.md)
+// ---- entries as documents (docs/reference/store_format.md)
 
 // The tables give the order of members in files. What is not in them is unknown and kept as it is.
 constexpr std::array<std::pair<std::string_view, double Evidence::*>, 10> evidence_numbers = {{
@@ -121,7 +121,7 @@ int as_count(const Value& value) {
 double as_measured(const Value& value) {
   const double number = value.as_double();
   if (!std::isfinite(number) || number < 0)
-    throw Error(ErrorKind::parse, "got " + stable_json(value) + "; expected a number from 0 on");
+    throw Error(ErrorKind::parse, "got " + stable_json(value) + "; expected a number >= 0");
   return std::min(number, most_measured);
 }
 
@@ -262,18 +262,6 @@ void check_schema(const Value& document) {
                                     " but of " + stable_json(schema).substr(0, 40));
 }
 
-// ---- places
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    if (end > begin) parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 }  // namespace
 
 std::string_view outcome_name(Outcome outcome) { return name_of(outcome); }
@@ -378,7 +366,7 @@ PersistentCache::PersistentCache() {
     stderr_warnings()(
         "no place to keep tuning results, they last as long as this process; "
         "set EJKERNEL_PERSISTENT_CACHE_DIR or HOME");
-  for (const auto& layer : split(base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_LAYERS"), ':')) {
+  for (const auto& layer : base::env_paths("EJKERNEL_PERSISTENT_CACHE_LAYERS")) {
     DirectoryStore::Options options;
     options.read_only = true;
     layers_.push_back(

@@ -3,19 +3,21 @@
 // on, one warning says so, and nothing that was acknowledged is lost.
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
 #include <gtest/gtest.h>
 
-#include <ejk/error.h>
-#include <ejk/open_store.h>
+#include <ejk/ejk.h>
 
 #include "postgres_server.h"
 #include "store/entry_file.h"
@@ -43,6 +45,26 @@ void wait_until(const std::function<bool()>& done) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
+
+// How long something takes, over what a wait of so many seconds takes beside it: on a busy machine
+// both are late.
+double over_wait_of(double seconds, const std::function<void()>& something) {
+  const auto took = [](const auto& what) {
+    const auto begin = std::chrono::steady_clock::now();
+    what();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  double waited = 0;
+  std::thread beside([&] {
+    waited = took([&] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
+  });
+  const double all = took(something);
+  beside.join();
+  return all / waited;
+}
+
+// Deadlines are kept to within this; without them it would be minutes.
+constexpr double on_time = 3;
 
 class PostgresFaults : public ::testing::Test {
  protected:
@@ -150,16 +172,16 @@ TEST_F(PostgresFaults, RequiredMeansAnErrorThatNamesTheCureAndNoSecret) {
 TEST_F(PostgresFaults, AStoppedServerIsLeftAtTheDeadlineAndUsedAgainAfterwards) {
   PostgresServer own;
   const std::string url = own.url(own.new_database());
-  auto with = options();
-  with.get_seconds = with.prefetch_seconds = with.put_seconds = 0.05;
-  with.connect_seconds = 0.2;
+  auto with = options(0.5);
   PostgresStore slow(url, with);
   wait_until([&] { return slow.put(make_entry(id, 1)); });
   const size_t told = warnings.text().size();  // a slow server may be left before
   own.stop_time();
   // Nothing answers any more: who waited without a deadline would wait for ever.
-  EXPECT_FALSE(slow.get(id));
+  EXPECT_LT(over_wait_of(with.get_seconds, [&] { EXPECT_FALSE(slow.get(id)); }), on_time);
   wait_until([&] { return slow.get(id), slow.is_away(); });
+  EXPECT_LT(over_wait_of(with.get_seconds, [&] { EXPECT_FALSE(slow.get(id)); }), 1)
+      << "nobody waits for what is known to be away";
   EXPECT_EQ(slow.send(make_entry(id, 2, 99), false), Sent::later);
   EXPECT_EQ(warnings.text().find("answers again", told), std::string::npos);
   EXPECT_NE(warnings.text().find("cannot be used", told), std::string::npos);
@@ -188,7 +210,7 @@ TEST_F(PostgresFaults, WhatWasPutMeanwhileIsSentWhenTheServerIsBack) {
 TEST_F(PostgresFaults, NoAcknowledgedPutIsLostWhenTheServerIsKilled) {
   PostgresServer own;
   const std::string url = own.url(own.new_database());
-  constexpr int clients = 8, puts = 40, calls = 10;
+  constexpr int clients = 32, puts = 12, calls = 10;
   std::vector<std::map<std::string, Entry>> acknowledged(clients);
   std::atomic<int> done = 0;
   {
@@ -229,17 +251,166 @@ TEST_F(PostgresFaults, NoAcknowledgedPutIsLostWhenTheServerIsKilled) {
       entry.trusted = false;
       EXPECT_FALSE(better_evidence(entry, *there)) << key;
     }
-  // And all stores have the same best ones.
-  for (int call = 0; call < calls; ++call)
-    for (const auto& store : stores) {
-      auto near = store->get(call_id(call), Detail::all);
-      const auto best = far.get(call_id(call));
-      ASSERT_EQ(near.has_value(), best.has_value());
-      if (!near) continue;
-      near->trusted = false;
-      EXPECT_FALSE(better_evidence(*near, *best)) << "all of them were sent";
-    }
+  // The database has the best of all directories, and a directory that gets all of them, in any
+  // order, has the same.
+  const auto contents = [](Store& store) {
+    std::set<std::string> out;
+    store.for_each("", [&](const Entry& entry) {
+      Entry same = entry;
+      same.trusted = false;
+      return out.insert(to_json(entry_to_document(same))), true;
+    });
+    return out;
+  };
+  const std::set<std::string> in_database = contents(far);
+  EXPECT_EQ(in_database.size(), static_cast<size_t>(calls));
+  std::mt19937 random(1);
+  for (int round = 0; round < 3; ++round) {
+    std::ranges::shuffle(stores, random);
+    DirectoryStore together(scratch / ("together" + std::to_string(round)),
+                            {false, warnings.sink(), environment()});
+    for (int c = 0; c < clients; ++c)
+      DirectoryStore(stores[static_cast<size_t>(c)]->local_directory(),
+                     {true, warnings.sink(), environment()})
+          .for_each("", [&](const Entry& entry) { return together.put(entry), true; });
+    EXPECT_EQ(contents(together), in_database) << round;
+  }
 }
+
+class Disk {
+ public:
+  explicit Disk(std::string path) : path_(std::move(path)) {
+    fs::create_directory(path_);
+    mounted_ = mount("16m", 0);
+  }
+  ~Disk() { ::umount(path_.c_str()); }
+  Disk(const Disk&) = delete;
+  Disk& operator=(const Disk&) = delete;
+
+  bool mounted() const { return mounted_; }
+  bool grow() { return mount("64m", MS_REMOUNT); }
+  const std::string& path() const { return path_; }
+
+ private:
+  bool mount(const std::string& size, unsigned long flags) {
+    const std::string options = "size=" + size + ",uid=65534,gid=65534,mode=700";
+    return ::mount("ejk", path_.c_str(), "tmpfs", flags, options.c_str()) == 0;
+  }
+
+  const std::string path_;
+  bool mounted_;
+};
+
+TEST_F(PostgresFaults, AFullDiskKeepsWhatWasPutForLater) {
+  Disk disk(scratch / "disk");
+  if (!disk.mounted()) GTEST_SKIP() << "a small disk cannot be mounted here (root can)";
+  PostgresServer own;
+  own.new_database();
+  own.must("postgres", "CREATE TABLESPACE small LOCATION '" + disk.path() + "'");
+  own.must("postgres", "CREATE DATABASE full_one TEMPLATE ejk_template TABLESPACE small");
+  own.must("full_one", "CREATE TABLE filler (text text)");
+  const auto store = shared(own.url("full_one"), options());
+  EXPECT_TRUE(store->put(make_entry(id, 1)));
+  EXPECT_TRUE(outbox_is_empty());
+  const auto fill = "INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, 100)";
+  while (own.query("full_one", fill).sqlstate != "53100") {
+  }
+  int call = 1;  // there is still room in the pages that the table has
+  while (outbox_is_empty() && call < 1000) EXPECT_TRUE(store->put(make_entry(call_id(++call), 2)));
+  EXPECT_EQ(block_of(*store, call_id(call)), 2) << "the directory has it";
+  EXPECT_EQ(block_of(*store, id), 1) << "what is there can still be read";
+  EXPECT_FALSE(outbox_is_empty());
+  EXPECT_EQ(warnings.count(), 1u) << warnings.text();
+  EXPECT_NE(warnings.text().find("No space left"), std::string::npos) << warnings.text();
+  ASSERT_TRUE(disk.grow());
+  EXPECT_EQ(store->push(false).left, 0u);
+  EXPECT_TRUE(outbox_is_empty());
+  EXPECT_EQ(block_of(store->far(), call_id(call)), 2);
+}
+
+// ---- the network between
+
+// Two hosts and the cable between them. The names of this process's are its own.
+class Cable {
+ public:
+  Cable()
+      : server_("ejk_server_" + std::to_string(::getpid())),
+        client_("ejk_client_" + std::to_string(::getpid())) {
+    works_ = ip("netns add " + server_) && ip("netns add " + client_) &&
+             ip("link add wire netns " + server_ + " type veth peer name wire netns " + client_) &&
+             ip("-n " + server_ + " address add 10.77.0.1/24 dev wire") &&
+             ip("-n " + client_ + " address add 10.77.0.2/24 dev wire") &&
+             ip("-n " + server_ + " link set wire up") && ip("-n " + client_ + " link set wire up");
+  }
+  ~Cable() { ip("netns delete " + server_), ip("netns delete " + client_); }
+  Cable(const Cable&) = delete;
+  Cable& operator=(const Cable&) = delete;
+
+  bool works() const { return works_; }
+  static std::string file_of(const std::string& network) { return "/run/netns/" + network; }
+  std::string server() const { return file_of(server_); }
+  std::string client() const { return file_of(client_); }
+  std::string address() const { return "10.77.0.1"; }
+
+  void unplug() { EXPECT_TRUE(ip("-n " + server_ + " link set wire down")); }
+  void plug_in() { EXPECT_TRUE(ip("-n " + server_ + " link set wire up")); }
+  // Nothing comes back from the server, and nobody is told.
+  void swallow() { EXPECT_TRUE(ip("-n " + server_ + " route add blackhole 10.77.0.2/32")); }
+  void pass_on() { EXPECT_TRUE(ip("-n " + server_ + " route delete blackhole 10.77.0.2/32")); }
+
+ private:
+  static bool ip(const std::string& words) {
+    return std::system(("PATH=$PATH:/usr/sbin:/sbin ip " + words + " 2>/dev/null").c_str()) == 0;
+  }
+
+  const std::string server_, client_;
+  bool works_ = false;
+};
+
+struct Breakage {
+  const char* name;
+  void (Cable::*begin)();
+  void (Cable::*end)();
+};
+
+class NetworkFaults : public PostgresFaults, public ::testing::WithParamInterface<Breakage> {};
+
+TEST_P(NetworkFaults, ACallGoesOnAndWhatItPutArrivesAfterwards) {
+  Cable cable;
+  if (!cable.works()) GTEST_SKIP() << "no network namespaces here (root with iproute2 has them)";
+  PostgresServer far_away(true, "", cable.server());
+  const std::string url = "postgresql://postgres@" + cable.address() + ":" + far_away.port() + "/" +
+                          far_away.new_database() + "?sslmode=disable";
+  std::thread([&] {
+    ASSERT_TRUE(enter_network(cable.client()));
+    auto with = options(0.5);
+    const auto store = shared(url, with);
+    wait_until([&] {  // a slow machine may miss a deadline
+      store->put(make_entry(id, 1));
+      return store->push(false).left == 0;
+    });
+    const size_t told = warnings.count();
+    (cable.*GetParam().begin)();
+    // Who waited without a deadline would wait for a quarter of an hour.
+    const auto put = [&] { EXPECT_TRUE(store->put(make_entry(call_id(2), 2))); };
+    EXPECT_LT(over_wait_of(with.put_seconds, put), on_time);
+    EXPECT_EQ(block_of(*store, call_id(2)), 2);
+    const auto ask = [&] { EXPECT_FALSE(store->get(call_id(3))); };
+    EXPECT_LT(over_wait_of(with.get_seconds, ask), on_time);
+    wait_until([&] { return store->get(call_id(3)), store->far().is_away(); });
+    EXPECT_FALSE(outbox_is_empty());
+    EXPECT_EQ(warnings.count(), told + 1) << warnings.text();
+    (cable.*GetParam().end)();
+    wait_until([&] { return store->get(call_id(3)), outbox_is_empty(); });
+    wait_until([&] { return block_of(store->far(), call_id(2)) == 2; });
+  }).join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Network, NetworkFaults,
+                         ::testing::Values(Breakage{"CutLink", &Cable::unplug, &Cable::plug_in},
+                                           Breakage{"LostPackets", &Cable::swallow,
+                                                    &Cable::pass_on}),
+                         [](const auto& each) { return std::string(each.param.name); });
 
 // ---- it says no
 
@@ -297,8 +468,13 @@ TEST_F(PostgresFaults, RolesMayDoWhatTheyAreFor) {
 }
 
 TEST_F(PostgresFaults, ARoleWithoutRightsIsToldWhichOneItNeeds) {
-  PostgresStore store(server().tcp_url("ejk_1", "nobody", password_in_url), options());
-  EXPECT_FALSE(store.get(id));
+  auto with = options();
+  with.breaker = {};
+  const auto store = shared(server().tcp_url("ejk_1", "nobody", password_in_url), with);
+  EXPECT_FALSE(store->get(id));
+  EXPECT_TRUE(store->put(make_entry(id, 7)));
+  EXPECT_EQ(block_of(*store, id), 7) << "the directory has it";
+  EXPECT_EQ(warnings.count(), 1u) << warnings.text();
   EXPECT_NE(warnings.text().find("ejk_reader"), std::string::npos) << warnings.text();
 }
 
@@ -311,7 +487,7 @@ TEST_F(PostgresFaults, ADatabaseWithoutAStoreIsToldHowToMakeOne) {
 TEST_F(PostgresFaults, ANewerSchemaIsReadAndNotWritten) {
   const std::string database = server().new_database();
   PostgresStore(server().url(database), options()).put(make_entry(id, 1, 10));
-  server().must(database, "UPDATE ejk.meta SET version = 2");
+  server().must(database, "UPDATE ejk.meta SET version = version + 1");
   {
     PostgresStore store(server().url(database), options());
     EXPECT_EQ(block_of(store, id), 1);
@@ -320,7 +496,7 @@ TEST_F(PostgresFaults, ANewerSchemaIsReadAndNotWritten) {
     EXPECT_EQ(block_of(store, id), 1);
     EXPECT_EQ(warnings.count(), 1u) << warnings.text();
   }
-  server().must(database, "UPDATE ejk.meta SET min_client = 2");
+  server().must(database, "UPDATE ejk.meta SET min_client = version");
   PostgresStore store(server().url(database), options());
   EXPECT_FALSE(store.get(id));
   EXPECT_NE(warnings.text().find("cannot read"), std::string::npos) << warnings.text();
@@ -366,31 +542,8 @@ TEST_F(PostgresFaults, WorksThroughPgBouncerThatSharesSessions) {
 TEST_F(PostgresFaults, ACertificateOfAnotherAuthorityIsRefused) {
   if (std::system("command -v openssl >/dev/null") != 0) GTEST_SKIP() << "no openssl here";
   PostgresServer own(true);
-  const auto openssl = [&](const std::string& line) {
-    return std::system(("openssl " + line + " >>'" + own.log() + "' 2>&1").c_str()) == 0;
-  };
-  const auto authority = [&](const std::string& name) {
-    return openssl(
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=" + name +
-        " -keyout " + own.path(name + ".key") + " -out " + own.path(name + ".crt"));
-  };
-  ASSERT_TRUE(authority("right") && authority("wrong"));
-  const std::string key = own.data() + "/server.key", certificate = own.data() + "/server.crt";
-  write_text(own.path("names"), "subjectAltName=IP:127.0.0.1\n");
-  ASSERT_TRUE(
-      openssl("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=db -keyout " + key +
-              " -out " + own.path("request")) &&
-      openssl("x509 -req -days 2 -CAcreateserial -in " + own.path("request") + " -CA " +
-              own.path("right.crt") + " -CAkey " + own.path("right.key") + " -extfile " +
-              own.path("names") + " -out " + certificate))
-      << read_text(own.log());
-  fs::permissions(key, fs::perms::owner_read);
-  if (::getuid() == 0) {
-    ASSERT_EQ(::chown(key.c_str(), PostgresServer::nobody, PostgresServer::nobody), 0);
-    ASSERT_EQ(::chown(certificate.c_str(), PostgresServer::nobody, PostgresServer::nobody), 0);
-  }
-  own.must("postgres", "ALTER SYSTEM SET ssl = on");
-  own.must("postgres", "SELECT pg_reload_conf()");
+  ASSERT_TRUE(own.authority("wrong"));
+  own.serve_tls();
   const std::string database = own.new_database();
   own.must("postgres", std::string("CREATE ROLE ann LOGIN PASSWORD '") + password +
                            "'; GRANT ejk_writer TO ann");
@@ -398,15 +551,19 @@ TEST_F(PostgresFaults, ACertificateOfAnotherAuthorityIsRefused) {
     return own.tcp_url(database, "ann", password_in_url) +
            "?sslmode=verify-full&sslrootcert=" + own.path(name + ".crt");
   };
-  PostgresStore right(url("right"), options());
+  PostgresStore right(url("authority"), options());
   wait_until([&] { return right.put(make_entry(id, 1)); });  // the settings may be read a bit later
   EXPECT_EQ(
       right.ask({"SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"}).rows.at(0).at(0),
       "t");
   auto with = options();
   with.breaker = {};
-  PostgresStore wrong(url("wrong"), with);
-  EXPECT_FALSE(wrong.get(id));
+  const size_t told = warnings.count();  // before TLS was on
+  const auto wrong = shared(url("wrong"), with);
+  EXPECT_FALSE(wrong->get(id));
+  EXPECT_TRUE(wrong->put(make_entry(id, 2)));
+  EXPECT_EQ(block_of(*wrong, id), 2) << "the directory has it";
+  EXPECT_EQ(warnings.count(), told + 1) << warnings.text();
   EXPECT_NE(warnings.text().find("certificate verify failed"), std::string::npos)
       << warnings.text();
   expect_no_secret();
@@ -447,6 +604,65 @@ TEST_F(PostgresFaults, HostileRowsAreMissesWithAWarning) {
   EXPECT_EQ(block_of(store, call_id(1)), 8);
   EXPECT_TRUE(store.put(make_entry(call_id(1), 9, 99))) << "and is written over";
   EXPECT_EQ(block_of(store, call_id(1)), 9);
+}
+
+TEST_F(PostgresFaults, NamesThatLookLikePathsLeadNowhere) {
+  const std::string url = server().url(server().new_database());
+  for (const char* name :
+       {"../../escaped", "/escaped", "..", "a/../../escaped", "%2e%2e/escaped"}) {
+    EntryId hostile = call_id(1, name);
+    EXPECT_TRUE(PostgresStore(url, options()).put(make_entry(hostile, 3))) << name;
+    EXPECT_EQ(block_of(*shared(url, options()), hostile), 3) << name;
+    hostile.device = name;
+    EXPECT_TRUE(PostgresStore(url, options()).put(make_entry(hostile, 4))) << name;
+    EXPECT_EQ(block_of(*shared(url, options()), hostile), 4) << name;
+  }
+  for (const std::string& file : files_below(scratch.path()))
+    EXPECT_TRUE(file.starts_with("near/")) << file;
+  EXPECT_FALSE(fs::exists("/escaped"));
+}
+
+struct Touch {
+  static constexpr std::string_view op_id = "touch";
+  struct Config {
+    int block = 1;
+  };
+  bool is_valid(const Config& config, const Invocation&) const { return config.block > 0; }
+  Config heuristic_cfg(const Invocation&) const { return {}; }
+  void run(const Config& config, View<float, 1> a) const {
+    a.data[0] += static_cast<float>(config.block);
+  }
+};
+
+TEST_F(PostgresFaults, AConfigOfAnotherKernelIsAMissAndOneWarning) {
+  const std::string url = server().url(server().new_database());
+  float data[4] = {};
+  const View<float, 1> argument{data, {4}};
+  const auto executor = [&](const std::string& place) {
+    SelectorOptions how{.policy = AutotunePolicy{.allow_autotune = false}};
+    how.persistent = std::make_shared<PersistentCache>(
+        std::vector<std::shared_ptr<Store>>{shared(url, options(), place)});
+    how.on_warning = warnings.sink();
+    return Executor(std::move(how));
+  };
+  const Explanation plain = executor("plain").explain(Touch{}, argument);
+  const EntryId own{plain.device, plain.op, plain.key, plain.spec};
+  int place = 0;
+  for (const Value& config :
+       {Value::object({{"tile", 8}}), Value::object({{"block", "; DROP SCHEMA ejk"}}),
+        Value::object({{"block", 0}}), Value("../../etc/passwd"), Value(), Value(7)}) {
+    Entry foreign = make_entry(own);
+    foreign.config = config;
+    foreign.environment = Value();
+    EXPECT_TRUE(PostgresStore(url, options()).put(foreign, true));
+    const size_t told = warnings.count();
+    const Executor fresh = executor(std::to_string(place++));
+    const auto choice = fresh.choose_config(Touch{}, argument);
+    EXPECT_EQ(choice.origin, Origin::heuristics) << to_json(config);
+    EXPECT_EQ(choice.config.block, 1);
+    fresh.choose_config(Touch{}, argument);
+    EXPECT_EQ(warnings.count(), told + 1) << to_json(config) << warnings.text();
+  }
 }
 
 TEST_F(PostgresFaults, WhatComesFromTheDatabaseIsNotTrustedHereEither) {

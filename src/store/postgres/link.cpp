@@ -39,12 +39,30 @@ std::string text_or(const char* text, const char* otherwise) {
   return text == nullptr || *text == '\0' ? otherwise : text;
 }
 
-// The server is going, or has dropped this session.
+// The server is going, or has dropped this connection.
 bool ends_connection(const std::string& sqlstate) {
   return sqlstate.starts_with("57P") || sqlstate.starts_with("08");
 }
 
 }  // namespace
+
+std::string array_of(const std::vector<Field>& texts) {
+  std::string out = "{";
+  for (const Field& text : texts) {
+    if (out.size() > 1) out += ',';
+    if (!text) {
+      out += "NULL";
+      continue;
+    }
+    out += '"';
+    for (const char c : *text) {
+      if (c == '"' || c == '\\') out += '\\';
+      out += c;
+    }
+    out += '"';
+  }
+  return out + "}";
+}
 
 double random_number() {
   std::random_device source;
@@ -357,7 +375,7 @@ Answer Link::ask(Query query) {
   if (!state.thread) state.thread = std::make_unique<std::thread>([own = state_] { own->work(); });
   const double limit = query.seconds + (state.connected ? 0 : state.options.connect_seconds);
   const double seconds = query.seconds;
-  const auto job = std::make_shared<Job>(std::move(query), state.now() + limit);
+  const auto job = std::make_shared<Job>(Job{std::move(query), state.now() + limit});
   state.jobs.push_back(job);
   state.changed.notify_all();
   // The thread keeps the deadline, unless a name look-up keeps the thread.

@@ -49,6 +49,11 @@ struct Answer {
   explicit operator bool() const { return trouble == Trouble::none; }
 };
 
+// What some errors are called.
+inline constexpr const char *not_allowed = "42501", *no_table = "42P01", *no_function = "42883";
+
+std::string array_of(const std::vector<Field>& texts);  // as PostgreSQL reads it
+
 // 0 to 1, different in every process.
 double random_number();
 

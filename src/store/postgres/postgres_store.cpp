@@ -8,6 +8,8 @@
 
 #include <ejk/error.h>
 #include <ejk/names.h>
+#include <ejk_kernels/schema_2_sql.h>
+#include <ejk_kernels/schema_3_sql.h>
 #include <ejk_kernels/schema_sql.h>
 
 #include "base/directory.h"
@@ -19,8 +21,12 @@
 namespace ejk::detail {
 
 using postgres::Answer;
+using postgres::array_of;
 using postgres::Field;
 using postgres::Link;
+using postgres::no_function;
+using postgres::no_table;
+using postgres::not_allowed;
 using postgres::Query;
 using postgres::Row;
 using postgres::Trouble;
@@ -37,18 +43,12 @@ namespace {
 #define EJK_DOCUMENT "CASE WHEN octet_length(document) <= 16777216 THEN document END, "
 #define EJK_CANDIDATES "CASE WHEN octet_length(candidates) <= 16777216 THEN candidates END"
 
-constexpr const char* not_allowed = "42501";
-
 std::string bytes(const std::string& hex_digits) { return "\\x" + hex_digits; }
 
 std::string list_of(const std::vector<std::string>& ids) {
   std::string out = "{";
   for (const std::string& id : ids) out += (out.size() > 1 ? ",\"\\\\x" : "\"\\\\x") + id + "\"";
   return out + "}";
-}
-
-std::string call_id(const EntryId& id) {
-  return base::sha256_hex(stable_json(Value(Value::Array{id.device, id.op, id.key, id.spec})), 32);
 }
 
 EntryId without_spec(EntryId id) {
@@ -147,7 +147,7 @@ const Value& PostgresStore::here(const EntryId& id, const Value* environment) co
 }
 
 std::string PostgresStore::greeted(const Answer& answer) {
-  if (answer.sqlstate == "42P01" || answer.sqlstate == "3F000")
+  if (answer.sqlstate == no_table || answer.sqlstate == "3F000")
     return "there is no store in this database; make one with ejk store init";
   if (answer.sqlstate == not_allowed)
     return "this role may not read it; grant it ejk_reader or ejk_writer";
@@ -171,6 +171,10 @@ std::string PostgresStore::greeted(const Answer& answer) {
 // Troubles of the connection are said by the link.
 void PostgresStore::report(const Answer& answer) {
   if (answer.trouble != Trouble::sql) return;
+  if (answer.sqlstate == no_table || answer.sqlstate == no_function)
+    return warn_("older", "the store at " + where() +
+                              " has an older schema, without a place for recorded calls; its owner "
+                              "brings it to this version's with ejk store upgrade");
   warn_(answer.sqlstate,
         "the store at " + where() + " says: " + answer.why +
             (answer.sqlstate == not_allowed
@@ -350,6 +354,69 @@ bool PostgresStore::erase(const EntryId& id) {
   return answer && answer.rows.at(0).at(0) != "0";
 }
 
+// ---- recorded calls
+
+PostgresStore::Sent PostgresStore::count_calls(const std::string& source,
+                                               const std::vector<CallCount>& calls) {
+  if (calls.empty()) return Sent::kept;
+  std::vector<Field> ids, devices, ops, keys, records, counts, timed, seconds, first, last;
+  for (const CallCount& call : calls) {
+    ids.push_back(bytes(call.call));
+    devices.push_back(column(call.id.device));
+    ops.push_back(column(call.id.op));
+    keys.push_back(column(call.id.key));
+    records.push_back(call.record);
+    counts.push_back(std::to_string(call.calls));
+    timed.push_back(std::to_string(call.timed_calls));
+    seconds.push_back(stable_json(Value(call.timed_seconds)));
+    first.push_back(column(call.first));
+    last.push_back(column(call.last));
+  }
+  const Answer answer =
+      link_->ask({"SELECT ejk.count_calls($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+                  {bytes(source), array_of(ids), array_of(devices), array_of(ops), array_of(keys),
+                   array_of(records), array_of(counts), array_of(timed), array_of(seconds),
+                   array_of(first), array_of(last)},
+                  options_.put_seconds});
+  report(answer);
+  return answer ? Sent::kept : may_pass(answer) ? Sent::later : Sent::never;
+}
+
+bool PostgresStore::for_each_call(const std::function<void(CallCount)>& visit) {
+  std::string call;
+  for (;;) {
+    const Answer answer = link_->ask(
+        {"SELECT encode(call_id, 'hex'), device, op, key, record, calls, timed_calls, "
+         "timed_seconds, first, last FROM (SELECT *, row_number() OVER w AS n, "
+         "sum(octet_length(record)) OVER w AS bytes FROM (SELECT * FROM ejk.calls "
+         "WHERE call_id > $1::bytea ORDER BY call_id LIMIT 1000) page "
+         "WINDOW w AS (ORDER BY call_id)) sized CROSS JOIN LATERAL (SELECT "
+         "coalesce(sum(calls), 0) AS calls, coalesce(sum(timed_calls), 0) AS timed_calls, "
+         "coalesce(sum(timed_seconds), 0) AS timed_seconds, coalesce(min(first), '') AS first, "
+         "coalesce(max(last), '') AS last FROM ejk.call_counts c "
+         "WHERE c.call_id = sized.call_id) counted "
+         "WHERE n = 1 OR bytes <= 8388608 ORDER BY call_id",
+         {bytes(call)},
+         options_.prefetch_seconds});
+    report(answer);
+    if (!answer) return false;
+    if (answer.rows.empty()) return true;
+    for (const Row& row : answer.rows) {
+      const auto text = [&](size_t i) { return row.at(i).value_or(""); };
+      const auto number = [&](size_t i) { return std::strtoull(text(i).c_str(), nullptr, 10); };
+      call = text(0);
+      visit({call,
+             {text(1), text(2), text(3), ""},
+             text(4),
+             number(5),
+             number(6),
+             std::strtod(text(7).c_str(), nullptr),
+             text(8),
+             text(9)});
+    }
+  }
+}
+
 // ---- leases
 
 std::unique_ptr<TuningLease> PostgresStore::lease(const EntryId& id, double patience_seconds) {
@@ -375,6 +442,12 @@ PostgresStore::Leased PostgresStore::try_lease(const EntryId& id, double patienc
   }
 }
 
-std::string_view postgres_schema_script() { return ejk_kernels::schema_sql; }
+std::string postgres_schema_script(int from) {
+  std::string out;
+  if (from < 1) out += ejk_kernels::schema_sql;
+  if (from < 2) out += ejk_kernels::schema_2_sql;
+  if (from < 3) out += ejk_kernels::schema_3_sql;
+  return out;
+}
 
 }  // namespace ejk::detail

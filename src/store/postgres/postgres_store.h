@@ -18,7 +18,7 @@
 namespace ejk::detail {
 
 // The version of the schema that this version of the library makes and knows.
-inline constexpr int postgres_schema = 1;
+inline constexpr int postgres_schema = 3;
 
 class PostgresStore final : public Store {
  public:
@@ -68,6 +68,21 @@ class PostgresStore final : public Store {
   };
   Leased try_lease(const EntryId& id, double patience_seconds);
 
+  // A recorded call, and how often it was made as one source counted, or all together.
+  struct CallCount {
+    std::string call;    // call_id
+    EntryId id;          // read ones have no spec
+    std::string record;  // its document, without counts
+    uint64_t calls = 0, timed_calls = 0;
+    double timed_seconds = 0;
+    std::string first, last;
+  };
+  // Takes the place of what this source (16 hex digits) said of these calls before, unless that was
+  // more. Each call once.
+  Sent count_calls(const std::string& source, const std::vector<CallCount>& calls);
+  // What all sources counted together. False if not all of it could be read, which is said.
+  bool for_each_call(const std::function<void(CallCount)>& visit);
+
   bool is_away() const { return link_->is_away(); }
   // Any other question, for the tool.
   postgres::Answer ask(postgres::Query query) { return link_->ask(std::move(query)); }
@@ -85,7 +100,7 @@ class PostgresStore final : public Store {
   std::shared_ptr<postgres::Link> link_;  // last: its thread uses what is above
 };
 
-// The text that makes the schema, for who may.
-std::string_view postgres_schema_script();
+// The text that makes the schema from one of that version, for who may; 0: from nothing.
+std::string postgres_schema_script(int from = 0);
 
 }  // namespace ejk::detail

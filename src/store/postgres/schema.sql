@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Version 1 of the store in a database, made by `ejk store init`; docs/fleet.md explains it.
+-- Version 1 of the store in a database, made by `ejk store init`; what is behind it brings it to
+-- later ones. docs/fleet.md explains it.
 -- One entry per call and environment; of two the one with the better evidence stays.
 BEGIN;
 SELECT pg_advisory_xact_lock(hashtext('ejk schema'));
