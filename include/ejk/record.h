@@ -22,6 +22,7 @@ namespace ejk {
 // elements, how many integers are how large, a seed), everything else as values.
 struct RecordedCall {
   EntryId id;  // of forward runs: the key that is in labels
+  // Where the call ran and in which context.
   Platform platform = Platform::cpu;
   Context context = Context::plain;
   Value members;     // the kernel's own data members; null: none
@@ -38,18 +39,23 @@ struct RecordedCall {
   double seconds() const;
 };
 
-// A folder of recorded calls. Any number of processes may record into one; each adds its counts to
-// what is there. Files are written by a thread of the recording's own, some time after a new call
-// was met, now and then, and at the end: a process that is killed loses the last few counts.
-// Nothing here throws for what the file system does: it is a warning, said once, and recording goes
-// on in memory. Thread-safe. A forked child does not record.
+// A folder of recorded calls. Any number of processes may record into one folder; each adds its
+// counts to what is there. The recording has a thread that writes files: shortly after a new call,
+// then at intervals, and at the end. A process that is killed loses the last few counts. Failures
+// of the file system are one warning, never an exception, and recording continues in memory.
+// Thread-safe. A forked child does not record.
 class Recording {
  public:
+  // How much is recorded and when it is written.
   struct Options {
     size_t most_calls = 1'000'000;     // in the folder; further ones are not kept
     double first_write_seconds = 0.3;  // after a new call
     double interval_seconds = 10;      // between writes of counts
-    WarningSink on_warning = {};       // default: stderr_warnings()
+    // A database that gets the counts of the folder too (postgresql://...), a while after they were
+    // written and at the end; what it did not get is sent by a later process or `ejk store push`.
+    std::string database = {};
+    double send_seconds = 60;     // between sendings, about
+    WarningSink on_warning = {};  // default: stderr_warnings()
   };
   explicit Recording(std::string folder) : Recording(std::move(folder), Options{}) {}
   Recording(std::string folder, Options options);
@@ -80,14 +86,20 @@ std::shared_ptr<Recording> recording_from_environment();
 // records. A call costs more then: it is described anew each time.
 Scope record_calls(std::shared_ptr<Recording> recording);
 
+// Where recorded calls are read from: $EJKERNEL_PERSISTENT_CACHE_URL, else
+// default_recording_path().
+std::string default_recordings();
+
 // What a folder holds: device, op, key. Files that cannot be read are passed over and reported to
-// `on_warning`. A folder that is not there holds nothing.
+// `on_warning`. A folder that is not there holds nothing. For a database (postgresql://...) what
+// all folders sent there, each call with the sum of their counts, and what only
+// default_recording_path() holds.
 using RecordedCalls =
     std::map<std::string, std::map<std::string, std::map<std::string, RecordedCall>>>;
-RecordedCalls read_recorded(const std::string& folder, const WarningSink& on_warning = {});
+RecordedCalls read_recorded(const std::string& place, const WarningSink& on_warning = {});
 
-// The JSON document of a record, and back; docs/store_format.md specifies it. Throws Error(parse)
-// for what is no record of a known schema.
+// The JSON document of a record, and back; docs/reference/store_format.md specifies it. Throws
+// Error(parse) for what is no record of a known schema.
 inline constexpr int record_schema = 1;
 Value record_to_document(const RecordedCall& call);
 RecordedCall record_from_document(const Value& document);

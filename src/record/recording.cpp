@@ -28,6 +28,9 @@
 #include "base/time.h"
 #include "base/warn.h"
 #include "choose/scope.h"
+#include "record/folder.h"
+#include "record/sending.h"
+#include "store/postgres/address.h"
 
 namespace ejk {
 
@@ -36,11 +39,10 @@ namespace {
 using base::Absent;
 using base::Directory;
 using base::FileError;
+using detail::CallSender;
 using detail::CallTotals;
 using std::chrono::milliseconds;
 
-constexpr const char* format_directory = "v1";
-constexpr size_t read_limit = size_t{1} << 20;
 // Others hold the lock while they write some files. A lost flush is tried again, but not the last
 // one, and many processes may end together.
 constexpr milliseconds patience{1'000}, last_patience{10'000}, pause{5};
@@ -51,50 +53,8 @@ constexpr size_t batch = 1000;
 constexpr size_t many_calls = 10'000;
 // Words of bucketed keys may differ for one call without end.
 constexpr size_t most_words = 100'000;
-// What the end of a program may take for writing counts.
-constexpr double most_seconds_at_end = 30;
-
-std::string folder_of(const EntryId& id) {
-  return format_directory + ("/" + base::file_name_of(id.device) + "/") + base::file_name_of(id.op);
-}
-std::string name_of(const EntryId& id) { return base::sha256_hex(id.spec, 32) + ".json"; }
-
-// Calls fn(directory, name) for the file of every record.
-template <class Fn>
-void for_each_file(const Directory& folder, Fn fn) {
-  const Directory top = folder.below(format_directory);
-  for (const std::string& device : top.names()) {
-    const Directory ops = top.below(device);
-    for (const std::string& op : ops.names()) {
-      const Directory below = ops.below(op);
-      for (const std::string& file : below.names())
-        if (file.ends_with(".json")) fn(below, file);
-    }
-  }
-}
-
-// What a file turned out to be.
-struct Loaded {
-  std::optional<RecordedCall> call;
-  bool absent = false;
-  bool newer = false;  // written by a newer version, or unreadable: not ours to replace
-  std::string why;
-};
-
-Loaded load(const Directory& in, const std::string& name) {
-  const auto [text, error, strange] = in.read(name, read_limit);
-  if (error.is_absent()) return {{}, true, false, ""};
-  if (error) return {{}, false, error.code != EFBIG, error.text()};
-  try {
-    const Value document = parse_json(text);
-    const Value* schema = document.find("schema");
-    if (schema != nullptr && schema->is_int() && schema->as_double() > record_schema)
-      return {{}, false, true, "it was written by a newer version"};
-    return {record_from_document(document), false, false, ""};
-  } catch (const Error& problem) {
-    return {{}, false, false, problem.what()};
-  }
-}
+// What the end of a program may take for writing counts, and for sending them.
+constexpr double most_seconds_at_end = 30, last_send_seconds = 1;
 
 // Counts that are not yet in the folder.
 CallTotals difference(const CallTotals& now, const CallTotals& then) {
@@ -160,11 +120,11 @@ RecordedCall record_from_document(const Value& document) {
   call.batch_axes = member(document, "batch_axes");
   call.arguments = member(document, "arguments");
   if (!call.arguments.is_null() && !call.arguments.is_array())
-    throw Error(ErrorKind::parse, "the record's arguments are no list");
+    throw Error(ErrorKind::parse, "the record's arguments are not a list");
   call.calls = member(document, "calls").as_uint();
   call.timed_calls = member(document, "timed_calls").as_uint();
   call.timed_seconds = member(document, "timed_seconds").as_double();
-  // Plans and coverage add these up: one that is no number would make all of them none.
+  // Plans and coverage add these up: one NaN would make all sums NaN.
   constexpr uint64_t most_calls = uint64_t{1} << 53;
   if (call.calls > most_calls || call.timed_calls > most_calls ||
       !std::isfinite(call.timed_seconds) || call.timed_seconds < 0)
@@ -182,7 +142,13 @@ struct Recording::State {
   State(std::string path, Options given)
       : folder(std::move(path)),
         options(std::move(given)),
-        warn(options.on_warning ? options.on_warning : stderr_warnings()) {}
+        warn(options.on_warning ? options.on_warning : stderr_warnings()) {
+    if (options.database.empty()) return;
+    detail::PostgresStore::Options far;
+    far.on_warning = options.on_warning;
+    far.meanwhile = "Recorded calls stay in " + folder + " and are sent later";
+    sender = std::make_unique<CallSender>(folder, options.database, std::move(far));
+  }
 
   // Of device, op and spec.
   using Digest = std::array<uint64_t, 2>;
@@ -207,6 +173,7 @@ struct Recording::State {
     CallTotals written;
     bool on_disk = false;
     Place place = {};
+    bool to_send = false;
   };
   struct WordsHash {
     size_t operator()(const std::vector<uint64_t>& w) const {
@@ -233,6 +200,9 @@ struct Recording::State {
   std::optional<size_t> files;  // in the folder, once a flush needs to know
   size_t added_files = 0;       // of them, since they were counted
   bool cleaned = false;
+  std::unique_ptr<CallSender> sender;  // of the thread, and of the destructor behind it
+  std::optional<double> send_at;       // set by the first that is to be sent
+  bool sent_what_others_left = false;
   std::thread thread;
 
   // ---- in memory
@@ -262,7 +232,7 @@ struct Recording::State {
     const auto [it, is_new] = by_digest.try_emplace(digest, 0);
     if (is_new) {
       it->second = detail::new_call_record();
-      Place place{shared_folder(folder_of(call.id)), name_of(call.id)};
+      Place place{shared_folder(detail::record_folder(call.id)), detail::record_name(call.id)};
       slots.push_back({it->second,
                        std::make_shared<const RecordedCall>(std::move(call)),
                        {},
@@ -323,8 +293,52 @@ struct Recording::State {
       fresh = false;
       lock.unlock();
       flush();
+      if (sender) send_now_and_then();
       lock.lock();
     }
+  }
+
+  // ---- to a database
+
+  void send_now_and_then() {
+    const double now = base::seconds_now();
+    // Many machines begin at the same time.
+    if (!send_at) send_at = now + options.send_seconds * detail::postgres::random_number();
+    if (now < *send_at) return;
+    send_at = now + options.send_seconds;
+    const auto go_on = [this](size_t) {
+      const std::lock_guard lock(mutex);
+      return !ends;
+    };
+    if (!send(go_on) || std::exchange(sent_what_others_left, true)) return;
+    sent_what_others_left = sender->push(false, go_on).left == 0;
+  }
+
+  // False if something is left.
+  bool send(const CallSender::GoOn& go_on) {
+    std::vector<CallSender::File> some;
+    std::vector<size_t> taken;
+    for (size_t slot = 0;;) {
+      {
+        const std::lock_guard lock(mutex);
+        for (some.clear(), taken.clear(); slot < slots.size() && some.size() < batch; ++slot) {
+          if (!std::exchange(slots[slot].to_send, false)) continue;
+          taken.push_back(slot);
+          some.push_back({*slots[slot].place.folder, slots[slot].place.name});
+        }
+      }
+      if (taken.empty()) break;
+      if (sender->send(some, go_on).left == 0) continue;
+      const std::lock_guard lock(mutex);
+      for (const size_t i : taken) slots[i].to_send = true;
+      return false;
+    }
+    const std::lock_guard writer(writing);
+    const std::lock_guard lock(mutex);
+    for (const Slot& slot : slots)
+      if (slot.to_send) return true;  // written meanwhile
+    sender->take_note_back();
+    return true;
   }
 
   struct Dirty {
@@ -382,6 +396,7 @@ struct Recording::State {
     // Others may have added some since. Many are not counted again for a few more.
     if (files && (*files < many_calls || added_files > *files / 100)) files.reset();
     bool good = true;
+    if (sender) sender->leave_note();
     std::optional<Directory> in;  // of the last one: most are of few ops
     for (Dirty& d : some) {
       if (!in || in->path() != top.path_of(*d.place.folder))
@@ -392,6 +407,7 @@ struct Recording::State {
       const std::lock_guard guard(mutex);
       slots[d.slot].written = d.now;
       slots[d.slot].on_disk = true;
+      slots[d.slot].to_send = sender != nullptr;
       if (d.slot >= many_calls) slots[d.slot].call.reset();
     }
     return good;
@@ -402,7 +418,7 @@ struct Recording::State {
     if (in.error()) return cannot_write(in.error());
     const std::string& name = d.place.name;
     const std::string path = in.path_of(name);
-    Loaded present = load(in, name);
+    detail::LoadedRecord present = detail::load_record(in, name);
     if (present.newer) {
       warn("kept " + path, "not writing over " + path + ": " + present.why);
       return false;
@@ -428,7 +444,7 @@ struct Recording::State {
     call.timed_seconds += 1e-9 * static_cast<double>(d.added.nanoseconds);
 
     const std::string text = to_json(record_to_document(call), 1) + "\n";
-    if (text.size() > read_limit) {
+    if (text.size() > detail::most_record_bytes) {
       warn("large " + path, "[" + call.id.op + "] a call with " + std::to_string(text.size()) +
                                 " bytes of arguments is not recorded");
       return true;  // never will be
@@ -445,7 +461,7 @@ struct Recording::State {
   size_t count_files(const Directory& top) {
     if (!files) {
       files = added_files = 0;
-      for_each_file(top, [&](const Directory&, const std::string&) { ++*files; });
+      detail::for_each_record_file(top, [&](const Directory&, const std::string&) { ++*files; });
     }
     return *files;
   }
@@ -489,6 +505,9 @@ Recording::~Recording() {
   if (state_->thread.joinable()) state_->thread.join();
   try {
     state_->flush(last_patience, most_seconds_at_end);
+    const double until = base::seconds_now() + last_send_seconds;
+    if (state_->sender && !state_->sender->database().is_away())
+      state_->send([&](size_t) { return base::seconds_now() < until; });
   } catch (const std::exception& error) {
     state_->warn("end", std::string("the last counts of recorded calls are lost: ") + error.what());
   }
@@ -516,6 +535,17 @@ std::string default_recording_path() {
   return store.empty() ? store : store + "/recorded";
 }
 
+static Recording::Options of_environment() {
+  Recording::Options options;
+  options.database = base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_URL");
+  return options;
+}
+
+std::string default_recordings() {
+  const std::string database = base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_URL");
+  return database.empty() ? default_recording_path() : database;
+}
+
 std::shared_ptr<Recording> recording_from_environment() {
   const std::string word = base::env("EJKERNEL_OPS_RECORD").value_or("");
   if (word.empty() || word == "0") return nullptr;
@@ -534,7 +564,7 @@ std::shared_ptr<Recording> recording_from_environment() {
   const std::lock_guard lock(mutex);
   auto recording = shared.lock();
   if (!recording || recording->folder() != path)
-    shared = recording = std::make_shared<Recording>(path);
+    shared = recording = std::make_shared<Recording>(path, of_environment());
   return recording;
 }
 
@@ -551,20 +581,38 @@ Recording* detail::scoped_recording() {
   return nullptr;
 }
 
-RecordedCalls read_recorded(const std::string& folder, const WarningSink& on_warning) {
-  const WarningSink warn = base::warnings_to(on_warning);
+static RecordedCalls read_folder(const std::string& folder, const WarningSink& warn) {
   RecordedCalls out;
   const auto top = Directory::at(folder, Absent::fails, base::trust_from_environment());
-  for_each_file(top, [&](const Directory& in, const std::string& name) {
-    Loaded loaded = load(in, name);
+  detail::for_each_record_file(top, [&](const Directory& in, const std::string& name) {
+    detail::LoadedRecord loaded = detail::load_record(in, name);
     const std::string path = in.path_of(name);
-    if (loaded.call &&
-        top.path_of(folder_of(loaded.call->id) + "/" + name_of(loaded.call->id)) == path) {
+    if (loaded.call && top.path_of(detail::record_folder(loaded.call->id) + "/" +
+                                   detail::record_name(loaded.call->id)) == path) {
       const EntryId id = loaded.call->id;
       out[id.device][id.op].insert_or_assign(id.key, std::move(*loaded.call));
     } else if (loaded.call) warn("passing over " + path + ": it is the record of another call");
     else if (!loaded.absent) warn("passing over " + path + ": " + loaded.why);
   });
+  return out;
+}
+
+RecordedCalls read_recorded(const std::string& place, const WarningSink& on_warning) {
+  const WarningSink warn = base::warnings_to(on_warning);
+  if (!detail::postgres::is_database_url(place)) return read_folder(place, warn);
+  const std::string folder = default_recording_path();
+  detail::PostgresStore::Options options;
+  options.connect_seconds = 10, options.prefetch_seconds = 60;  // of a plan, not of a call
+  options.on_warning = warn;
+  options.meanwhile = "Recorded calls are read from " + folder + " alone";
+  detail::PostgresStore database(place, options);
+  RecordedCalls out;
+  if (!detail::read_sent_calls(database, warn, out) && !out.empty())
+    warn("not all recorded calls in " + database.where() + " could be read");
+  if (folder.empty()) return out;
+  for (auto& [device, ops] : read_folder(folder, warn))
+    for (auto& [op, calls] : ops)
+      for (auto& [key, call] : calls) out[device][op].try_emplace(key, std::move(call));
   return out;
 }
 

@@ -227,7 +227,8 @@ void fill_integers(T* to, size_t size, const Value& sketch, std::mt19937_64& ran
 }
 
 int64_t integer(const Value& v) {
-  if (!v.is_int()) throw Error(ErrorKind::parse, "a size in the sketch of an array is no integer");
+  if (!v.is_int())
+    throw Error(ErrorKind::parse, "a size in the sketch of an array is not an integer");
   return v.as_int();
 }
 

@@ -574,7 +574,8 @@ TEST_F(Record, WhatCannotBeMadeAgainSaysWhy) {
   EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":[4611686018427387904]})" + out)),
               HasSubstr("do not fit"));
   EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":[-1]})" + out)), HasSubstr("negative"));
-  EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":["a"]})" + out)), HasSubstr("no integer"));
+  EXPECT_THAT(why(with(R"([{"dtype":"float32","shape":["a"]})" + out)),
+              HasSubstr("not an integer"));
   EXPECT_THAT(why(with(R"([{"dtype":"float33","shape":[8]})" + out)), HasSubstr("float33"));
   EXPECT_THAT(why(with(R"([{"dtype":"int32","shape":[8]})" + out)), HasSubstr("element type"));
   EXPECT_THAT(
