@@ -34,18 +34,26 @@ inline thread_local constinit ScopeNode* innermost_scope = nullptr;
 
 // ---- policy -----------------------------------------------------------------------------------
 
-enum class Fallback : uint8_t { autotune, heuristics };
+// Which tier is asked first when nothing is stored for a call.
+enum class Fallback : uint8_t {
+  autotune,    // the call waits while its candidates are measured
+  heuristics,  // the call runs with the heuristic
+  background,  // so it does, and is tuned after it has returned: see background_bytes
+};
 
 // A field of type Each<T> is a T, or an optional T that is empty at first: the list of fields is
 // written once, here.
 template <template <class> class Each>
 struct PolicyFields {
+  // What a field holds until it is set.
   template <class T>
   static constexpr Each<T> at_first(T value) {
     if constexpr (std::is_same_v<Each<T>, T>) return value;
     else return {};
   }
 
+  // Which tiers may answer a call for which nothing is stored. With neither, such a call is an
+  // error.
   Each<bool> allow_autotune = at_first(true);
   Each<bool> allow_heuristics = at_first(true);
   // What is asked first when nothing is stored. The other one is asked next, if allowed.
@@ -59,20 +67,27 @@ struct PolicyFields {
   Each<double> target_seconds = at_first(0.0);
   // First runs of candidates happen in a child process, where that works.
   Each<bool> guard = at_first(true);
-  // A stored tuning that was cut short, or knows fewer candidates than there are now, goes on.
+  // Continue a stored tuning that was cut short, or that knows fewer candidates than there are now.
   Each<bool> resume = at_first(true);
   // Calls spend at most this share of budget_seconds on that, all processes together: a tuning that
   // does not end must not stall program after program. What is left is for `ejk tune`, or for
   // ConfigSelectorChain::resume. A call whose single runs take too long for the share, or which has
   // used it up, takes what is stored.
   Each<double> resume_share = at_first(0.1);
+  // Fallback::background keeps copies of the arguments of calls that wait for their tuning, of so
+  // many bytes together. What does not fit is recorded for later (record.h), if there is a store.
+  Each<int64_t> background_bytes = at_first(int64_t{256} << 20);
+  // They are tuned one at a time in a process of its own, which takes at most this share of one
+  // core and none while the machine is busy (SelectorOptions::is_busy). 0, and without `guard`:
+  // only ConfigSelectorChain::idle tunes them.
+  Each<double> background_share = at_first(0.05);
 };
-using AutotunePolicy = PolicyFields<std::type_identity_t>;
+using AutotunePolicy = PolicyFields<std::type_identity_t>;  // what a selector may do on a miss
 using PolicyUpdates = PolicyFields<std::optional>;  // fields that are not set stay as they are
 
-// The policy that $EJKERNEL_AUTOTUNE_POLICY names: "autotune" (also if unset), "heuristics" (never
-// tune) or "frozen" (only what is given or stored; anything else is an error). Throws
-// Error(invalid_argument) for another word.
+// The policy that $EJKERNEL_AUTOTUNE_POLICY names: "autotune" (also if unset), "background" (never
+// wait for a tuning), "heuristics" (never tune) or "frozen" (only what is given or stored; anything
+// else is an error). Throws Error(invalid_argument) for another word.
 AutotunePolicy policy_from_environment();
 
 // ---- scopes -----------------------------------------------------------------------------------
@@ -109,25 +124,31 @@ class ScopeSnapshot {
   friend ScopeSnapshot current_scopes();
   std::shared_ptr<detail::ScopeNode> innermost_;
 };
+// What the calling thread has now. Cheap; keeps overlays alive.
 ScopeSnapshot current_scopes();
 
 // ---- events -----------------------------------------------------------------------------------
 
+// One step of a choice. Its texts are valid during the call of the sink only.
 struct Event {
   // "override", "overlay_hit", "cache_hit", "autotune_start", "autotune_finish", "heuristics",
-  // "error"
+  // "takeover" (calls have another config from now on, which was tuned in the background), "error"
   std::string_view kind;
-  std::string_view device, op, key;
-  std::string_view tier;     // of a cache_hit: "memory" or "persistent"
-  Value config;              // null where none was found
-  double seconds = 0;        // spent finding it (tuning included)
-  std::string_view message;  // of an error, or how a tuning ended
+  std::string_view device, op, key;  // of the call
+  std::string_view tier;             // of a cache_hit: "memory" or "persistent"
+  Value config;                      // null where none was found
+  double seconds = 0;                // spent finding it (tuning included)
+  std::string_view message;          // of an error, or how a tuning ended
 };
+// Called on the thread that asks for a config or tunes one, from several threads at once. What it
+// throws becomes a warning, and the call continues.
 using EventSink = std::function<void(const Event&)>;
 
 // ---- choosing ---------------------------------------------------------------------------------
 
+// What a chooser answers.
 struct Choice {
+  // The config, of the kernel's type, and the tier that gave it.
   AnyConfig config;
   Origin origin = Origin::memory;
   uint32_t record = 0;  // the call in a recording; 0: it is not recorded
@@ -143,29 +164,34 @@ class ConfigChooser {
 
 // What each tier held for a call and why it did or did not answer.
 struct Explanation {
+  // One tier, in the order of the chain.
   struct Tier {
     std::string name;  // "override", "overlay", "memory", "persistent", "autotune", "heuristics"
-    bool answers = false;
-    std::string detail;  // what it held or why it passed
-    Value config;        // null if it has none
+    bool answers = false;  // it has a config that the call may use
+    std::string detail;    // what it held or why it passed
+    Value config;          // null if it has none
   };
+  // One place in which the nearest stored call differs from this one.
   struct Difference {
-    std::string field;  // "args_spec[0].shape[1]"
-    Value stored, call;
+    std::string field;   // "args_spec[0].shape[1]"
+    Value stored, call;  // what stands there in either
   };
 
-  std::string device, op, key, spec;
-  std::vector<Tier> tiers;  // in the order in which they are asked
+  std::string device, op, key, spec;  // of the call, as in EntryId
+  std::vector<Tier> tiers;            // in the order in which they are asked
   std::string origin;       // the first one that answers or would tune; "error" if none does
   Value config;             // its config; null if it would have to be tuned first
   std::string nearest_key;  // when nothing is stored for the call: the stored key most like it
-  std::vector<Difference> nearest;
+  std::vector<Difference> nearest;  // how that call differs
 
+  // For people, several lines; and the same as a JSON-like value, as `ejk explain --json` prints
+  // it.
   std::string text() const;
   Value to_value() const;
 };
 std::ostream& operator<<(std::ostream& out, const Explanation& explanation);
 
+// What a chain is made of. Everything that is left out has a default.
 struct SelectorOptions {
   std::shared_ptr<ConfigCache> cache = {};    // default: a new one
   std::optional<AutotunePolicy> policy = {};  // default: policy_from_environment()
@@ -173,7 +199,7 @@ struct SelectorOptions {
   // Default: none, so that nothing is read from or written to disk.
   std::shared_ptr<PersistentCache> persistent = {};
   bool persist_autotune = true;  // whether tuned configs are written there
-  EventSink on_event = {};
+  EventSink on_event = {};       // default: none
   // A key that was tuned by this selector is not tuned again, even after the cache was cleared: the
   // earlier result is returned.
   bool forbid_reautotune = true;
@@ -183,6 +209,9 @@ struct SelectorOptions {
   ProgressSink on_progress = {};  // of tunings; default: progress_from_environment()
   // Where calls are recorded; default: recording_from_environment(). See record.h.
   std::shared_ptr<Recording> recording = {};
+  // Asked several times a second, by a thread of the chain, whether tunings in the background shall
+  // wait. Default: as long as less than half a core of the machine is free.
+  std::function<bool()> is_busy = {};
   // Set from elsewhere to end tunings with what they have: &StopOnInterrupt::requested()
   const std::atomic<bool>* stop = nullptr;
   // How many different calls are remembered: those made or asked for last, 1 to 2 kB each. An
@@ -201,13 +230,16 @@ class ConfigSelectorChain final : public ConfigChooser {
   ConfigSelectorChain& operator=(const ConfigSelectorChain&) = delete;
 
   Choice choose(const Invocation& inv, const AnyKernel& kernel) override;
-  // Tunes now, whatever is stored, and replaces it; over these candidates if some are given. Throws
-  // Error(no_configuration) if no candidate survives.
+  // Tunes now, whatever is stored, and replaces it. Measures these candidates if some are given,
+  // else those of the kernel. Throws Error(no_configuration) if every candidate is rejected.
   std::pair<Choice, Entry> tune(const Invocation& inv, const AnyKernel& kernel,
                                 std::shared_ptr<const CandidateSet> candidates = nullptr);
-  // Goes on with the stored tuning of the call, if that was cut short or there are new candidates,
-  // with the whole budget; else tunes as `tune` does.
+  // Continues the stored tuning of the call with the whole budget, if it was cut short or if there
+  // are new candidates. Otherwise tunes as `tune` does.
   std::pair<Choice, Entry> resume(const Invocation& inv, const AnyKernel& kernel);
+  // The program has nothing to do: tunes here, for at most about so long, calls that wait for it
+  // under Fallback::background. Returns how many still wait.
+  size_t idle(double seconds);
   // Asks every tier and changes nothing.
   Explanation explain(const Invocation& inv, const AnyKernel& kernel);
 
@@ -221,6 +253,7 @@ class ConfigSelectorChain final : public ConfigChooser {
   Recording* recording() const noexcept { return options_.recording.get(); }
 
   // -- for the executor's warm path --
+  // The table of a warm call, and what makes it void.
   const detail::WarmTable& warm() const noexcept { return *warm_; }
   uint64_t generation() const noexcept { return options_.cache->generation(); }
   // Mixed into the first key word: results for another objective live beside these.

@@ -31,17 +31,27 @@ struct Parcel;
 
 // One array a run wrote or returned, to be compared between configurations.
 struct OutputBytes {
-  DType dtype;
+  DType dtype;                   // of all elements
   std::vector<std::byte> bytes;  // packed
 };
 
 // How far two results of floating type may differ and still be the same result.
 struct Tolerance {
   double relative = 0;  // of the element or of the usual element, whichever is larger
-  double absolute = 0;
+  double absolute = 0;  // added to the relative part
 };
 
-// One call on private copies of its arguments: what candidates are run on.
+// One call on private copies of its arguments: what candidates are run on. Made by the executor,
+// and implemented by you only for a kernel that is not C++.
+//
+// A tuner calls it from one thread at a time, in this order:
+//   first run: reset, run, wait, outputs; the same for run_reference. In a child process `arm`
+//   comes
+//     before the first of them, and `overrun` or `trespass` after each run.
+//   timed sample: reset, then `run` several times and `wait` (once, with a reset before each run,
+//   if
+//     `repeatable` is false). Only `run` and `wait` are timed.
+// The tuner does not own the trial: it lives until `tune` returns.
 class Trial {
  public:
   virtual ~Trial() = default;
@@ -76,7 +86,8 @@ class Trial {
   virtual void arm() {}
   // What a run wrote beside its arrays, for people; nullopt: nothing that could be seen.
   virtual std::optional<std::string> overrun() const { return std::nullopt; }
-  // Which array an armed process missed when it faulted at this address; nullopt: none of them.
+  // The array beside which an armed process faulted, by the address of the fault; nullopt if the
+  // address is beside no array.
   virtual std::optional<std::string> trespass(const void* /*address*/) const {
     return std::nullopt;
   }
@@ -84,6 +95,7 @@ class Trial {
 
 // ---- what a tuning is given and gives -----------------------------------------------------------
 
+// When a tuning ends, whatever it has.
 struct TuneBudget {
   double seconds = 10;        // wall time, about: a run that has begun is finished
   int evaluations = 0;        // configurations tried; 0: any number
@@ -92,25 +104,30 @@ struct TuneBudget {
 
 // What happens during a tuning, as it happens.
 struct TuneProgress {
+  // What happened.
   enum class Kind {
     candidate,   // `config` had its first run; `message`: why it was rejected, "" if it was not
     round,       // one more round was measured
-    eliminated,  // `config` is clearly slower than the best
+    eliminated,  // `config` is clearly slower than the best;
+                 // `message`: the times of both
     best,        // `config` is the new best so far
     finished,    // `config` is the winner; null if there is none
   };
+  // What happened, in the tuning of which call; the config and the words that go with it.
   Kind kind = Kind::round;
   std::string_view op, key;
   Value config;
   std::string_view message;
   uint64_t tried = 0, candidates = 0;  // first runs so far, and configurations there are
-  size_t racing = 0, rejected = 0;
-  int round = 0;
-  double best_seconds = 0;            // of the best so far; 0: not known yet
-  double speedup = 0;                 // of the best over the heuristic; 0: not known
-  double elapsed = 0, remaining = 0;  // seconds; what remains is an estimate, at most the budget
-  double compile_seconds = 0;         // of device programs so far, in all processes
+  size_t racing = 0, rejected = 0;     // candidates that still race, and those that never will
+  int round = 0;                       // rounds measured so far
+  double best_seconds = 0;             // of the best so far; 0: not known yet
+  double speedup = 0;                  // of the best over the heuristic; 0: not known
+  double elapsed = 0, remaining = 0;   // seconds; what remains is an estimate, at most the budget
+  double compile_seconds = 0;          // of device programs so far, in all processes
 };
+// Called on the tuning thread. Texts are valid during the call only. If it throws, it is not called
+// again.
 using ProgressSink = std::function<void(const TuneProgress&)>;
 
 // Shows a tuning on stderr: one line that changes on a terminal, now and then a line elsewhere.
@@ -118,17 +135,19 @@ ProgressSink progress_display();
 // progress_display() if $EJKERNEL_AUTOTUNE_PROGRESS is 1, else nothing.
 ProgressSink progress_from_environment();
 
+// What a tuner is given. Pointers must stay valid until `tune` returns.
 struct TuneTask {
   std::string op, key;  // for messages
+  // What is run, and with which configs.
   Trial* trial = nullptr;
   std::shared_ptr<const CandidateSet> candidates;
   std::function<bool(const AnyConfig&)> is_valid = {};  // empty: all are
   // Races as incumbent and control.
   std::optional<AnyConfig> heuristic;
-  // Whether it can be the answer although it is none of the candidates: where these are slower
-  // beyond doubt, or the tuning is cut short before it is beaten.
+  // Whether the heuristic can win although it is not one of the candidates: if all of these are
+  // clearly slower, or if the tuning is cut short before one of them beats it.
   bool heuristic_may_win = false;
-  TuneBudget budget;
+  TuneBudget budget;  // when to end
   // What an earlier tuning of the same call found. Only what is new, or was cut off, is measured,
   // against the earlier winner.
   std::vector<Measurement> known = {};
@@ -138,17 +157,18 @@ struct TuneTask {
   std::vector<std::vector<Measurement>> histories = {};
   bool guard = true;                   // first runs happen in a child process where that works
   detail::Journal* journal = nullptr;  // of what this process is about to run
-  ProgressSink on_progress = {};
+  ProgressSink on_progress = {};       // empty: no progress is reported
   // Set from elsewhere (a signal handler) to end the tuning with what it has.
   const std::atomic<bool>* stop = nullptr;
   TuningLease* lease = nullptr;  // is refreshed between runs
 };
 
+// What a tuner found.
 struct TuneResult {
-  Outcome outcome = Outcome::failed;
-  std::optional<uint64_t> winner;  // a point of the candidates; their number: the heuristic
-  AnyConfig config;                // of the winner; empty if there is none
-  Evidence evidence;
+  Outcome outcome = Outcome::failed;  // whether there is a winner
+  std::optional<uint64_t> winner;     // a point of the candidates; their number: the heuristic
+  AnyConfig config;                   // of the winner; empty if there is none
+  Evidence evidence;                  // of the winner, against the heuristic
   // Of up to 256 candidates all, in their order, else those that were tried; equal configs are
   // measured once and share the numbers. A status of "untried" means that the budget was spent
   // before its turn.
@@ -159,6 +179,7 @@ struct TuneResult {
 
 // ---- the tuner ---------------------------------------------------------------------------------
 
+// What the CPU's caches hold when a sample begins.
 enum class CacheState : uint8_t {
   warm,       // a sample begins with what the kernel's last run left in the caches
   cold,       // a sample begins with the arguments out of all caches
@@ -166,11 +187,12 @@ enum class CacheState : uint8_t {
               // if they are not
 };
 
+// How a tuner measures.
 struct TunerOptions {
-  int warmup = 1;  // runs of each candidate before it is timed, at least
-  int iters = 3;   // rounds, at least
-  uint64_t seed = 0;
-  CacheState cache = CacheState::automatic;
+  int warmup = 1;                            // runs of each candidate before it is timed, at least
+  int iters = 3;                             // rounds, at least
+  uint64_t seed = 0;                         // of shuffles and searches
+  CacheState cache = CacheState::automatic;  // what a sample begins with
   // How sets too large to race are searched: a name that make_search knows.
   std::string strategy = "auto";
   std::shared_ptr<Stopwatch> stopwatch = {};  // empty: system_stopwatch()
@@ -184,15 +206,20 @@ class Tuner {
   explicit Tuner(TunerOptions options);
   virtual ~Tuner() = default;
 
-  // Finds the fastest candidate that is right. First runs happen in a child process; one that
-  // crashes, hangs, runs wild, throws, leaves something changed in its process (which is put back,
-  // in a race too), or whose outputs differ from the reference's (else the heuristic's, else those
-  // of the first candidate that writes any), is rejected. Large sets are searched for their best
-  // few. Those race: rounds in shuffled order, one sample of each per round, all with the same
-  // number of executions; what a round does to all of them is taken away before they are compared.
-  // Ties inside the noise leave the incumbent (the heuristic, else the first candidate) or, if that
-  // is beaten or not a candidate, go to the earlier candidate. Never throws for what a candidate
-  // does.
+  // Finds the fastest candidate that gives correct results:
+  //   1. First runs, in a child process. A candidate is rejected if it crashes, hangs, writes out
+  //   of
+  //      bounds, throws or leaves its process changed, or if its outputs differ from the expected
+  //      ones: those of the reference, else of the heuristic, else of the first candidate that
+  //      writes any.
+  //   2. A search for the best few, if the set is large.
+  //   3. A race: rounds in shuffled order, one sample of each candidate per round, all with the
+  //   same
+  //      number of runs. What slows down a whole round is removed before samples are compared.
+  //   4. The decision. In a tie within the noise the incumbent stays (the heuristic, else the first
+  //      candidate). If the incumbent is beaten, or is not a candidate, the earlier candidate wins.
+  // What a candidate does never makes it throw. Changes that a run makes to this process are
+  // undone.
   virtual TuneResult tune(const TuneTask& task);
 
   // The fastest of `candidates`, by calling make_fn(candidate) once for each and racing the
@@ -219,6 +246,7 @@ class Tuner {
   // The same with interval and number of samples.
   Evidence time(const std::function<void()>& call);
 
+  // What it was made with.
   int warmup() const noexcept { return options_.warmup; }
   int iters() const noexcept { return options_.iters; }
   const TunerOptions& options() const noexcept { return options_; }
@@ -244,7 +272,7 @@ class [[nodiscard]] StopOnInterrupt {
   ~StopOnInterrupt();
   StopOnInterrupt(const StopOnInterrupt&) = delete;
   StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
-  static const std::atomic<bool>& requested() noexcept;
+  static const std::atomic<bool>& requested() noexcept;  // lives as long as the process
 };
 
 }  // namespace ejk

@@ -2,9 +2,11 @@
 // Arrays as arguments: DLPack codes, their key words, their private copies.
 #include <ejk/argument.h>
 #include <ejk/detail/bind.h>
+#include <ejk/detail/bound_kernel.h>
 #include <ejk/device_view.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include <ejk/error.h>
@@ -145,6 +147,31 @@ Arg describe_array(const ArrayRef& a) {
   arg.shape = a.shape;
   if (!a.any().packed()) arg.strides = a.strides;
   return arg;
+}
+
+namespace {
+
+// Broadcast and strided arrays take what they span.
+size_t bytes_of(const Arg& arg) {
+  size_t bytes = 0;
+  for (const Arg& item : arg.items) bytes += bytes_of(item);
+  if (arg.kind != Arg::Kind::tensor || arg.size() == 0) return bytes;
+  int64_t spanned = arg.size();
+  if (!arg.strides.empty()) {
+    spanned = 1;
+    for (size_t d = 0; d < arg.shape.size(); ++d)
+      spanned += (arg.shape[d] - 1) * std::abs(arg.strides[d]);
+  }
+  return bytes + (static_cast<size_t>(spanned) * dtype_bits(arg.dtype) + 7) / 8;
+}
+
+}  // namespace
+
+size_t array_bytes(const Invocation& inv) {
+  size_t bytes = 0;
+  for (const Arg& arg : inv.args) bytes += bytes_of(arg);
+  for (const auto& [name, arg] : inv.kwargs) bytes += bytes_of(arg);
+  return bytes;
 }
 
 PrivateArray::~PrivateArray() = default;

@@ -7,7 +7,9 @@
 #include "base/time.h"
 #include "choose/chain.h"
 #include "choose/long_wait.h"
+#include "choose/tuning_process.h"
 #include "store/crash_journal.h"
+#include "store/snapshot.h"
 #include "store/strategy.h"
 #include "tune/limits.h"
 
@@ -37,6 +39,9 @@ std::nullopt_t Chain::would_tune(Call& call) {
 }
 
 auto Chain::from_autotune(Call& call) -> std::optional<Found> {
+  if (launch_.must_agree())
+    return call.pass(Origin::autotune, launch_.snapshot ? "nothing is tuned beside a snapshot"
+                                                        : "nothing is tuned in a run with pins");
   if (!call.policy.allow_autotune)
     return call.pass(Origin::autotune, "the policy does not allow it");
   const std::string flight = text_of(call.id);
@@ -56,17 +61,10 @@ auto Chain::from_autotune(Call& call) -> std::optional<Found> {
   }
   if (const std::string* why = state_->tried_in_vain.find(flight))
     return call.pass(Origin::autotune, "not tried again: " + *why);
-  if (options_.forbid_reautotune) {
-    if (const AnyConfig* earlier = state_->tuned.find(flight)) {
-      const AnyConfig tuned = *earlier;
-      lock.unlock();
-      std::string why;
-      if (const auto config = call.check(tuned, why)) {
-        if (!call.dry) keep(call, *config, Origin::autotune);
-        return Found{*config, Origin::autotune, EventKind::cache_hit, Origin::memory};
-      }
-      lock.lock();
-    }
+  if (options_.forbid_reautotune && state_->tuned.contains(flight)) {
+    lock.unlock();
+    if (auto found = from_earlier_tuning(call)) return found;
+    lock.lock();
   }
   if (call.dry) {
     lock.unlock();
@@ -74,6 +72,22 @@ auto Chain::from_autotune(Call& call) -> std::optional<Found> {
   }
   const SingleFlight::Flight alone(state_->flights, flight, lock);
   return tune_alone(call);
+}
+
+// What this process tuned, even if it was cleared since.
+auto Chain::from_earlier_tuning(Call& call) -> std::optional<Found> {
+  if (!options_.forbid_reautotune) return std::nullopt;
+  AnyConfig tuned;
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (const AnyConfig* earlier = state_->tuned.find(text_of(call.id))) tuned = *earlier;
+  }
+  if (!tuned) return std::nullopt;
+  std::string why;
+  const auto config = call.check(tuned, why);
+  if (!config) return std::nullopt;
+  keep(call, *config, Origin::autotune);
+  return Found{*config, Origin::autotune, EventKind::cache_hit, Origin::memory};
 }
 
 // Without the lease another process may have stored a better entry meanwhile.
@@ -269,7 +283,10 @@ TuneTask Chain::task_of(const Call& call, Trial& trial,
   task.budget = {seconds, call.policy.budget_evaluations, call.policy.target_seconds};
   task.guard = call.policy.guard;
   task.journal = journal;
-  if (call.by_hand) task.on_progress = options_.on_progress;
+  if (call.turn != nullptr) {
+    task.budget.seconds = std::min(task.budget.seconds, call.turn->seconds);
+    if (call.turn->place == Background::Place::here) task.on_progress = options_.on_progress;
+  } else if (call.by_hand) task.on_progress = options_.on_progress;
   else
     task.on_progress = [this, op = call.id.op](const TuneProgress& p) {
       announce_wait(p.elapsed, op, options_.on_warning);
@@ -318,7 +335,25 @@ std::optional<TuneResult> Chain::measure(Call& call,
               "validate_backward measures forward only: let the kernel's gradient take as dy what "
               "the kernel returns or, if that is nothing, the view of its Out parameter (several: "
               "a std::tuple of them)");
-    result = options_.tuner->tune(task_of(call, *trial, candidates, heuristic, journal.get()));
+    TuneTask task = task_of(call, *trial, candidates, heuristic, journal.get());
+    if (call.turn == nullptr || call.turn->place == Background::Place::here)
+      result = options_.tuner->tune(task);
+    else {
+      // The process writes no journal, but what ended others must not be chosen there either.
+      if (journal)
+        task.is_valid = [inner = task.is_valid, deadly = journal->suspects(),
+                         quarantine = journal.get()](const AnyConfig& config) {
+          const Value value = config.to_value();
+          return (!inner || inner(config)) && !deadly.contains(stable_json(value)) &&
+                 !quarantine->condemned(value);
+        };
+      std::string why;
+      auto told = tune_in_process(*options_.tuner, task, *call.turn, why);
+      call.gave_way = !told && why.empty();
+      if (call.gave_way) return end_tuning(call, "it was broken off, and begins again later");
+      if (!told) return end_tuning(call, why);
+      result = std::move(*told);
+    }
   } catch (...) {
     return end_in_vain(call, "the tuner threw: " + base::what_was_thrown());
   }
@@ -385,15 +420,32 @@ std::optional<Entry> Chain::run_tuner(Call& call) {
   return entry;
 }
 
+void Chain::refuse_to_tune(const Call& call) const {
+  if (!launch_.must_agree()) return;
+  throw Error(ErrorKind::invalid_argument,
+              "[" + call.id.op + "] got a call to tune in a run that has " +
+                  (launch_.snapshot ? "a snapshot; expected " : "pins; expected ") +
+                  (launch_.snapshot ? snapshot_variable : pin_variable) +
+                  " to be unset, since its choices stay as they are");
+}
+
 std::pair<Choice, Entry> Chain::tune(const Invocation& inv, const AnyKernel& kernel,
                                      std::shared_ptr<const CandidateSet> candidates) {
   Call call(*this, inv, kernel, false);
+  refuse_to_tune(call);
   call.given = std::move(candidates);
   return tune_by_hand(call);
 }
 
 std::pair<Choice, Entry> Chain::resume(const Invocation& inv, const AnyKernel& kernel) {
   Call call(*this, inv, kernel, false);
+  refuse_to_tune(call);
+  recall_unfinished(call);
+  return tune_by_hand(call);
+}
+
+// Whether there is a stored tuning of the call to go on with.
+bool Chain::recall_unfinished(Call& call) {
   const auto stored = options_.persistent ? options_.persistent->get(call.id, Detail::all,
                                                                      &call.inv.device->environment)
                                           : std::nullopt;
@@ -401,12 +453,12 @@ std::pair<Choice, Entry> Chain::resume(const Invocation& inv, const AnyKernel& k
   const bool here = stored && stored->entry.environment == call.inv.device->environment &&
                     stored->entry.id.key == call.id.key;
   if (here && stored->entry.outcome != Outcome::failed &&
-      !left_to_do(stored->entry, call.inv, kernel).empty()) {
+      !left_to_do(stored->entry, call.inv, call.kernel).empty()) {
     std::string why;
     call.unfinished_config = check_stored(call, stored->entry, why);
-    if (call.unfinished_config) call.unfinished = stored->entry;
+    if (call.unfinished_config) call.unfinished = call.stored = stored->entry;
   }
-  return tune_by_hand(call);
+  return call.unfinished.has_value();
 }
 
 std::pair<Choice, Entry> Chain::tune_by_hand(Call& call) {

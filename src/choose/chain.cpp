@@ -30,6 +30,16 @@ Chain::Call::Call(const Chain& chain, const Invocation& invocation, const AnyKer
   id.key = inv.call_key();
 }
 
+Chain::Call::Call(const Chain& chain, const LaterCall& later, const AnyKernel& any_kernel)
+    : inv(later.inv),
+      kernel(any_kernel),
+      policy(later.policy),
+      dry(false),
+      by_hand(true),
+      started(base::seconds_now()),
+      generation(chain.generation()),
+      id(later.id) {}
+
 std::optional<std::string> Chain::Call::problem_with(const AnyConfig& config) const {
   try {
     if (kernel.is_valid(config, inv)) return std::nullopt;
@@ -56,22 +66,35 @@ auto Chain::Call::check(const Value& config, std::string& why) const -> std::opt
   return std::nullopt;
 }
 
-Chain::Chain(const ConfigSelectorChain& selector, const SelectorOptions& options, WarmTable& warm)
+Chain::Chain(const ConfigSelectorChain& selector, const SelectorOptions& options, WarmTable& warm,
+             Launch launch)
     : selector_(selector),
       options_(options),
       warm_(warm),
-      state_(std::make_unique<State>(options.most_shapes, options.on_warning, *options.policy)) {}
+      launch_(std::move(launch)),
+      state_(std::make_unique<State>(options.most_shapes, options.on_warning, *options.policy)),
+      background_({[this](LaterCall& later, const Background::Turn& turn) {
+                     return tune_kept(later, turn);
+                   },
+                   [this](const LaterCall& later) {
+                     later.kept->with_kernel(
+                         [&](const AnyKernel& kernel) { record_for_later(later.inv, kernel); });
+                   }},
+                  options.is_busy, options.most_shapes) {}
 
 Chain::~Chain() = default;
 
-auto Chain::steps(const AutotunePolicy& policy) -> std::array<Step, 7> {
+auto Chain::steps(const AutotunePolicy& policy) const -> std::array<Step, 7> {
   constexpr Step autotune{Origin::autotune, &Chain::from_autotune};
-  constexpr Step heuristics{Origin::heuristics, &Chain::from_heuristics};
   const bool tune_first = policy.cache_miss_fallback == Fallback::autotune;
+  const Step heuristics{Origin::heuristics, policy.cache_miss_fallback == Fallback::background
+                                                ? &Chain::from_heuristics_for_now
+                                                : &Chain::from_heuristics};
   return {{{Origin::override_, &Chain::from_override},
            {Origin::overlay, &Chain::from_overlay},
            {Origin::memory, &Chain::from_memory},
-           {Origin::persistent, &Chain::from_persistent},
+           {Origin::persistent,
+            launch_.pins == PinMode::off ? &Chain::from_persistent : &Chain::from_pins},
            {Origin::persistent, &Chain::from_unfinished},
            tune_first ? autotune : heuristics,
            tune_first ? heuristics : autotune}};
@@ -136,7 +159,8 @@ auto Chain::from_memory(Call& call) -> std::optional<Found> {
     warn_once("memory" + text_of(call.id), "[" + call.id.op + "] the cached config for key " +
                                                call.id.key + " " + why + "; it is passed over");
   if (!config) return call.pass(Origin::memory, "its config " + why, held);
-  if (!call.dry) keep(call, *config, record->origin);
+  keep(call, *config, record->origin);
+  if (record->origin == Origin::heuristics) tune_later(call);
   return Found{*config, Origin::memory, EventKind::cache_hit, Origin::memory};
 }
 
@@ -155,16 +179,19 @@ auto Chain::from_heuristics(Call& call) -> std::optional<Found> {
   if (!config)
     return call.pass(Origin::heuristics, "heuristic_cfg returned a config that " + why,
                      guess->to_value());
-  if (!call.dry) keep(call, *config, Origin::heuristics);
+  keep(call, *config, Origin::heuristics);
   return Found{*config, Origin::heuristics, EventKind::heuristics};
 }
 
 namespace {
 
 // What helps under this policy.
-std::string cure_under(const AutotunePolicy& policy) {
-  std::string put = "put one into the cache, an overlay or the store";
-  if (!policy.allow_autotune) put += " (ejk tune does)";
+std::string cure_under(const AutotunePolicy& policy, bool from_snapshot) {
+  std::string put = from_snapshot
+                        ? "put one into the cache or an overlay, or launch with a snapshot "
+                          "that has one (ejk snapshot publish)"
+                        : "put one into the cache, an overlay or the store";
+  if (!policy.allow_autotune && !from_snapshot) put += " (ejk tune does)";
   std::string hooks = policy.allow_autotune ? "candidate_cfgs" : "";
   if (policy.allow_heuristics) hooks += hooks.empty() ? "heuristic_cfg" : " or heuristic_cfg";
   if (hooks.empty()) return "Pass a config with the call, or " + put + ".";
@@ -177,33 +204,43 @@ void Chain::fail(Call& call) {
   std::string message = "[" + call.id.op + "] no configuration for key " + call.id.key + " on " +
                         call.id.device + ":";
   for (const auto& tier : call.tiers) message += "\n  " + tier.name + ": " + tier.detail;
-  message += "\n  arguments: " + call.id.spec + "\n" + cure_under(call.policy);
+  message += "\n  arguments: " + call.id.spec + "\n" + cure_under(call.policy, launch_.snapshot);
   if (options_.on_event) emit(call.event(EventKind::error, {}, message));
   throw Error(ErrorKind::no_configuration, message);
 }
 
 // ---- keeping and reusing -----------------------------------------------------------------------
 
-void Chain::keep(Call& call, const Checked& checked, Origin origin) {
+void Chain::keep(const Call& call, const Checked& checked, Origin origin) {
+  if (!call.keeps) return;
   const AnyConfig& config = checked.config();
   const auto present = options_.cache->find(call.id);
   if (!present) {
-    if (auto complaint = state_->watch.saw(call.inv)) options_.on_warning(*complaint);
+    if (auto complaint = state_->watch.saw(call.inv)) {
+      const WhileOthersMayFork free;  // as in emit
+      options_.on_warning(*complaint);
+    }
   }
   // A heuristic does not take the place of what was tuned or put for other calls with this key.
   const bool yields =
       present && origin == Origin::heuristics && present->origin != Origin::heuristics;
   if (!yields && (!present || present->origin != origin || !(present->config == config)))
     options_.cache->keep(call.id, {config, origin, call.id.spec}, call.generation);
-  if (call.inv.words.empty()) return;
+  publish(call, call.inv.words, config, origin);
+}
+
+// From now on warm calls with these words run with it.
+void Chain::publish(const Call& call, const std::vector<uint64_t>& words, const AnyConfig& config,
+                    Origin origin) {
+  if (words.empty()) return;
   auto entry = std::make_unique<WarmEntry>();
   entry->owner = config;
   entry->id = call.id;
   entry->record = call.inv.record;
   entry->heuristic = origin == Origin::heuristics;
   entry->ask_first = entry->heuristic && may_still_tune(*options_.policy, call.id);
-  const uint64_t hash = hash_words(call.inv.words.data(), call.inv.words.size());
-  warm_.publish(hash, std::move(entry), call.inv.words, call.generation);
+  const uint64_t hash = hash_words(words.data(), words.size());
+  warm_.publish(hash, std::move(entry), words, call.generation);
 }
 
 // Whether a call under this policy would rather tune than take a heuristic that is kept.
@@ -238,6 +275,7 @@ std::optional<Choice> Chain::reuse(const WarmEntry& entry) {
 // ---- telling -----------------------------------------------------------------------------------
 
 void Chain::emit(const Event& event) {
+  const WhileOthersMayFork free;  // whoever hears of it may have locks of its own
   try {
     options_.on_event(event);
   } catch (...) {
@@ -246,6 +284,7 @@ void Chain::emit(const Event& event) {
 }
 
 void Chain::warn_once(const std::string& subject, const std::string& message) {
+  const WhileOthersMayFork free;  // as in emit
   state_->warn(subject, message);
 }
 

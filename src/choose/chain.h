@@ -18,17 +18,19 @@
 
 #include "base/time.h"
 #include "base/warn.h"
+#include "choose/background.h"
 #include "choose/key_watch.h"
 #include "choose/recent_map.h"
 #include "choose/single_flight.h"
 #include "platform/zygote.h"
+#include "store/pins.h"
 
 namespace ejk::detail {
 
-// All of an id in one text, for maps.
-std::string text_of(const EntryId& id);
 // Why a stored tuning should go on; "" if there is nothing left to do.
 std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel);
+// Whether the kernel itself offers the config.
+bool kernel_vouches(const AnyKernel& kernel, const Invocation& inv, const AnyConfig& config);
 // By which a later call tells whether a kernel offers what it did; "" for large sets.
 std::string digest_of_candidates(const CandidateSet& offered);
 inline constexpr uint64_t backward_salt = 0x5851F42D4C957F2D;
@@ -36,15 +38,28 @@ inline constexpr uint64_t backward_salt = 0x5851F42D4C957F2D;
 // What a selector does where the warm table does not help.
 class Chain {
  public:
+  // What makes the ranks of a run take the same configs.
+  struct Launch {
+    bool snapshot = false;  // the persistent tier is one
+    PinMode pins = PinMode::off;
+    std::shared_ptr<PersistentCache> store = {};  // which says where the pins are
+
+    // Nothing is tuned, and no config is tried or adapted: that may end differently on each rank.
+    bool must_agree() const { return snapshot || pins != PinMode::off; }
+  };
   // Selector, options and table outlive it.
-  Chain(const ConfigSelectorChain& selector, const SelectorOptions& options, WarmTable& warm);
+  Chain(const ConfigSelectorChain& selector, const SelectorOptions& options, WarmTable& warm,
+        Launch launch);
   ~Chain();
+
+  const Launch& launch() const { return launch_; }
 
   Choice choose(const Invocation& inv, const AnyKernel& kernel);
   std::pair<Choice, Entry> tune(const Invocation& inv, const AnyKernel& kernel,
                                 std::shared_ptr<const CandidateSet> candidates);
   std::pair<Choice, Entry> resume(const Invocation& inv, const AnyKernel& kernel);
   Explanation explain(const Invocation& inv, const AnyKernel& kernel);
+  size_t idle(double seconds);
   std::optional<Choice> reuse(const WarmEntry& entry);
 
  private:
@@ -58,17 +73,26 @@ class Chain {
     std::optional<Found> (Chain::*ask)(Call&);
   };
   // In the order in which a call asks them; the first answer wins.
-  static std::array<Step, 7> steps(const AutotunePolicy& policy);
+  std::array<Step, 7> steps(const AutotunePolicy& policy) const;
 
   Choice answer(const Call& call, const Found& found);
   std::optional<Found> from_override(Call& call);
   std::optional<Found> from_overlay(Call& call);
   std::optional<Found> from_memory(Call& call);
   std::optional<Found> from_persistent(Call& call);
+  std::optional<Found> from_pins(Call& call);
   std::optional<Found> from_unfinished(Call& call);
   std::optional<Found> from_autotune(Call& call);
+  std::optional<Found> from_earlier_tuning(Call& call);
   std::optional<Found> from_heuristics(Call& call);
+  std::optional<Found> from_heuristics_for_now(Call& call);
   [[noreturn]] void fail(Call& call);
+  void refuse_to_tune(const Call& call) const;
+
+  std::shared_ptr<Pins> pins();
+  std::optional<Found> own_choice(Call& call);
+  std::optional<Found> as_pinned(Call& call, const Pins& run, const Value& pinned,
+                                 std::optional<Found> own);
 
   std::optional<Checked> check_stored(const Call& call, const Entry& entry, std::string& remark);
   std::optional<std::string> failure_of_first_run(const Call& call, const Entry& entry,
@@ -80,6 +104,13 @@ class Chain {
   bool is_in_flight(const EntryId& id) const;
   static std::nullopt_t would_tune(Call& call);
   std::optional<Found> tune_alone(Call& call);
+  bool recall_unfinished(Call& call);
+  bool tunes_later(const Call& call) const;
+  void tune_later(const Call& call);
+  Background::End tune_kept(LaterCall& later, const Background::Turn& turn);
+  Background::End tune_kept(Call& call, LaterCall& later, const Background::Turn& turn);
+  void take_over(Call& call, const Checked& config, Origin origin, const Value& before);
+  void record_for_later(const Invocation& inv, const AnyKernel& kernel);
   std::pair<Choice, Entry> tune_by_hand(Call& call);
   std::optional<Entry> run_tuner(Call& call);
   std::optional<TuneResult> measure(Call& call,
@@ -91,7 +122,9 @@ class Chain {
   std::nullopt_t end_in_vain(Call& call, const std::string& why);
   TuneTask task_of(const Call& call, Trial& trial, std::shared_ptr<const CandidateSet> candidates,
                    std::optional<AnyConfig> heuristic, Journal* journal);
-  void keep(Call& call, const Checked& config, Origin origin);
+  void keep(const Call& call, const Checked& config, Origin origin);
+  void publish(const Call& call, const std::vector<uint64_t>& words, const AnyConfig& config,
+               Origin origin);
   void emit(const Event& event);
   void warn_once(const std::string& subject, const std::string& message);
   // Once per problem and op.
@@ -104,7 +137,9 @@ class Chain {
   const ConfigSelectorChain& selector_;
   const SelectorOptions& options_;
   WarmTable& warm_;
+  const Launch launch_;
   std::unique_ptr<State> state_;
+  Background background_;  // the last: its thread uses the others
 };
 
 // A config that may run its call. Only the checks of a Call make one, and nothing else reaches a
@@ -130,6 +165,8 @@ struct Chain::Found {
 
 struct Chain::Call {
   Call(const Chain& chain, const Invocation& invocation, const AnyKernel& any_kernel, bool is_dry);
+  // One that was made before, under that policy.
+  Call(const Chain& chain, const LaterCall& later, const AnyKernel& any_kernel);
 
   // Of a tier that is asked again, its last word counts.
   void say(Origin tier, bool answers, std::string detail, Value config) {
@@ -176,6 +213,7 @@ struct Chain::Call {
   const AnyKernel& kernel;
   AutotunePolicy policy;
   const bool dry;                   // only explains: nothing is kept, sent or tuned
+  bool keeps = !dry;                // an answer is kept for later calls
   bool would_tune = false;          // of a dry call
   bool stored_is_unusable = false;  // the persistent entry must make room, whatever its evidence
   std::shared_ptr<const CandidateSet> given;  // instead of the kernel's candidates
@@ -186,6 +224,8 @@ struct Chain::Call {
   AnyConfig winner;                           // of the tuning, as the tuner gave it
   TuningLease* lease = nullptr;               // while this call's tuning runs
   bool by_hand = false;                       // nobody waits who did not ask for a tuning
+  const Background::Turn* turn = nullptr;     // its tuning happens after it has returned
+  bool gave_way = false;                      // and was broken off
   double started;
   uint64_t generation;  // of the cache when the call began
   EntryId id;
@@ -209,6 +249,9 @@ struct Chain::State {
   RecentMap<std::optional<std::string>> first_runs;  // of stored configs: what failed
   base::OnceWarnings warn;
   KeyWatch watch;
+  std::mutex recording_mutex;
+  std::shared_ptr<Recording> for_later;  // made when something is recorded, if calls are not
+  std::shared_ptr<Pins> pins;            // once they were asked for
 };
 
 }  // namespace ejk::detail

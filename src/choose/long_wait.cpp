@@ -25,8 +25,8 @@ void announce_wait(double seconds, std::string_view op, const WarningSink& warn)
   warn(fmt::format(
       "[{}] a call waits for its tuning, {:.1f} s so far. To keep calls from waiting, tune them "
       "before (record the program with EJKERNEL_OPS_RECORD=1, then run `ejk tune`), set a smaller "
-      "AutotunePolicy::budget_seconds, or set EJKERNEL_AUTOTUNE_POLICY=heuristics. This is said "
-      "once.",
+      "AutotunePolicy::budget_seconds, or set EJKERNEL_AUTOTUNE_POLICY=background (they are tuned "
+      "later) or EJKERNEL_AUTOTUNE_POLICY=heuristics (never). This is said once.",
       op, seconds));
 }
 

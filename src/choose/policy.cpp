@@ -5,6 +5,7 @@
 #include <ejk/selector.h>
 
 #include "base/env.h"
+#include "choose/chain.h"
 #include "choose/scope.h"
 
 namespace ejk {
@@ -13,13 +14,17 @@ AutotunePolicy policy_from_environment() {
   const std::string word = base::env("EJKERNEL_AUTOTUNE_POLICY").value_or("autotune");
   AutotunePolicy policy;
   if (word == "autotune" || word.empty()) return policy;
+  if (word == "background") {
+    policy.cache_miss_fallback = Fallback::background;
+    return policy;
+  }
   policy.allow_autotune = false;
   if (word == "heuristics") return policy;
   policy.allow_heuristics = false;
   if (word == "frozen") return policy;
   throw Error(ErrorKind::invalid_argument,
               "EJKERNEL_AUTOTUNE_POLICY is \"" + word +
-                  "\"; it must be \"autotune\", \"heuristics\" or \"frozen\"");
+                  "\"; it must be \"autotune\", \"background\", \"heuristics\" or \"frozen\"");
 }
 
 namespace {
@@ -50,6 +55,7 @@ void apply_from_outermost(const detail::ScopeNode* scope, const ConfigSelectorCh
 AutotunePolicy ConfigSelectorChain::policy() const {
   AutotunePolicy policy = *options_.policy;
   apply_from_outermost(detail::live_scopes(), this, policy);
+  if (chain_->launch().must_agree()) policy.allow_autotune = false;
   return policy;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/warn.h"
 #include "choose/chain.h"
+#include "store/snapshot.h"
 
 namespace ejk {
 
@@ -19,7 +20,18 @@ ConfigSelectorChain::ConfigSelectorChain(SelectorOptions options)
   if (!options_.on_progress) options_.on_progress = progress_from_environment();
   if (!options_.recording) options_.recording = recording_from_environment();
   if (options_.policy->validate_backward) salt_ = detail::backward_salt;
-  chain_ = std::make_unique<detail::Chain>(*this, options_, *warm_);
+  const auto snapshot = detail::snapshot_of_launch();
+  detail::Chain::Launch launch{.snapshot = snapshot != nullptr,
+                               .pins = detail::pin_mode_of_launch(),
+                               .store = options_.persistent};
+  if (snapshot)
+    options_.persistent =
+        std::make_shared<PersistentCache>(std::vector<std::shared_ptr<Store>>{snapshot});
+  if (launch.must_agree()) {
+    options_.persist_autotune = false;
+    options_.policy->allow_autotune = false;
+  }
+  chain_ = std::make_unique<detail::Chain>(*this, options_, *warm_, std::move(launch));
 }
 
 ConfigSelectorChain::~ConfigSelectorChain() = default;
@@ -41,6 +53,8 @@ std::pair<Choice, Entry> ConfigSelectorChain::resume(const Invocation& inv,
 Explanation ConfigSelectorChain::explain(const Invocation& inv, const AnyKernel& kernel) {
   return chain_->explain(inv, kernel);
 }
+
+size_t ConfigSelectorChain::idle(double seconds) { return chain_->idle(seconds); }
 
 uint64_t ConfigSelectorChain::scoped_salt() const {
   return policy().validate_backward ? detail::backward_salt : 0;

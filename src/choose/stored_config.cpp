@@ -21,18 +21,6 @@ bool entry_vouches(const Entry& entry, const AnyKernel& kernel, const AutotunePo
   return entry.trusted && own && (kernel.has_is_valid() || !policy.guard);
 }
 
-bool kernel_vouches(const AnyKernel& kernel, const Invocation& inv, const AnyConfig& config) {
-  try {
-    if (kernel.heuristic_cfg(inv) == config) return true;
-  } catch (...) {  // says nothing about the candidates
-  }
-  try {
-    return kernel.offers(config, inv);
-  } catch (...) {
-    return false;
-  }
-}
-
 // What is known to run: a failure beside it is the config's own, and its outputs are right.
 std::optional<AnyConfig> control_of(const AnyKernel& kernel, const Invocation& inv) {
   constexpr uint64_t most = 100;
@@ -76,6 +64,18 @@ std::optional<std::string> failure_in_child(const AnyKernel& kernel, const Invoc
 
 }  // namespace
 
+bool kernel_vouches(const AnyKernel& kernel, const Invocation& inv, const AnyConfig& config) {
+  try {
+    if (kernel.heuristic_cfg(inv) == config) return true;
+  } catch (...) {  // says nothing about the candidates
+  }
+  try {
+    return kernel.offers(config, inv);
+  } catch (...) {
+    return false;
+  }
+}
+
 auto Chain::check_stored(const Call& call, const Entry& entry, std::string& remark)
     -> std::optional<Checked> {
   const auto stored = config_for_these_cores(entry);
@@ -87,7 +87,14 @@ auto Chain::check_stored(const Call& call, const Entry& entry, std::string& rema
   if (!config || entry_vouches(entry, call.kernel, call.policy) ||
       kernel_vouches(call.kernel, call.inv, config->config()))
     return config;
-  const std::string unknown = "is none of the kernel's candidates, and ";
+  const std::string unknown = "is not among the kernel's candidates, and ";
+  if (launch_.must_agree()) {
+    remark =
+        unknown + "is not tried " + (launch_.snapshot ? "beside a snapshot" : "beside pins") +
+        "; its entry was imported, or the kernel has no is_valid. Let candidate_cfgs offer it, or "
+        "take what was tuned";
+    return std::nullopt;
+  }
   if (!call.policy.guard) {
     remark = unknown +
              "cannot be tried in a child process, for the policy has no guard; its entry was "
@@ -96,7 +103,7 @@ auto Chain::check_stored(const Call& call, const Entry& entry, std::string& rema
     return std::nullopt;
   }
   if (call.dry) {
-    remark = "has a config that nobody vouches for: it runs in a child process first";
+    remark = "has a config that is not known to be safe: its first run happens in a child process";
     return config;
   }
   const auto failure = failure_of_first_run(call, entry, *config);

@@ -107,14 +107,20 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
   auto found = options_.persistent->get(call.id, Detail::choice, here);
   if (found && !choice_suffices(found->entry, call.inv, call.kernel, may_go_on))
     found = options_.persistent->get(call.id, Detail::all, here);
-  if (!found) return call.pass(Origin::persistent, "nothing for this key");
+  if (!found) {
+    const std::string place =
+        launch_.snapshot ? options_.persistent->layers().front()->where() + " has " : "";
+    return call.pass(Origin::persistent, place + "nothing for this key");
+  }
   const Entry& entry = found->entry;
   auto unusable = [&](const std::string& why) {
     call.stored_is_unusable = true, call.stored = entry;
     if (!call.dry)
       warn_once("persistent" + text_of(call.id),
                 "[" + call.id.op + "] the entry for key " + call.id.key + " in " + found->where +
-                    " is not used: " + why + "; it will be replaced when this call is tuned again");
+                    " is not used: " + why +
+                    (launch_.snapshot ? "; the snapshot has nothing else for this call"
+                                      : "; it will be replaced when this call is tuned again"));
     return call.pass(Origin::persistent, found->where + ": " + why, entry.config);
   };
   if (entry.outcome == Outcome::failed) {
@@ -161,8 +167,12 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
                        entry.config);
     }
   }
-  if (!call.dry) keep(call, *config, Origin::persistent);
+  keep(call, *config, Origin::persistent);
+  if (call.policy.resume && is_measured(entry) && !entry.evidence.complete && !of_any_outputs &&
+      entry.environment == *here)
+    tune_later(call);
   Found answer{*config, Origin::persistent, EventKind::cache_hit, Origin::persistent};
+  if (launch_.snapshot) answer.detail = found->where + " has a config";
   if (!remark.empty()) answer.detail = remark;
   return answer;
 }
@@ -188,7 +198,7 @@ auto Chain::from_unfinished(Call& call) -> std::optional<Found> {
   if (!call.unfinished) return std::nullopt;
   if (auto found = from_autotune(call)) return found;
   if (!call.unfinished || (call.dry && call.would_tune)) return std::nullopt;
-  if (!call.dry) keep(call, *call.unfinished_config, Origin::persistent);
+  keep(call, *call.unfinished_config, Origin::persistent);
   return Found{*call.unfinished_config, Origin::persistent, EventKind::cache_hit,
                Origin::persistent};
 }

@@ -149,6 +149,7 @@ std::vector<EntrantId> run_guarded(Tuning& t, const std::vector<EntrantId>& who)
       (finding.waited ? waiting : unsaid).push_back(i);
       t.entrants[i].why = std::move(finding.why);
     } else judge(t, i, std::move(finding));
+    t.rest();
     return time_for_more(t);
   });
   if (t.checks.passed_in_child) {
@@ -409,7 +410,7 @@ void first_runs(Tuning& t, std::span<const EntrantId> who) {
     if (!t.checks.guard) plain = not_yet_run(t, suspects);
   }
   for (EntrantId i : plain)
-    if (time_for_more(t)) run_here(t, i);
+    if (t.rest(); time_for_more(t)) run_here(t, i);
   for (EntrantId i : suspects)
     if (time_for_more(t))
       try_suspect(t, i, deaths.at(stable_json(t.entrants[i].config.to_value())));

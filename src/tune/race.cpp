@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/format.h"
 #include "base/shuffle.h"
 #include "tune/tuning.h"
 
@@ -77,6 +78,7 @@ constexpr int max_waits = 2;  // samples with the thread's clock; one may have b
 
 // A round counts only as a whole: false if the budget ran out or a candidate threw.
 bool run_round(Tuning& t) {
+  t.rest();
   Samples& samples = t.samples;
   std::vector<double> seconds(t.entrants.ids().size(), std::numeric_limits<double>::quiet_NaN());
   const HostWatch watch(t, HostWatch::Of::thread);
@@ -132,14 +134,16 @@ void seat_incumbent(Contest& c) {
     c.roles.incumbent = *std::ranges::find_if(ids, [&](auto i) { return c.entrants[i].can_win(); });
 }
 
-void drop(Tuning& t, EntrantId who) {
+void drop(Tuning& t, EntrantId who, EntrantId best) {
   t.entrants[who].status = Status::slower;
-  t.tell(TuneProgress::Kind::eliminated, who);
+  t.tell(TuneProgress::Kind::eliminated, who,
+         fmt::format("takes {:.3g} ms, the best {:.3g} ms", 1e3 * t.samples[who].median(),
+                     1e3 * t.samples[best].median()));
 }
 
 void drop_slower(Tuning& t, EntrantId best) {
   for (const EntrantId i : t.entrants.ids())
-    if (i != best && t.entrants[i].racing() && clearly_slower(t, i, best)) drop(t, i);
+    if (i != best && t.entrants[i].racing() && clearly_slower(t, i, best)) drop(t, i, best);
   for (const EntrantId i : t.entrants.ids())
     if (t.entrants[i].racing()) measure_alike(t.samples.sampling, t.samples[i]);
 }
@@ -170,7 +174,7 @@ void race(Tuning& t) {
   const EntrantId best = leader(t), incumbent = *t.roles.incumbent;
   if (best != incumbent && incumbent_can_win(t) &&
       t.samples.standings.probably_beaten(at(incumbent), at(best)))
-    drop(t, incumbent);
+    drop(t, incumbent, best);
 }
 
 // One more run of each that raced shows who it was. False if nobody did it again.
@@ -206,6 +210,7 @@ bool warm_up_all(Tuning& t) {
   for (const EntrantId i : t.entrants.ids()) {
     Entrant& e = t.entrants[i];
     if (!e.racing()) continue;
+    t.rest();
     if (t.spent()) {
       t.complete = false;
       return false;

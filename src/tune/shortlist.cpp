@@ -260,6 +260,7 @@ class Screening {
     Entrant& e = t_.entrants[who];
     if (!e.racing()) return std::nullopt;
     const auto too_late = [&] { return t_.spent() && t_.roles.leading; };
+    t_.rest();
     if (too_late()) return put_off(e);
     if (!control_) control_ = who;
     if (who == control_)

@@ -91,8 +91,8 @@ void run_open_ones(Tuning& t) {
   first_runs(t, not_yet_run(t));
 }
 
-// One that goes on with an earlier tuning, tried what was left and raced is done, even if the
-// budget did not allow the race to settle: it would not the next time either.
+// A resumed tuning that tried all remaining candidates and raced them is complete, even if the
+// budget ended before the race settled: resuming once more would not settle it either.
 bool has_gone_on(const Tuning& t) {
   const bool open = std::ranges::any_of(
       t.entrants, [](const Entrant& e) { return e.status == Status::untried && !e.suspect; });

@@ -17,6 +17,7 @@
 #include "tune/host_watch.h"
 #include "tune/limits.h"
 #include "tune/output_check.h"
+#include "tune/rest.h"
 #include "tune/verdict.h"
 
 namespace ejk::detail {
@@ -56,15 +57,23 @@ struct Tuning : Contest {
   std::mt19937_64 random;
   bool alone;                // no other thread ran in this process when it began
   double started, deadline;  // by the stopwatch
+  double rested = 0;         // of the time since then
   int tried = 0;
   int again = 0;  // how many of those are known from an earlier tuning: they cost nothing
   std::optional<Search> search = Search::race;
   std::string note;
   bool deaf = false;  // on_progress has thrown
 
-  double elapsed() const { return stopwatch->now() - started; }
+  double elapsed() const { return stopwatch->now() - started - rested; }
   // The budget is used up, or somebody wants it to end.
-  bool spent() const { return stopped() || stopwatch->now() >= deadline; }
+  bool spent() const { return stopped() || stopwatch->now() - rested >= deadline; }
+  // As this process does between runs. No clock of a run may be on; it is no part of the budget.
+  void rest() {
+    if (!rest_between_runs) return;
+    const double begin = stopwatch->now();
+    rest_between_runs();
+    rested += stopwatch->now() - begin;
+  }
   // Asked between all runs and several times a second during first runs, so this is also where
   // those who wait for this tuning hear that it goes on.
   bool stopped() const {

@@ -307,13 +307,13 @@ TEST(Config, NumbersOfEnumeratorsAreRead) {
 TEST(Config, NumbersThatNoEnumeratorHasAreRefused) {
   auto why = [](const char* text) { return refusal([&] { from_json<Enums>(text); }); };
   EXPECT_THAT(why(R"({"order":3})"),
-              AllOf(HasSubstr("order: 3 is no enumerator of"), HasSubstr("Order")));
-  EXPECT_THAT(why(R"({"order":-1})"), HasSubstr("order: -1 is no enumerator"));
-  EXPECT_THAT(why(R"({"order":2147483647})"), HasSubstr("order: 2147483647 is no enumerator"));
+              AllOf(HasSubstr("order: 3 is not an enumerator of"), HasSubstr("Order")));
+  EXPECT_THAT(why(R"({"order":-1})"), HasSubstr("order: -1 is not an enumerator"));
+  EXPECT_THAT(why(R"({"order":2147483647})"), HasSubstr("order: 2147483647 is not an enumerator"));
   EXPECT_THAT(why(R"({"order":64})"), HasSubstr("ejk_enumerators"));
-  EXPECT_THAT(why(R"({"level":199})"), HasSubstr("level: 199 is no enumerator"));
-  EXPECT_THAT(why(R"({"plain":2})"), HasSubstr("plain: 2 is no enumerator"));
-  EXPECT_THAT(why(R"({"code":0})"), HasSubstr("code: 0 is no enumerator"));
+  EXPECT_THAT(why(R"({"level":199})"), HasSubstr("level: 199 is not an enumerator"));
+  EXPECT_THAT(why(R"({"plain":2})"), HasSubstr("plain: 2 is not an enumerator"));
+  EXPECT_THAT(why(R"({"code":0})"), HasSubstr("code: 0 is not an enumerator"));
 }
 
 TEST(Config, EnumsWithAnOperatorOrTakeCombinationsOfTheirEnumerators) {
@@ -321,8 +321,8 @@ TEST(Config, EnumsWithAnOperatorOrTakeCombinationsOfTheirEnumerators) {
   EXPECT_EQ(from_json<Enums>(R"({"part":3})").part, Part::left | Part::right);
   EXPECT_EQ(from_json<Enums>(R"({"part":1073741825})").part, Part::left | Part::far);
   EXPECT_EQ(from_json<Enums>(R"({"part":0})").part, Part{});
-  EXPECT_THAT(why(R"({"part":4})"), HasSubstr("part: 4 is no enumerator"));
-  EXPECT_THAT(why(R"({"part":7})"), HasSubstr("part: 7 is no enumerator"));
+  EXPECT_THAT(why(R"({"part":4})"), HasSubstr("part: 4 is not an enumerator"));
+  EXPECT_THAT(why(R"({"part":7})"), HasSubstr("part: 7 is not an enumerator"));
   const Part both = Part::right | Part::far;
   EXPECT_EQ(from_value<Part>(to_value(both)), both);
 }

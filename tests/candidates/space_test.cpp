@@ -681,7 +681,8 @@ TEST(CandidatesAsJson, WhatIsMalformedIsRefusedWithItsPlace) {
               HasSubstr("parameters[1].name: "));
   EXPECT_THAT(why(set(R"([{"name":"","values":[]},{"name":"b","values":[]}])", R"("size":0)")),
               HasSubstr("parameters[1].name: "));
-  EXPECT_THAT(why(set(R"([{"name":"a.b","values":[1]}])", R"("size":1)")), HasSubstr("no object"));
+  EXPECT_THAT(why(set(R"([{"name":"a.b","values":[1]}])", R"("size":1)")),
+              HasSubstr("not an object"));
   for (const char* name : {".", "a.", ".a", "b..c"})
     EXPECT_THAT(why(set(R"([{"name":")" + std::string(name) + R"(","values":[]}])", R"("size":0)")),
                 HasSubstr("parameters[0].name: "));

@@ -19,7 +19,9 @@ constexpr AutotunePolicy changed{.allow_autotune = false,
                                  .target_seconds = 0.25,
                                  .guard = false,
                                  .resume = false,
-                                 .resume_share = 0.5};
+                                 .resume_share = 0.5,
+                                 .background_bytes = 1,
+                                 .background_share = 0.5};
 
 TEST(Policy, UpdatesHaveTheFieldsOfAPolicyAndSetNone) {
   const ejk::Value fields = to_value(AutotunePolicy{}), updates = to_value(PolicyUpdates{});

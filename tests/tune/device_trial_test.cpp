@@ -118,7 +118,7 @@ TEST(DeviceTrial, FirstRunsAreNotGuardedAndThatIsSaid) {
   const TuneResult result = tune({1e-4, 2e-4});
   EXPECT_EQ(result.evidence.guard, "none");
   EXPECT_THAT(result.note,
-              HasSubstr("not guarded: opencl|made up|0 is no device that ejk::devices()"));
+              HasSubstr("not guarded: opencl|made up|0 is not a device that ejk::devices()"));
 }
 
 }  // namespace

@@ -83,6 +83,7 @@ TEST_F(Progress, IsToldInOrderWithTheRightNumbers) {
       racing = p.racing;
     } else {
       EXPECT_GT(round, 0);
+      EXPECT_EQ(message.find(" ms, the best ") != message.npos, p.kind == Kind::eliminated);
     }
   }
   EXPECT_THAT(log.configs(Kind::eliminated), Contains(ejk::to_value(Work::Config{400})));

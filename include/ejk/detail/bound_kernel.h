@@ -306,6 +306,82 @@ std::shared_ptr<const CandidateSet> to_candidates(const T& offered) {
 }
 
 template <class P, class Params>
+class BoundKernel;
+
+// Of all arrays among the arguments.
+size_t array_bytes(const Invocation& inv);
+
+// ---- what is whole without its caller
+
+// Whether a copied value needs nothing that its caller owns. A string_view, a pointer or a type
+// with a key of its own may.
+template <class T>
+consteval bool owns_its_value() {
+  if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T> || Element<T> ||
+                std::same_as<T, std::string> || std::same_as<T, Value> ||
+                std::same_as<T, std::nullptr_t> || std::same_as<T, std::nullopt_t>)
+    return true;
+  else if constexpr (is_a<T, std::optional> || is_a<T, std::vector>)
+    return owns_its_value<typename T::value_type>();
+  else if constexpr (SettingsStruct<T>)
+    return []<class... Field>(std::type_identity<std::tuple<Field&...>>) {
+      return (owns_its_value<std::remove_cvref_t<Field>>() && ...);
+    }(std::type_identity<decltype(fields_of(std::declval<T&>()))>{});
+  else return false;
+}
+
+template <class Copy>
+inline constexpr bool copies_all = false;
+template <class P, class Rebuild>
+inline constexpr bool copies_all<ArrayCopy<P, Rebuild>> = true;
+template <>
+inline constexpr bool copies_all<TensorCopy> = true;
+template <class P>
+inline constexpr bool copies_all<VectorCopy<P>> = true;
+template <class V>
+inline constexpr bool copies_all<OutCopy<V>> = true;
+template <class P, Argument T>
+inline constexpr bool copies_all<WrappedCopy<P, T>> = copies_all<typename ArgTraits<T>::Copy>;
+template <class P, class T>
+inline constexpr bool copies_all<ListCopy<P, T>> = copies_all<typename ArgTraits<T>::Copy>;
+template <class P, class T>
+requires requires { typename P::key_type; }
+inline constexpr bool copies_all<ListCopy<P, T>> =
+    owns_its_value<typename P::key_type>() && copies_all<typename ArgTraits<T>::Copy>;
+template <class T>
+inline constexpr bool copies_all<ValueCopy<T>> = owns_its_value<T>();
+template <class T>
+inline constexpr bool copies_all<ValueCopy<Keyed<T>>> = owns_its_value<T>();
+
+template <class P, class Indices = typename P::Indices>
+inline constexpr bool outlives_its_caller = false;
+template <class P, size_t... I>
+inline constexpr bool outlives_its_caller<P, std::index_sequence<I...>> =
+    (std::is_empty_v<typename P::Kernel> || owns_its_value<typename P::Kernel>()) &&
+    std::is_copy_constructible_v<typename P::Kernel> &&
+    (copies_all<typename ArgTraits<typename P::template Param<I>>::Copy> && ...);
+
+template <class P>
+class TypedCall final : public KeptCall {
+ public:
+  template <class Params>
+  TypedCall(const typename P::Kernel& kernel, const Params& params, size_t bytes)
+      : kernel_(kernel), bytes_(bytes), copies_(guards_, params) {}
+
+  size_t bytes() const override { return bytes_; }
+  void with_kernel(const std::function<void(const AnyKernel&)>& work) const override {
+    const auto params = copies_.apply([](auto&... c) { return std::tie(c.get()...); });
+    work(BoundKernel<P, std::remove_const_t<decltype(params)>>(kernel_, params));
+  }
+
+ private:
+  const typename P::Kernel kernel_;
+  const size_t bytes_;
+  ArrayGuards guards_;                // of the arrays in the copies, which come after it
+  mutable ArgumentCopies<P> copies_;  // nobody changes them: who runs the kernel copies them again
+};
+
+template <class P, class Params>
 class BoundKernel final : public AnyKernel {
  public:
   using K = typename P::Kernel;
@@ -378,6 +454,15 @@ class BoundKernel final : public AnyKernel {
 
   std::unique_ptr<Trial> trial(const Invocation& inv) const override {
     return std::unique_ptr<Trial>(new TypedTrial<P>(kernel_, params_, inv.backward));
+  }
+
+  std::unique_ptr<KeptCall> keep(const Invocation& inv, size_t most_bytes) const override {
+    if constexpr (!P::Candidates::found || !outlives_its_caller<P>) return nullptr;
+    else {
+      const size_t bytes = array_bytes(inv);
+      if (bytes > most_bytes) return nullptr;
+      return std::unique_ptr<KeptCall>(new TypedCall<P>(kernel_, params_, bytes));
+    }
   }
 
   Value sketch() const override {

@@ -96,7 +96,7 @@ Value argument_value(const P& p, Role role, const ArrayValue& array_value) {
     for (const auto& [name, item] : p)
       out.push_back(Value(Value::Array{value_of(name), argument_value(item, role, array_value)}));
     return out;
-  } else return {};  // a type of the user's: nobody knows how to make one
+  } else return {};  // a user's type: it cannot be made from a sketch
 }
 
 template <class P>
@@ -153,7 +153,8 @@ P rebuild(const Value& sketch, RebuiltData& data) {
   } else if constexpr (is_a<P, std::map>) {
     P out;
     for (const Value& item : sketch.as_array()) {
-      if (item.as_array().size() != 2) throw Error(ErrorKind::parse, "a map's item is no pair");
+      if (item.as_array().size() != 2)
+        throw Error(ErrorKind::parse, "an item of a map is not a pair");
       out.emplace(from_value<typename P::key_type>(item.as_array()[0]),
                   rebuild<typename P::mapped_type>(item.as_array()[1], data));
     }

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// The queue of calls that wait for their tuning, and the thread that has it done.
+#include "choose/background.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "base/thrown.h"
+#include "base/time.h"
+
+namespace ejk::detail {
+
+// ---- forks -------------------------------------------------------------------------------------
+
+namespace {
+
+thread_local bool holds_gate = false;
+thread_local bool is_tuning = false;  // in `idle`: a kernel may call it again
+
+// A thread that holds it may fork, too.
+struct ForkGate {
+  std::mutex mutex;
+  static ForkGate& only() {
+    static auto* const gate = new ForkGate;
+    return *gate;
+  }
+
+ private:
+  ForkGate() {
+    ::pthread_atfork(
+        [] {
+          if (!holds_gate) only().mutex.lock();
+        },
+        [] {
+          if (!holds_gate) only().mutex.unlock();
+        },
+        [] {
+          holds_gate = false;
+          only().mutex.unlock();
+        });
+  }
+};
+
+}  // namespace
+
+WhileNobodyForks::WhileNobodyForks() {
+  ForkGate::only().mutex.lock();
+  holds_gate = true;
+}
+WhileNobodyForks::~WhileNobodyForks() {
+  if (std::exchange(holds_gate, false)) ForkGate::only().mutex.unlock();
+}
+
+WhileOthersMayFork::WhileOthersMayFork() : held_(std::exchange(holds_gate, false)) {
+  if (held_) ForkGate::only().mutex.unlock();
+}
+WhileOthersMayFork::~WhileOthersMayFork() {
+  if (!held_) return;
+  ForkGate::only().mutex.lock();
+  holds_gate = true;
+}
+
+// ---- the queue ---------------------------------------------------------------------------------
+
+struct Background::State {
+  State(Work what, std::function<bool()> busy, size_t most_known)
+      : work(std::move(what)), known(most_known), is_busy(std::move(busy)) {
+    if (!is_busy) is_busy = [load = std::make_shared<MachineLoad>()] { return load->is_busy(); };
+    else
+      is_busy = [asked = std::move(is_busy)] {
+        try {
+          return asked();
+        } catch (...) {  // it cannot tell: better not to disturb
+          static_cast<void>(base::what_was_thrown());
+          return true;
+        }
+      };
+  }
+
+  const Work work;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<LaterCall> waiting;
+  LaterCall* current = nullptr;  // is being tuned
+  RecentMap<bool> known;         // by id; true: it waits or is being tuned
+  size_t bytes = 0;              // of the copies
+  size_t idlers = 0;             // threads in `idle`: the thread gives way to them
+  bool ends = false;
+  base::Fd give_way{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::function<bool()> is_busy;
+  std::thread thread;
+
+  LaterCall* find(const std::string& id) {
+    const auto is = [&](const LaterCall& later) { return text_of(later.id) == id; };
+    if (current != nullptr && is(*current)) return current;
+    const auto found = std::ranges::find_if(waiting, is);
+    return found == waiting.end() ? nullptr : &*found;
+  }
+
+  // The first that may be tuned there now.
+  std::deque<LaterCall>::iterator next(Place place) {
+    return std::ranges::find_if(waiting, [&](const LaterCall& later) {
+      const bool forks = later.policy.guard && later.inv.device->platform == Platform::cpu;
+      return place == Place::here || (forks && later.policy.background_share > 0);
+    });
+  }
+
+  // Tunes one and puts it back if it must wait again. Unlocks meanwhile.
+  void tune(std::unique_lock<std::mutex>& lock, std::deque<LaterCall>::iterator which, Turn turn) {
+    LaterCall later = std::move(*which);
+    turn.words = [this, &later] {
+      const std::lock_guard held(mutex);
+      return later.words;
+    };
+    waiting.erase(which);
+    current = &later;
+    lock.unlock();
+    is_tuning = true;
+    End end = End::done;
+    try {
+      end = work.tune(later, turn);
+    } catch (...) {
+      static_cast<void>(base::what_was_thrown());  // nothing of it may end the program
+    }
+    is_tuning = false;
+    lock.lock();
+    current = nullptr;
+    changed.notify_all();
+    if (end == End::gave_way) return waiting.push_front(std::move(later));
+    if (end == End::later) return waiting.push_back(std::move(later));
+    bytes -= later.kept->bytes();
+    known.insert_or_assign(text_of(later.id), false);
+    lock.unlock();
+    { const LaterCall tuned = std::move(later); }  // frees the copies without the lock
+    lock.lock();
+  }
+};
+
+Background::Background(Work work, std::function<bool()> is_busy, size_t most_known)
+    : state_(new State(std::move(work), std::move(is_busy), most_known)) {
+  ForkGate::only();
+}
+
+Background::~Background() {
+  if (!is_mine()) return;  // nothing is freed
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->ends = true;
+    ::eventfd_write(state_->give_way.get(), 1);
+    state_->changed.notify_all();
+  }
+  if (state_->thread.joinable()) state_->thread.join();
+  for (const LaterCall& later : state_->waiting) try {
+      state_->work.leave(later);
+    } catch (...) {
+      static_cast<void>(base::what_was_thrown());
+    }
+  delete state_;
+}
+
+bool Background::knows(const std::string& id, const std::vector<uint64_t>& words) {
+  if (!is_mine()) return true;
+  const std::lock_guard lock(state_->mutex);
+  const bool* const waits = state_->known.find(id);
+  if (waits == nullptr) return false;
+  LaterCall* const later = *waits ? state_->find(id) : nullptr;
+  if (later != nullptr && !words.empty() && words != later->inv.words &&
+      std::ranges::find(later->words, words) == later->words.end())
+    later->words.push_back(words);
+  return true;
+}
+
+size_t Background::room(const AutotunePolicy& policy) const {
+  const std::lock_guard lock(state_->mutex);
+  const auto most = static_cast<size_t>(std::max<int64_t>(0, policy.background_bytes));
+  return most - std::min(most, state_->bytes);
+}
+
+void Background::note(const std::string& id) {
+  const std::lock_guard lock(state_->mutex);
+  state_->known.insert_or_assign(id, false);
+}
+
+void Background::add(LaterCall later) {
+  std::unique_lock lock(state_->mutex);
+  const std::string id = text_of(later.id);
+  if (const bool* const waits = state_->known.find(id); waits != nullptr && *waits) {
+    lock.unlock();  // another thread was faster
+    knows(id, later.inv.words);
+    return;
+  }
+  state_->known.insert_or_assign(id, true);
+  state_->bytes += later.kept->bytes();
+  state_->waiting.push_back(std::move(later));
+  if (!state_->thread.joinable() && state_->give_way.valid() &&
+      state_->next(Place::process) != state_->waiting.end()) {
+    // Signals are for the program's own threads.
+    sigset_t all, before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, &before);
+    try {
+      state_->thread = std::thread([state = state_] { work(*state); });
+    } catch (const std::system_error&) {  // the next call tries again, and idle() needs none
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  state_->changed.notify_all();
+}
+
+// ---- who tunes ---------------------------------------------------------------------------------
+
+void Background::work(State& state) {
+  constexpr auto between_looks = std::chrono::milliseconds(250);
+  std::unique_lock lock(state.mutex);
+  while (!state.ends) {
+    if (state.waiting.empty() || state.idlers > 0) {
+      state.changed.wait(lock);
+      continue;
+    }
+    lock.unlock();
+    const bool busy = state.is_busy();
+    lock.lock();
+    const auto next = state.next(Place::process);
+    if (busy || state.ends || state.idlers > 0 || next == state.waiting.end()) {
+      if (!state.ends) state.changed.wait_for(lock, between_looks);
+      continue;
+    }
+    state.tune(lock, next,
+               {.place = Place::process,
+                .seconds = next->policy.budget_seconds,
+                .share = std::min(1., next->policy.background_share),
+                .give_way = state.give_way.get(),
+                .is_busy = state.is_busy});
+  }
+}
+
+size_t Background::idle(double seconds) {
+  if (!is_mine()) return 0;
+  const double until = base::seconds_now() + seconds;
+  std::unique_lock lock(state_->mutex);
+  const auto left = [&] { return state_->waiting.size() + (state_->current != nullptr ? 1 : 0); };
+  if (!(seconds > 0) || left() == 0 || is_tuning) return left();
+  // The tuning in a process is broken off: at its share of a core it has not got far.
+  ++state_->idlers;
+  ::eventfd_write(state_->give_way.get(), 1);
+  for (double rest = seconds; rest > 0; rest = until - base::seconds_now()) {
+    if (state_->current != nullptr) {
+      state_->changed.wait_until(lock, base::Clock::now() + base::duration_of(rest));
+      continue;
+    }
+    const auto next = state_->next(Place::here);
+    if (next == state_->waiting.end()) break;
+    state_->tune(
+        lock, next,
+        {.place = Place::here, .seconds = rest, .share = 1, .give_way = -1, .is_busy = {}});
+  }
+  if (--state_->idlers == 0) {
+    eventfd_t given = 0;
+    ::eventfd_read(state_->give_way.get(), &given);
+  }
+  state_->changed.notify_all();
+  return left();
+}
+
+}  // namespace ejk::detail

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The call that does not wait: its heuristic now, its tuning later, and the change to what it
+// found.
+#include <ejk/detail/call_counts.h>
+#include <ejk/record.h>
+
+#include "base/thrown.h"
+#include "choose/chain.h"
+
+namespace ejk::detail {
+
+bool Chain::tunes_later(const Call& call) const {
+  return call.policy.cache_miss_fallback == Fallback::background && call.policy.allow_autotune &&
+         !launch_.must_agree();
+}
+
+auto Chain::from_heuristics_for_now(Call& call) -> std::optional<Found> {
+  if (tunes_later(call))
+    if (auto found = from_earlier_tuning(call)) return found;
+  auto found = from_heuristics(call);
+  if (!found || !tunes_later(call)) return found;
+  tune_later(call);
+  found->detail = "has a config; the call is tuned in the background";
+  return found;
+}
+
+// Once for each key. The caller's arrays are copied now: they may be gone when it is tuned.
+void Chain::tune_later(const Call& call) {
+  if (call.dry || !tunes_later(call)) return;
+  const std::string id = text_of(call.id);
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->tried_in_vain.contains(id)) return;
+  }
+  if (background_.knows(id, call.inv.words)) return;
+  std::shared_ptr<const KeptCall> kept;
+  try {
+    kept = call.kernel.keep(call.inv, background_.room(call.policy));
+  } catch (...) {
+    warn_of(call, "keep", "a call cannot be tuned later: " + base::what_was_thrown());
+  }
+  if (kept) {
+    background_.add({.id = call.id, .inv = call.inv, .policy = call.policy, .kept = kept});
+    return;
+  }
+  background_.note(id);
+  std::string why;
+  if (call.candidates(why)) record_for_later(call.inv, call.kernel);
+}
+
+// For `ejk tune`: beside the store, unless calls are recorded anyway. Without a store nothing is
+// written.
+void Chain::record_for_later(const Invocation& inv, const AnyKernel& kernel) {
+  const WhileOthersMayFork free;  // recordings have a lock of their own for forks
+  const Store* const layer = options_.persistent && options_.persist_autotune
+                                 ? options_.persistent->writable_layer()
+                                 : nullptr;
+  const std::string place = layer == nullptr ? "" : layer->local_directory();
+  std::shared_ptr<Recording> recording = options_.recording;
+  if (!recording && !place.empty()) {
+    const std::lock_guard lock(state_->recording_mutex);
+    if (!state_->for_later)
+      state_->for_later = std::make_shared<Recording>(
+          place == default_store_path() ? default_recording_path() : place + "/recorded",
+          Recording::Options{.on_warning = options_.on_warning});
+    recording = state_->for_later;
+  }
+  if (!recording) return;
+  Invocation forward = inv;
+  forward.backward = false;
+  forward.words.clear();
+  if (const uint32_t record = recording->record(forward, kernel)) count_call(call_count(record));
+}
+
+// ---- when its turn has come ---------------------------------------------------------------------
+
+size_t Chain::idle(double seconds) {
+  size_t left = 0;
+  // Scopes of the calling thread are for its own calls.
+  ScopeSnapshot().run([&] { left = background_.idle(seconds); });
+  return left;
+}
+
+Background::End Chain::tune_kept(LaterCall& later, const Background::Turn& turn) {
+  Background::End end = Background::End::done;
+  std::optional<WhileNobodyForks> gate;
+  if (turn.place == Background::Place::process) gate.emplace();
+  later.kept->with_kernel([&](const AnyKernel& kernel) {
+    Call call(*this, later, kernel);
+    call.turn = &turn;
+    end = tune_kept(call, later, turn);
+  });
+  return end;
+}
+
+// Without a lease: calls that wait for their tuning must not wait for this one. Two processes may
+// tune the same call in the background, and the better evidence stays.
+Background::End Chain::tune_kept(Call& call, LaterCall& later, const Background::Turn& turn) {
+  const auto present = options_.cache->find(call.id);
+  if (present && present->origin == Origin::memory) return Background::End::done;  // put by hand
+  const Value before = present ? present->config.to_value() : Value();
+  if (later.so_far) {
+    std::string why;
+    call.unfinished_config = call.check(later.so_far->config, why);
+    if (call.unfinished_config) call.unfinished = call.stored = later.so_far;
+  } else if (!options_.persistent || !recall_unfinished(call)) {
+    // A call that waited for its own tuning, or another process, may have been faster.
+    if (present && present->origin != Origin::heuristics) return Background::End::done;
+    if (const auto found = from_persistent(call)) {
+      take_over(call, found->config, Origin::persistent, before);
+      return Background::End::done;
+    }
+  }
+  auto entry = run_tuner(call);
+  if (call.gave_way) return Background::End::gave_way;
+  if (!entry && turn.place == Background::Place::process) record_for_later(call.inv, call.kernel);
+  if (!entry || entry->outcome == Outcome::failed) return Background::End::done;
+  const double spent = entry->evidence.tuning_seconds;
+  call.add_unfinished(*entry);
+  if (options_.persistent && options_.persist_autotune)
+    options_.persistent->put(*entry, call.unfinished && may_replace(call));
+  std::string why;
+  if (const auto config = call.check(call.winner, why))
+    take_over(call, *config, Origin::autotune, before);
+  const bool cut = !entry->evidence.complete && spent >= turn.seconds &&
+                   turn.seconds < later.policy.budget_seconds;
+  if (!cut) return Background::End::done;
+  later.so_far = std::move(entry);
+  return Background::End::later;
+}
+
+// Calls that are under way keep what they have; later ones see the new config, or the old one as
+// long as the table has it.
+void Chain::take_over(Call& call, const Checked& config, Origin origin, const Value& before) {
+  call.generation = generation();  // of before the look: a put after it makes this void
+  const auto present = options_.cache->find(call.id);
+  if (present && present->origin == Origin::memory) return;  // put by hand meanwhile
+  keep(call, config, origin);
+  for (const auto& words : call.turn->words()) publish(call, words, config.config(), origin);
+  const Value now = config.config().to_value();
+  if (options_.on_event && now != before)
+    emit(call.event(EventKind::takeover, now, "was " + stable_json(before)));
+}
+
+}  // namespace ejk::detail
