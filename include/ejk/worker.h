@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tuning in a process of its own: what a kernel does there cannot end this one. The two speak JSON,
-// line by line, as docs/worker.md specifies, so that a worker can be written in any language.
+// Tuning in another process, so that a kernel that crashes does not end this one. The two exchange
+// lines of JSON (docs/reference/worker.md), so that a worker can be written in any language.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,10 @@
 
 namespace ejk {
 
+// The version of the messages between host and worker: docs/reference/worker.md.
 inline constexpr int worker_protocol = 1;
 
+// Which program is the worker, and how it tunes.
 struct WorkerOptions {
   std::vector<std::string> command;       // program and arguments; the program is found by $PATH
   std::vector<std::string> plugins = {};  // shared libraries of kernels that it loads

@@ -16,8 +16,6 @@
 
 namespace ejk {
 
-static_assert(detail::header_version == EJK_VERSION, "registry.h names another version");
-
 namespace {
 
 using detail::Plugin;
@@ -84,29 +82,32 @@ std::optional<Words> words_of(const void* table) {
   return Words{*magic, *version, *compiler};
 }
 
-// Why the kernels of a library cannot be used; empty if they can.
-std::string obstacle(void* symbol, const Plugin*& plugin) {
+// What the library at `path` registers; throws if that cannot be used.
+const Plugin& plugin_of(void* symbol, const std::string& path) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::invalid_argument, "cannot use the kernels in " + path + ": " + why);
+  };
   if (symbol == nullptr)
-    return "it is not a library of kernels (EJK_REGISTER in one of its sources makes it one)";
-  const std::string another = "its ejk_plugin is something else";
-  if (!is_function(symbol)) return another;
-  plugin = reinterpret_cast<const Plugin* (*)()>(symbol)();
+    refuse("it is not a library of kernels (EJK_REGISTER in one of its sources makes it one)");
+  const auto refuse_another = [&] { refuse("its ejk_plugin is something else"); };
+  if (!is_function(symbol)) refuse_another();
+  const Plugin* plugin = reinterpret_cast<const Plugin* (*)()>(symbol)();
   const auto words = words_of(plugin);
-  if (!words || words->magic != Plugin{}.magic) return another;
+  if (!words || words->magic != Plugin{}.magic) refuse_another();
   if (words->version != detail::header_version)
-    return "it was built with version " + words->version + " of this library, which is " +
-           std::string(detail::header_version) + "; build it again";
+    refuse("it was built with version " + words->version + " of this library, which is " +
+           std::string(detail::header_version) + "; build it again");
   if (words->compiler != detail::compiler_version)
-    return "it was built with " + words->compiler + " and this library with " +
-           std::string(detail::compiler_version);
+    refuse("it was built with " + words->compiler + " and this library with " +
+           std::string(detail::compiler_version));
   if (plugin->kernel_size != sizeof(KernelType))
-    return "it was built with other headers of version " + words->version + "; build it again";
-  if (plugin->kernels.empty()) return "it registers no kernel";
+    refuse("it was built with other headers of version " + words->version + "; build it again");
+  if (plugin->kernels.empty()) refuse("it registers no kernel");
   for (const KernelType& type : plugin->kernels)
     if (!is_whole(type))
-      return "got a kernel without name or functions (" + type.op +
-             "); expected what EJK_REGISTER makes; build it again";
-  return {};
+      refuse("got a kernel without name or functions (" + type.op +
+             "); expected what EJK_REGISTER makes; build it again");
+  return *plugin;
 }
 
 }  // namespace
@@ -125,11 +126,8 @@ std::vector<std::string> load_kernels(const std::string& path) {
                                                "target_link_libraries(... ejk::ejk)"
                                              : ""));
   }
-  const Plugin* plugin = nullptr;
-  if (const std::string why = obstacle(::dlsym(library, "ejk_plugin"), plugin); !why.empty())
-    throw Error(ErrorKind::invalid_argument, "cannot use the kernels in " + path + ": " + why);
   std::vector<std::string> ops;
-  for (const KernelType& type : plugin->kernels) {
+  for (const KernelType& type : plugin_of(::dlsym(library, "ejk_plugin"), path).kernels) {
     register_kernel(type);
     ops.push_back(type.op);
   }

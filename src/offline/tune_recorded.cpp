@@ -3,27 +3,69 @@
 #include <ejk/offline.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdio>
 #include <limits>
+#include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 
+#include "base/directory.h"
 #include "base/time.h"
+#include "offline/shard.h"
 #include "offline/stored_call.h"
 #include "platform/here.h"
 #include "store/op_name.h"
+#include "store/postgres/address.h"
 
 namespace ejk {
 
 namespace {
 
 std::string folder_of(const OfflineOptions& options) {
-  const std::string folder = options.folder.empty() ? default_recording_path() : options.folder;
+  std::string folder = options.folder.empty() ? default_recordings() : options.folder;
   if (folder.empty())
     throw Error(ErrorKind::invalid_argument,
                 "there is no folder of recorded calls: set OfflineOptions::folder or "
                 "EJKERNEL_OPS_RECORD_DIR");
   return folder;
+}
+
+// For people.
+std::string shown(const std::string& folder) {
+  return detail::postgres::is_database_url(folder) ? detail::postgres::without_password(folder)
+                                                   : folder;
+}
+
+// While it lives, those who wait for the lease see that its holder works: a tuning in another
+// process gives no signs of its own.
+class SignsOfLife {
+ public:
+  explicit SignsOfLife(TuningLease* lease) {
+    if (lease == nullptr) return;
+    thread_ = std::jthread([lease](const std::stop_token& stop) {
+      std::mutex mutex;
+      std::condition_variable_any ended;
+      std::unique_lock lock(mutex);
+      while (!stop.stop_requested()) {
+        lease->refresh();
+        ended.wait_for(lock, stop, std::chrono::milliseconds(100), [] { return false; });
+      }
+    });
+  }
+
+ private:
+  std::jthread thread_;
+};
+
+// Pauses between looks at calls that others hold.
+constexpr double shortest_pause = 0.05, longest_pause = 2;  // seconds
+
+// Of two entries of one call.
+bool is_same_tuning(const Entry& a, const Entry& b) {
+  return a.evidence.time == b.evidence.time &&
+         a.evidence.tuning_seconds == b.evidence.tuning_seconds;
 }
 
 // One run through a list of calls.
@@ -41,15 +83,75 @@ class Tunings {
   }
 
   void tune(const RecordedCall& call, size_t number, size_t of) {
-    const double left = seconds_left();
-    if (left <= 0) return skip(call.id.op, call.id.key, "the budget was spent before its turn");
-    if (stopped()) return skip(call.id.op, call.id.key, "it was stopped before its turn");
-    if (!options_.tune_call && detail::device_here(call.id.device) == nullptr)
-      return skip(call.id.op, call.id.key, "it was recorded on another device, " + call.id.device);
-    if (!options_.retune && is_tuned(call)) return;
+    if (!may_begin(call) || (!options_.retune && is_tuned(call))) return;
     tell(call, std::to_string(number) + " of " + std::to_string(of));
+    measure(call);
+  }
+
+  // Together with other processes. `choices`: what was stored when the plan was made.
+  void share(const std::vector<PlannedCall>& plan, PersistentCache& choices) {
+    std::vector<std::optional<StoredCall>> before;
+    for (const PlannedCall& planned : plan) before.push_back(stored_for(choices, planned.call));
+    std::vector<size_t> open =
+        detail::order_in_plan(plan.size(), options_.shard.value_or(detail::random_shard()));
+    const double patience = options_.held_seconds > 0 ? options_.held_seconds
+                                                      : 60 + 3 * selector_.policy().budget_seconds;
+    double pause = shortest_pause, last_progress = base::seconds_now();
+    while (!open.empty()) {
+      const bool stuck = base::seconds_now() - last_progress > patience;
+      size_t done = plan.size() - open.size();
+      const size_t settled = std::erase_if(open, [&](size_t i) {
+        const bool taken = take(plan[i].call, before[i], stuck, done + 1, plan.size());
+        done += taken;
+        return taken;
+      });
+      if (settled > 0) {
+        pause = shortest_pause, last_progress = base::seconds_now();
+        continue;
+      }
+      const size_t others = open.size() - 1;
+      tell(plan[open.front()].call,
+           "others tune it" + (others > 0 ? " and " + std::to_string(others) + " more" : "") +
+               "; waiting for them");
+      wait(pause);
+      pause = std::min(2 * pause, longest_pause);
+    }
+  }
+
+  void keep(Entry entry) { kept_.push_back(std::move(entry)); }
+
+  OfflineResult finish(size_t offered, const std::string& why_none_offered) {
+    result.elsewhere = elsewhere_.size();
+    result.already = elsewhere_.size() + kept_.size();
+    if (result.entries.empty()) {
+      result.note = "nothing was tuned: ";
+      if (offered == 0) result.note += why_none_offered;
+      if (result.already > 0) result.note += count(result.already, "tuned already");
+      if (result.already > 0 && !result.skipped.empty()) result.note += ", ";
+      if (!result.skipped.empty())
+        result.note += count(result.skipped.size(), "left out") + ", the first because " +
+                       result.skipped.front().why;
+    }
+    for (Entry& entry : elsewhere_) result.entries.push_back(std::move(entry));
+    for (Entry& entry : kept_) result.entries.push_back(std::move(entry));
+    return std::move(result);
+  }
+
+ private:
+  // False if it cannot, which is noted.
+  bool may_begin(const RecordedCall& call) {
+    std::string why;
+    if (seconds_left() <= 0) why = "the budget was spent before its turn";
+    else if (stopped()) why = "it was stopped before its turn";
+    else if (!options_.tune_call && detail::device_here(call.id.device) == nullptr)
+      why = "it was recorded on another device, " + call.id.device;
+    if (!why.empty()) skip(call.id.op, call.id.key, why);
+    return why.empty();
+  }
+
+  void measure(const RecordedCall& call) {
     try {
-      const double budget = std::min(selector_.policy().budget_seconds, left);
+      const double budget = std::min(selector_.policy().budget_seconds, seconds_left());
       result.entries.push_back(options_.tune_call ? options_.tune_call(call, budget)
                                                   : tune_here(call, budget));
     } catch (const std::exception& error) {
@@ -57,24 +159,40 @@ class Tunings {
     }
   }
 
-  void keep(Entry entry) { kept_.push_back(std::move(entry)); }
-
-  OfflineResult finish(size_t offered, const std::string& why_none_offered) {
-    if (result.entries.empty()) {
-      result.note = "nothing was tuned: ";
-      if (offered == 0) result.note += why_none_offered;
-      if (!kept_.empty()) result.note += count(kept_.size(), "tuned already");
-      if (!kept_.empty() && !result.skipped.empty()) result.note += ", ";
-      if (!result.skipped.empty())
-        result.note += count(result.skipped.size(), "left out") + ", the first because " +
-                       result.skipped.front().why;
-    }
-    result.already = kept_.size();
-    for (Entry& entry : kept_) result.entries.push_back(std::move(entry));
-    return std::move(result);
+  // False if another process holds the call; a stuck one is not waited for.
+  bool take(const RecordedCall& call, const std::optional<StoredCall>& before, bool stuck,
+            size_t number, size_t of) {
+    if (!may_begin(call)) return true;
+    const auto lease = selector_.persistent()->lease(call.id, 0);
+    if (!lease && !stuck) return false;
+    if (was_settled_by_others(call, before)) return true;
+    const SignsOfLife signs(lease.get());
+    tell(call, std::to_string(number) + " of " + std::to_string(of));
+    measure(call);
+    return true;
   }
 
- private:
+  // One that was cut short since the plan was made is not tuned again by each process in turn.
+  bool was_settled_by_others(const RecordedCall& call, const std::optional<StoredCall>& before) {
+    auto now = stored_for(*selector_.persistent(), call);
+    if (!now || now->for_any_outputs) return false;
+    if (now->entry.outcome == Outcome::failed) {
+      skip(call.id.op, call.id.key, "another process rejected every candidate");
+      return true;
+    }
+    const bool is_as_before =
+        before && !before->for_any_outputs && is_same_tuning(now->entry, before->entry);
+    if (is_as_before && !now->is_tuned()) return false;
+    elsewhere_.push_back(std::move(now->entry));
+    return true;
+  }
+
+  void wait(double seconds) const {
+    const double until = base::seconds_now() + std::min(seconds, std::max(0., seconds_left()));
+    while (!stopped() && base::seconds_now() < until)
+      std::this_thread::sleep_for(base::duration_of(std::min(0.1, until - base::seconds_now())));
+  }
+
   Entry tune_here(const RecordedCall& call, double budget_seconds) {
     const auto made = rebuild_call(call);
     const auto scope = policy_override(selector_, {.budget_seconds = budget_seconds});
@@ -113,12 +231,37 @@ class Tunings {
   ConfigSelectorChain& selector_;
   const OfflineOptions& options_;
   double started_;
-  std::vector<Entry> kept_;  // tuned before
+  std::vector<Entry> kept_;       // tuned before
+  std::vector<Entry> elsewhere_;  // stored by others while this one shared
 };
 
 // Whether calls of a device are asked for: of the one that is named, else of any that is here.
 bool is_asked_for(const OfflineOptions& options, const std::string& device) {
   return options.device.empty() ? detail::device_here(device) != nullptr : device == options.device;
+}
+
+// Throws if these options cannot be followed with that store.
+void check_sharing(const OfflineOptions& options, PersistentCache* store) {
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorKind::invalid_argument, "[autotune_recorded] " + what);
+  };
+  if (options.share && options.retune)
+    refuse(
+        "got share with retune; expected one of them, because each process would tune every "
+        "call again; erase the entries first, or use shards without share");
+  if (options.shard && !options.share && options.shard->index >= options.shard->count)
+    refuse("got shard " + std::to_string(options.shard->index) + "/" +
+           std::to_string(options.shard->count) + "; expected an index below the count");
+  if (!options.share) return;
+  const std::string cure =
+      "; use another store, or tune disjoint shards, each into its own store, and merge them";
+  if (store == nullptr || store->writable_layer() == nullptr)
+    refuse("got share without a store that can be written; expected one that all processes have" +
+           cure);
+  // A call that nobody has.
+  if (!store->lease({"", "share", base::random_digits(), ""}, 0))
+    refuse("got share with the store " + store->writable_layer()->where() +
+           ", which cannot be locked; expected a database, or a file system with locks" + cure);
 }
 
 std::string why_no_record(const RecordedCalls& recorded, const OfflineOptions& options,
@@ -154,32 +297,41 @@ Invocations get_invocations(const std::string& folder, const std::string& device
 
 OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOptions& options) {
   const std::string folder = folder_of(options);
+  check_sharing(options, selector.persistent());
   Tunings tunings(selector, options);
   RecordedCalls recorded = read_recorded(folder);
   std::vector<RecordedCall> calls;
-  size_t left_out = 0;
+  size_t left_out = 0, of_other_shards = 0;
   for (auto& [device, ops] : recorded) {
     if (!is_asked_for(options, device)) continue;
     for (auto& [op, by_key] : ops)
       for (auto& [key, call] : by_key) {
-        if (detail::op_matches(op, options.ops)) calls.push_back(std::move(call));
-        else ++left_out;
+        if (!detail::op_matches(op, options.ops)) ++left_out;
+        else if (options.shard && !options.share && !detail::is_in_shard(call.id, *options.shard))
+          ++of_other_shards;
+        else calls.push_back(std::move(call));
       }
   }
   const size_t offered = calls.size();
   PersistentCache* const store = options.retune ? nullptr : selector.persistent();
   const auto choices = store == nullptr ? nullptr : choices_of(*store);
   TuningPlan plan = plan_with_choices(std::move(calls), choices.get());
-  for (size_t i = 0; i < plan.to_tune.size(); ++i)
-    tunings.tune(plan.to_tune[i].call, i + 1, plan.to_tune.size());
+  if (options.share) tunings.share(plan.to_tune, *choices);
+  else
+    for (size_t i = 0; i < plan.to_tune.size(); ++i)
+      tunings.tune(plan.to_tune[i].call, i + 1, plan.to_tune.size());
   for (Entry& entry : plan.tuned) tunings.keep(std::move(entry));
   for (EntryId& id : plan.in_vain)
     tunings.skip(std::move(id.op), std::move(id.key), "an earlier tuning rejected every candidate");
   return tunings.finish(
-      offered, left_out > 0 ? "none of the " + std::to_string(left_out) + " recorded calls in " +
-                                  folder + " is of the ops asked for"
-                            : "nothing is recorded for " + tunings.result.device + " in " + folder +
-                                  " (run the program once with EJKERNEL_OPS_RECORD=1)");
+      offered,
+      of_other_shards > 0
+          ? "none of the " + std::to_string(of_other_shards) + " recorded calls belongs to shard " +
+                std::to_string(options.shard->index) + "/" + std::to_string(options.shard->count)
+      : left_out > 0 ? "none of the " + std::to_string(left_out) + " recorded calls in " +
+                           shown(folder) + " is of the ops asked for"
+                     : "nothing is recorded for " + tunings.result.device + " in " + shown(folder) +
+                           " (run the program once with EJKERNEL_OPS_RECORD=1)");
 }
 
 OfflineResult autotune_lowered(ConfigSelectorChain& selector, std::string_view lowered,
@@ -211,7 +363,7 @@ OfflineResult autotune_labels(ConfigSelectorChain& selector, const FoundLabels& 
         if (const auto key = op->second.find(label.key); key != op->second.end())
           calls.push_back(&key->second);
     if (calls.size() == before)
-      tunings.skip(label.op, label.key, why_no_record(recorded, options, label, folder));
+      tunings.skip(label.op, label.key, why_no_record(recorded, options, label, shown(folder)));
   }
   const size_t offered = calls.size() + tunings.result.skipped.size();
   for (size_t i = 0; i < calls.size(); ++i) tunings.tune(*calls[i], i + 1, calls.size());
@@ -228,11 +380,12 @@ std::string OfflineResult::text() const {
   for (size_t i = 0; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
     std::snprintf(line, sizeof line, "%.3gx", entry.evidence.speedup);
-    out +=
-        "[" + entry.id.op + "] " + entry.id.key + ": " + stable_json(entry.config) + ", " +
-        (entry.evidence.speedup > 0 ? std::string(line) + " the heuristic's speed, " : "") +
-        (i + already < entries.size() ? std::string(outcome_name(entry.outcome)) : "tuned before") +
-        "\n";
+    out += "[" + entry.id.op + "] " + entry.id.key + ": " + stable_json(entry.config) + ", " +
+           (entry.evidence.speedup > 0 ? std::string(line) + " the heuristic's speed, " : "") +
+           (i + already < entries.size()               ? std::string(outcome_name(entry.outcome))
+            : i + already < entries.size() + elsewhere ? "tuned elsewhere"
+                                                       : "tuned before") +
+           "\n";
   }
   for (const Skipped& s : skipped)
     out += "[" + s.op + "] " + s.key + ": not tuned: " + s.why + "\n";

@@ -127,7 +127,7 @@ class Process {
     }
     const bool known = found == std::exchange(pid_, -1);
     if (!by_itself) return "";
-    if (!known) return "ended, nobody knows how";  // this process ignores its children
+    if (!known) return "exited with unknown status";  // this process ignores its children
     if (WIFSIGNALED(status)) return "was ended by " + base::signal_name(WTERMSIG(status));
     return fmt::format("ended itself with exit code {}", WEXITSTATUS(status));
   }
@@ -244,7 +244,7 @@ struct Worker::State {
   }
   std::string end(const Rubbish& rubbish) {
     process->end(), process.reset();
-    return "printed what is no answer: " + quoted(rubbish.line);
+    return "printed something that is not an answer: " + quoted(rubbish.line);
   }
 
   [[noreturn]] void refuse(const std::string& why) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker's side: one request after the other, tuned here; docs/worker.md specifies both sides.
+// The worker's side: one request after the other, tuned here (docs/reference/worker.md).
 #include <ejk/worker.h>
 
 #include <fcntl.h>
@@ -51,11 +51,15 @@ class Requests {
 };
 
 // Standard output for answers alone: what kernels print there goes to standard error from now on.
+// Warnings are the caller's.
 class Answers {
  public:
-  Answers() : out_(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)) {
+  explicit Answers(WarningSink sink)
+      : on_warning(std::move(sink)),
+        out_(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)) {
     ::dup2(STDERR_FILENO, STDOUT_FILENO);
   }
+  const WarningSink on_warning;
 
   // What is said from now on is about this request.
   void begin(const Value& request) {
@@ -74,22 +78,18 @@ class Answers {
   }
 
   void tell(const TuneProgress& p) {
-    constexpr std::chrono::milliseconds pause{100};
-    if (const auto now = Clock::now(); now >= next_) next_ = now + pause;
-    else return;
-    say(Value::object({{"event", name_of(WorkerEvent::progress)},
-                       {"tried", p.tried},
-                       {"candidates", p.candidates},
-                       {"racing", p.racing},
-                       {"rejected", p.rejected},
-                       {"round", p.round},
-                       {"best_seconds", p.best_seconds},
-                       {"speedup", p.speedup},
-                       {"elapsed", p.elapsed},
-                       {"remaining", p.remaining}}));
+    if (is_news(p)) say(detail::progress_to_document(p));
   }
 
  private:
+  // What concerns one candidate is always told, of rounds only some.
+  bool is_news(const TuneProgress& p) {
+    constexpr std::chrono::milliseconds pause{100};
+    if (p.kind != TuneProgress::Kind::round) return true;
+    const auto now = Clock::now();
+    return now >= next_ && (next_ = now + pause, true);
+  }
+
   base::Fd out_;
   Value request_;
   Clock::time_point next_ = Clock::now();
@@ -104,7 +104,7 @@ void load_plugins(const std::vector<std::string>& paths) {
     }
 }
 
-Entry tune(const detail::TuneRequest& request, Answers& answers, const WarningSink& on_warning) {
+Entry tune(const detail::TuneRequest& request, Answers& answers) {
   load_plugins(request.plugins);
   const auto made = rebuild_call(request.call);
   AutotunePolicy policy;
@@ -115,7 +115,7 @@ Entry tune(const detail::TuneRequest& request, Answers& answers, const WarningSi
       SelectorOptions{.policy = policy,
                       .persistent = store.empty() ? std::make_shared<PersistentCache>()
                                                   : std::make_shared<PersistentCache>(store),
-                      .on_warning = on_warning,
+                      .on_warning = answers.on_warning,
                       .on_progress = [&](const TuneProgress& p) { answers.tell(p); },
                       .stop = &StopOnInterrupt::requested()});
   if (request.retune) return selector.tune(made->invocation(), made->kernel()).second;
@@ -127,12 +127,11 @@ Value failed(std::string_view kind, std::string_view message) {
       {{"event", name_of(WorkerEvent::failed)}, {"kind", kind}, {"message", message}});
 }
 
-Value answer(const std::string& line, Answers& answers, const WarningSink& on_warning) {
+Value answer(const std::string& line, Answers& answers) {
   try {
     const Value request = parse_json(line);
     answers.begin(request);
-    Value entry =
-        entry_to_document(tune(detail::request_from_document(request), answers, on_warning));
+    Value entry = entry_to_document(tune(detail::request_from_document(request), answers));
     entry.erase("candidates");  // they are in the store
     return Value::object({{"event", name_of(WorkerEvent::tuned)}, {"entry", std::move(entry)}});
   } catch (const Error& error) {
@@ -149,14 +148,14 @@ int run_worker(WarningSink on_warning) {
   ::signal(SIGPIPE, SIG_IGN);
   const StopOnInterrupt stop;
   Requests requests;
-  Answers answers;
+  Answers answers(std::move(on_warning));
   answers.say(Value::object({{"event", name_of(WorkerEvent::ready)},
                              {"protocol", worker_protocol},
                              {"device", cpu_device().fingerprint},
                              {"process", ::getpid()},
                              {"library", library_version()}}));
   while (const auto line = requests.next()) {
-    answers.say(answer(*line, answers, on_warning));
+    answers.say(answer(*line, answers));
     if (StopOnInterrupt::requested()) break;
   }
   return 0;

@@ -60,8 +60,30 @@ uint64_t count_in(const Value& answer, std::string_view name) {
   return static_cast<uint64_t>(std::min(number_in(answer, name), most));
 }
 
+Value progress_to_document(const TuneProgress& p) {
+  Value out = Value::object({{"event", name_of(WorkerEvent::progress)},
+                             {"kind", name_of(p.kind)},
+                             {"tried", p.tried},
+                             {"candidates", p.candidates},
+                             {"racing", p.racing},
+                             {"rejected", p.rejected},
+                             {"round", p.round},
+                             {"best_seconds", p.best_seconds},
+                             {"speedup", p.speedup},
+                             {"elapsed", p.elapsed},
+                             {"remaining", p.remaining}});
+  if (p.config.is_null()) return out;
+  out["config"] = p.config;
+  if (!p.message.empty()) out["message"] = p.message;
+  return out;
+}
+
 TuneProgress progress_in(const Value& answer) {
   TuneProgress p;
+  p.kind = named<TuneProgress::Kind>(text_in(answer, "kind")).value_or(TuneProgress::Kind::round);
+  if (const Value* config = answer.find("config")) p.config = *config;
+  const Value* message = answer.find("message");
+  if (message != nullptr && message->is_string()) p.message = message->as_string();
   p.tried = count_in(answer, "tried"), p.candidates = count_in(answer, "candidates");
   p.racing = count_in(answer, "racing"), p.rejected = count_in(answer, "rejected");
   p.round = static_cast<int>(std::min<uint64_t>(count_in(answer, "round"), 1'000'000'000));
@@ -105,7 +127,7 @@ TuneRequest request_from_document(const Value& document) {
   out.store = member(document, "store").as_string();
   out.budget_seconds = member(document, "budget_seconds").as_double();
   if (std::isnan(out.budget_seconds))
-    throw Error(ErrorKind::parse, "got a budget_seconds that is no number");
+    throw Error(ErrorKind::parse, "got a budget_seconds that is not a number");
   out.validate_backward = is_set(document, "validate_backward");
   out.retune = is_set(document, "retune");
   if (const Value* plugins = document.find("plugins"))

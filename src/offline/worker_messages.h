@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What hosts and workers say to each other, read without trust; docs/worker.md specifies it.
+// What hosts and workers say to each other, read without trust (docs/reference/worker.md).
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,14 @@
 #include <ejk/record.h>
 #include <ejk/store.h>
 #include <ejk/tuner.h>
+
+namespace ejk {
+
+constexpr auto names_of(TuneProgress::Kind) {
+  return detail::words("candidate", "round", "eliminated", "best", "finished");
+}
+
+}  // namespace ejk
 
 namespace ejk::detail {
 
@@ -33,6 +41,8 @@ Value answer_in(const std::string& line);
 std::string text_in(const Value& answer, std::string_view name);
 std::optional<WorkerEvent> event_in(const Value& answer);  // nullopt: one not known here
 uint64_t count_in(const Value& answer, std::string_view name);
+Value progress_to_document(const TuneProgress& progress);
+// Its message is that of the answer, which must live longer.
 TuneProgress progress_in(const Value& answer);
 // The entry of that call. Throws Rubbish if it is of another one, or none.
 Entry entry_in(const Value& answer, const RecordedCall& call, bool backward);

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <filesystem>
+#include <map>
+#include <string>
 #include <string_view>
 #include <thread>
 
@@ -178,8 +180,8 @@ TEST_F(WorkerTest, OneThatDoesNotGetReadyIsRefusedOnceAndForAll) {
       {options({"/nowhere/worker"}), "cannot start /nowhere/worker: No such file"},
       {script("exit 4"), "ended itself with exit code 4 before it was ready"},
       {script("kill -TERM $$"), "was ended by SIGTERM before it was ready"},
-      {script("echo hello; sleep 60"), R"(no answer: "hello")"},
-      {script("echo '[1]'; sleep 60"), R"(no answer: "[1]")"},
+      {script("echo hello; sleep 60"), R"(not an answer: "hello")"},
+      {script("echo '[1]'; sleep 60"), R"(not an answer: "[1]")"},
       {script(R"(echo '{"event":"refused","message":"no such module"}')"),
        "refused: no such module"},
       {script(R"(echo '{"event":"ready","protocol":2}')"), "does not speak protocol 1"},
@@ -194,12 +196,12 @@ TEST_F(WorkerTest, OneThatDoesNotGetReadyIsRefusedOnceAndForAll) {
 
 TEST_F(WorkerTest, OneThatDoesNotKeepToTheProtocolIsLost) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"echo nonsense; sleep 60", R"(no answer: "nonsense")"},
-      {R"(echo '{"even":"tuned"}'; sleep 60)", "no answer"},
-      {R"(echo '{"event":"tuned"}'; sleep 60)", "no answer"},
-      {R"(echo '{"event":"tuned","entry":{"op":"other@v1"}}'; sleep 60)", "no answer"},
+      {"echo nonsense; sleep 60", R"(not an answer: "nonsense")"},
+      {R"(echo '{"even":"tuned"}'; sleep 60)", "not an answer"},
+      {R"(echo '{"event":"tuned"}'; sleep 60)", "not an answer"},
+      {R"(echo '{"event":"tuned","entry":{"op":"other@v1"}}'; sleep 60)", "not an answer"},
       {"printf '{\"event\":'", "ended itself with exit code 0"},
-      {"yes | tr -d '\\n'", "no answer"},
+      {"yes | tr -d '\\n'", "not an answer"},
       {"kill -KILL $$", "was ended by SIGKILL"},
   };
   for (const auto& [text, says] : cases) {
@@ -220,6 +222,21 @@ TEST_F(WorkerTest, ProgressWithoutEndIsNoAnswer) {
   ejk::Worker worker(how);
   EXPECT_THAT(loss_of(worker, "bad.print@v1", 0.1), HasSubstr("did not answer within 1.1 s"));
   EXPECT_GT(told, 3);
+}
+
+TEST_F(WorkerTest, TheHostHearsOfEachCandidate) {
+  using Kind = ejk::TuneProgress::Kind;
+  std::map<std::string, std::string> tried;
+  ejk::Value winner;
+  ejk::WorkerOptions how = options();
+  how.on_progress = [&](const ejk::TuneProgress& p) {
+    if (p.kind == Kind::candidate) tried[ejk::stable_json(p.config)] = p.message;
+    if (p.kind == Kind::finished) winner = p.config;
+  };
+  const ejk::Entry entry = ejk::Worker(how).tune(call_of("bad.always@v1"), 60);
+  EXPECT_EQ(winner, entry.config);
+  EXPECT_EQ(tried.at(ejk::stable_json(entry.config)), "");
+  EXPECT_NE(tried.at(R"({"block":2})"), "") << "it crashes";
 }
 
 TEST_F(WorkerTest, AnErrorOfTheWorkerHasItsKind) {
