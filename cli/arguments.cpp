@@ -79,7 +79,7 @@ class ArrayText {
     if (error == std::errc::result_out_of_range)
       refuse(text_, fmt::format("{} is out of range", text));
     if (error != std::errc() || end != text.data() + text.size())
-      refuse(text_, fmt::format("\"{}\" is no number", text));
+      refuse(text_, fmt::format("\"{}\" is not a number", text));
     return out;
   }
 
@@ -136,7 +136,7 @@ class ArrayText {
     using Limits = std::numeric_limits<T>;
     using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
     if (std::is_unsigned_v<T> && (low_text.starts_with('-') || high_text.starts_with('-')))
-      refuse(text_, fmt::format("{} has no negative numbers", dtype_name(dtype_)));
+      refuse(text_, fmt::format("{} cannot hold negative numbers", dtype_name(dtype_)));
     const auto low = number_from<Wide>(low_text), high = number_from<Wide>(high_text);
     if (low > high) refuse(text_, "the range is empty");
     if (low < Wide{Limits::min()} || high > Wide{Limits::max()})

@@ -53,7 +53,7 @@ Row measure(const RecordedCall& call, PersistentCache& store, double seconds, Pr
 
 int bench_verb(const BenchOptions& options, Output& out) {
   if (options.op.empty() && !options.args.empty())
-    throw Failure(exit_usage, "--arg belongs to an op given on the line");
+    throw Failure(exit_usage, "--arg needs an op on the command line");
   load_plugins(options.kernels);
   Problems problems;
   const auto store = existing_layers(options.kernels.store, problems);

@@ -49,6 +49,9 @@ std::vector<std::string> plugin_paths(const KernelOptions& options) {
 }
 
 std::string recorded_folder(const KernelOptions& options) {
+  const std::string shared =
+      options.store.empty() ? base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_URL") : options.store;
+  if (options.recorded.empty() && is_shared(shared)) return shared;
   const std::string folder =
       options.recorded.empty() ? records_of(options.store) : base::expand_home(options.recorded);
   if (folder.empty())
@@ -60,6 +63,10 @@ std::string recorded_folder(const KernelOptions& options) {
 
 std::string where_to_record(const KernelOptions& options) {
   const std::string folder = recorded_folder(options);
+  if (is_shared(folder))
+    return shown_store(folder) +
+           " (programs record their calls there with EJKERNEL_OPS_RECORD=1 and its URL in " +
+           "EJKERNEL_PERSISTENT_CACHE_URL; --recorded-in DIR names a folder)";
   return folder + " (a program records its calls there with EJKERNEL_OPS_RECORD=1 and " +
          "EJKERNEL_OPS_RECORD_DIR=" + folder + "; --recorded-in DIR names another folder)";
 }

@@ -17,7 +17,7 @@ namespace ejk::cli {
 // Makes the built-in operations and the kernels of shared libraries known.
 void load_plugins(const KernelOptions& options);
 
-// The folder of recorded calls. Throws Failure if there is no place for one.
+// The folder of recorded calls, or the database. Throws Failure if there is no place for one.
 std::string recorded_folder(const KernelOptions& options);
 // The same with what to do if nothing is in it: "FOLDER (...)".
 std::string where_to_record(const KernelOptions& options);

@@ -22,6 +22,7 @@
 #include <ejk/quarantine.h>
 #include <ejk/record.h>
 
+#include "store/pins.h"
 #include "verbs.h"
 
 extern char** environ;
@@ -158,7 +159,7 @@ void look_at_noise(const std::string& root, double seconds, Findings& out) {
        noise < 0.02 ? "" : "a quieter machine, or a larger budget", noise});
   const bool guarded = is(entry.evidence.guard, FirstRuns::child);
   out.push_back({"first runs", guarded ? "ok" : "warn",
-                 guarded ? "in a child process: a crash harms nobody"
+                 guarded ? "in a child process: a crash ends only that"
                          : "in the process itself: a config that crashes ends it"});
   const auto after = stolen(root);
   if (after.second > before.second) {
@@ -239,6 +240,8 @@ void look_at_store(const std::string& given, Findings& out) {
 void look_at_environment(Findings& out) {
   const std::set<std::string_view> known = {"EJKERNEL_PERSISTENT_CACHE_DIR",
                                             "EJKERNEL_PERSISTENT_CACHE_LAYERS",
+                                            "EJKERNEL_PERSISTENT_CACHE_PIN",
+                                            "EJKERNEL_PERSISTENT_CACHE_SNAPSHOT",
                                             "EJKERNEL_PERSISTENT_CACHE_URL",
                                             "EJKERNEL_PERSISTENT_CACHE_URL_REQUIRED",
                                             "EJKERNEL_AUTOTUNE_POLICY",
@@ -246,15 +249,19 @@ void look_at_environment(Findings& out) {
                                             "EJKERNEL_LOG",
                                             "EJKERNEL_OPS_RECORD",
                                             "EJKERNEL_OPS_RECORD_DIR",
+                                            "EJKERNEL_OPS_STAMP",
+                                            "EJKERNEL_RUN",
                                             "EJKERNEL_STORE_TRUST"};
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const std::string_view name = text.substr(0, text.find('='));
     if (name.starts_with("EJKERNEL_") && !known.contains(name))
-      out.push_back({"environment", "warn", std::string(name) + " is set, and means nothing here"});
+      out.push_back(
+          {"environment", "warn", std::string(name) + " is set, but ejk does not know it"});
   }
   try {
     static_cast<void>(policy_from_environment());
+    static_cast<void>(detail::pin_mode_of_launch());
   } catch (const std::exception& error) {
     out.push_back({"environment", "bad", error.what()});
   }
@@ -279,7 +286,9 @@ int doctor_verb(const DoctorOptions& options, Output& out) {
   bool bad = false;
   for (const Finding& f : findings) {
     bad = bad || f.state == "bad";
-    table.add({f.what, f.state, f.detail + (f.cure.empty() ? "" : " (" + f.cure + ")")});
+    table.add({f.what,
+               {f.state, f.state == "bad" ? Tone::bad : Tone::plain},
+               f.detail + (f.cure.empty() ? "" : " (" + f.cure + ")")});
     list.push_back(Value::object({{"what", f.what},
                                   {"state", f.state},
                                   {"detail", f.detail},

@@ -9,6 +9,7 @@
 
 #include "calls.h"
 #include "platform/here.h"
+#include "store/snapshot.h"
 
 namespace ejk::cli {
 namespace {
@@ -45,6 +46,16 @@ std::string without_answer(const AutotunePolicy& policy) {
   if (policy.allow_autotune) return "it would be tuned, or run with the heuristic";
   if (policy.allow_heuristics) return "it would run with the heuristic";
   return "EJKERNEL_AUTOTUNE_POLICY=frozen makes that an error";
+}
+
+// Nothing else is asked where a run has a snapshot.
+std::vector<Held> entries_of(Store& snapshot, const Filter& filter) {
+  std::vector<Held> out;
+  snapshot.for_each("", [&](const Entry& entry) {
+    if (matches(filter, entry.id)) out.push_back({entry, snapshot.where(), ""});
+    return true;
+  });
+  return out;
 }
 
 Value explain_stored(const std::vector<Held>& entries, const std::string& otherwise, Output& out) {
@@ -94,7 +105,10 @@ int explain_verb(const ExplainOptions& options, Output& out) {
   check_key(options.filter.key);
   load_plugins(options.kernels);
   Problems problems;
-  auto entries = read_entries(stores_to_read(options.kernels.store), options.filter, problems);
+  const auto snapshot = detail::snapshot_of_launch();
+  auto entries =
+      snapshot ? entries_of(*snapshot, options.filter)
+               : read_entries(stores_to_read(options.kernels.store), options.filter, problems);
   const auto store = open_layers(options.kernels.store, true, problems);
   Progress progress;
   const auto selector = selector_for(store, policy_from_environment(), progress);

@@ -110,7 +110,7 @@ void read_document(const std::string& name, const Value& document, Reading& read
     return std::ranges::count(member.first, '|') >= 2;
   };
   if (members.empty() || !std::ranges::any_of(members, looks_right))
-    throw Error(ErrorKind::parse, "it is JSON, but no entry, no export and no cache of ejkernel");
+    throw Error(ErrorKind::parse, "it is JSON, but not an entry, an export or a cache of ejkernel");
   read_ejkernel(name, document, reading);
 }
 
@@ -154,7 +154,7 @@ void read_folder(const std::string& path, Reading& reading) {
   std::ranges::sort(files);
   if (files.empty())
     throw Failure(exit_nothing,
-                  path + " is no store (it has no v1 or v2 in it) and holds no .json files");
+                  path + " is not a store (it has no folder v1 or v2) and has no .json files");
   for (const std::string& file : files) {
     if (reading.stopped) return;
     try {

@@ -27,7 +27,8 @@ std::string state_of(const Held& held) {
 int ls_verb(const LsOptions& options, Output& out) {
   Problems problems;
   auto paths = stores_to_read(options.store);
-  const auto entries = read_entries(paths, {}, problems, Detail::choice);
+  // Only the candidates tell which config the heuristic gave.
+  const auto entries = read_entries(paths, {}, problems, out.json() ? Detail::choice : Detail::all);
   for (std::string& path : paths) path = shown_store(path);
 
   Value list = Value::array();
@@ -48,14 +49,20 @@ int ls_verb(const LsOptions& options, Output& out) {
       table = Table(
           {{"OP"}, {"KEY"}, {"TIME", right}, {"SPEEDUP", right}, {"STATE"}, {"CONFIG"}, {"CALL"}});
     }
-    table.add({e.id.op, e.id.key, time_text(e.evidence.seconds), ratio_text(e.evidence.speedup),
-               state_of(held), config_text(e.config), call_text(e.id.spec)});
+    const Value* const heuristic = heuristic_of(e);
+    table.add({e.id.op,
+               e.id.key,
+               time_text(e.evidence.seconds),
+               ratio_text(e.evidence.speedup),
+               {state_of(held), tone_of(e)},
+               heuristic == nullptr ? config_text(e.config) : change_text(*heuristic, e.config),
+               call_text(e.id.spec)});
   }
   flush();
   const size_t shown = list.as_array().size();
   const std::string& place = paths.front();
   if (entries.empty())
-    out.line("no entries in " + place + " (ejk tune and ejk import put some there)");
+    out.line("no entries in " + place + " (ejk tune and ejk import add entries)");
   else if (shown == 0)
     out.line(place + " has " + count_text(entries.size(), "entry", "entries") +
              ", but none of that op and device");

@@ -25,7 +25,7 @@ namespace {
 
 constexpr const char* about =
     "Look at, tune, move and ship the choices that kernels run with.\n"
-    "ejk VERB --help says more about a verb; man ejk has it all.";
+    "ejk VERB --help explains a verb; man ejk explains all of them.";
 
 // A finite number from `least`, or above it, to `most`.
 CLI::Validator number_of(double least, bool above, double most = 0) {
@@ -38,8 +38,8 @@ CLI::Validator number_of(double least, bool above, double most = 0) {
       return "";
     return "got " + text + "; expected a number " +
            (most != 0 ? fmt::format("from {:g} to {:g}", least, most)
-            : above   ? fmt::format("above {:g}", least)
-                      : fmt::format("of at least {:g}", least));
+            : above   ? fmt::format("> {:g}", least)
+                      : fmt::format(">= {:g}", least));
   };
   return CLI::Validator(check, "", "");
 }
@@ -53,12 +53,40 @@ CLI::Validator op_name() {
   return CLI::Validator(strip, "", "");
 }
 
+// Help in lines that fit the terminal.
+class HelpText : public CLI::Formatter {
+ public:
+  std::string make_option(const CLI::Option* option, bool is_positional) const override {
+    return item(make_option_name(option, is_positional) + make_option_opts(option),
+                make_option_desc(option));
+  }
+  std::string make_subcommand(const CLI::App* verb) const override {
+    return item(verb->get_name(), verb->get_description());
+  }
+
+ private:
+  static std::string item(const std::string& name, const std::string& text) {
+    constexpr size_t indent = 24, least = 30;
+    std::string out = "  " + name;
+    if (out.size() + 2 > indent) out += "\n";
+    const size_t width = std::max(output_width(), indent + least);
+    for (const std::string& part : wrapped(text, width - indent)) {
+      const size_t used = out.size() - out.rfind('\n') - 1;
+      out += std::string(out.ends_with('\n') ? indent : indent - used, ' ') + part + "\n";
+    }
+    return out;
+  }
+};
+
+constexpr std::string_view example_title = "Example:\n  ";
+
 // The command line: fills options, remembers which verb is to run.
 class Line {
  public:
   Line() : app_(about, "ejk") {
     app_.set_version_flag("--version", "ejk " + std::string(library_version()));
     app_.require_subcommand(0, 1);
+    app_.formatter(std::make_shared<HelpText>());
     looking();
     kernels();
     moving();
@@ -68,7 +96,9 @@ class Line {
 
   CLI::App& app() { return app_; }
   const std::function<int(Output&)>& verb() const { return verb_; }
-  bool json() const { return json_; }
+  Output::Form form() const {
+    return json_ ? Output::Form::json : wide_ ? Output::Form::wide_tables : Output::Form::tables;
+  }
 
   // Verbs without those that only group others.
   std::vector<VerbHelp> help() const {
@@ -80,19 +110,24 @@ class Line {
  private:
   using Run = std::function<int(Output&)>;
 
-  CLI::App* add(CLI::App& parent, const std::string& name, const std::string& text, Run run) {
+  // The example is a line that begins with the verb.
+  CLI::App* add(CLI::App& parent, const std::string& name, const std::string& text,
+                const std::string& example, Run run) {
     CLI::App* verb = parent.add_subcommand(name, text);
     verb->add_flag("--json", json_, "One JSON document instead of tables");
+    verb->add_flag("--wide", wide_, "Tables with one line for each row, however long");
+    verb->footer(std::string(example_title) + example);
     verb->callback([this, run = std::move(run)] { verb_ = run; });
     return verb;
   }
-  CLI::App* add(const std::string& name, const std::string& text, Run run) {
-    return add(app_, name, text, std::move(run));
+  CLI::App* add(const std::string& name, const std::string& text, const std::string& example,
+                Run run) {
+    return add(app_, name, text, example, std::move(run));
   }
 
   static void store(CLI::App* verb, std::string& to) {
     verb->add_option("--store", to,
-                     "The store, of verbs that look or tune also postgresql://...; default: "
+                     "The store. Verbs that look or tune also take postgresql://...; default: "
                      "EJKERNEL_PERSISTENT_CACHE_DIR and its layers")
         ->type_name("DIR");
   }
@@ -106,16 +141,38 @@ class Line {
     device(verb, to.device);
   }
   static void device(CLI::App* verb, std::string& to) {
-    verb->add_option("--device", to,
-                     "Only this device: its fingerprint, how that begins, a name of `ejk devices` "
-                     "as opencl:0, or \"this\": any that is here")
+    verb->add_option(
+            "--device", to,
+            "Only this device: a name from `ejk devices` such as opencl:0, the beginning of "
+            "a fingerprint, or \"this\" for all devices of this machine")
         ->type_name("DEVICE");
+  }
+  static CLI::Option* listen(CLI::App* verb, std::string& to) {
+    return verb
+        ->add_option("--listen", to,
+                     "The address of the page; port 0 is any free one. An address that other "
+                     "machines reach asks for the token in the URL that is printed")
+        ->type_name("ADDRESS:PORT")
+        ->capture_default_str();
+  }
+  static void recorded_by(CLI::App* verb, std::vector<std::string>& ops, std::string& of_device) {
+    verb->add_option("--op", ops, "Only this op; may be repeated")
+        ->type_name("OP")
+        ->transform(op_name())
+        ->take_all()
+        ->expected(1)
+        ->allow_extra_args(false);
+    verb->add_option("--device", of_device,
+                     "Only calls recorded on this device: its fingerprint, or the beginning of it")
+        ->type_name("DEVICE")
+        ->capture_default_str();
   }
   static void recorded(CLI::App* verb, KernelOptions& to) {
     verb->add_option(
             "--recorded-in", to.recorded,
             "Folder of recorded calls; default: \"recorded\" in the --store that is given, "
-            "else EJKERNEL_OPS_RECORD_DIR, else \"recorded\" in the default store")
+            "else EJKERNEL_OPS_RECORD_DIR, else \"recorded\" in the default store. A database "
+            "has the calls that all machines sent")
         ->type_name("DIR");
   }
   static void with_kernels(CLI::App* verb, KernelOptions& to) {
@@ -131,9 +188,10 @@ class Line {
         ->type_name("OP")
         ->transform(op_name());
     verb->add_option("--arg", args,
-                     "Its next argument, one for each of run's parameters: an array as "
-                     "f32[512,512], between bounds i32[64]:0..1023, in order from one to the "
-                     "other i32[101]:0..800:rising; some(ARG) or null; any other value as JSON")
+                     "The next argument; give one for each parameter of run. An array is "
+                     "f32[512,512], with bounds i32[64]:0..1023, in rising order "
+                     "i32[101]:0..800:rising. An optional argument is some(ARG) or null. Any other "
+                     "value is JSON")
         ->type_name("ARG")
         ->take_all()
         ->expected(1)
@@ -141,27 +199,31 @@ class Line {
   }
   static void call_device(CLI::App* verb, std::string& to) {
     verb->add_option("--device", to,
-                     "Where its arrays live, by a name of `ejk devices`: opencl:0; default: the "
-                     "CPU. Of recorded calls: only those of that device; default: of any here")
+                     "The device of the arrays, by its name in `ejk devices` such as opencl:0; "
+                     "default: the CPU. With recorded calls: only those of this device; default: "
+                     "all devices of this machine")
         ->type_name("DEVICE");
   }
 
   void looking() {
-    add("devices", "The devices of this machine and the names their entries are kept under",
-        [this](Output& out) { return devices_verb(devices_, out); });
+    add("devices", "List the devices of this machine, with the fingerprints that entries carry",
+        "ejk devices", [this](Output& out) { return devices_verb(devices_, out); });
 
-    CLI::App* verb =
-        add("ls", "List the entries of a store", [this](Output& out) { return ls_verb(ls_, out); });
+    CLI::App* verb = add("ls", "List the entries of a store", "ejk ls matmul --device this",
+                         [this](Output& out) { return ls_verb(ls_, out); });
     verb->add_option("ops", ls_.filter.ops, "Only these ops: NAME or NAME@vVERSION")
         ->type_name("OP")
         ->transform(op_name());
     store(verb, ls_.store);
     device(verb, ls_.filter.device);
-    verb->add_flag("--all", ls_.all, "Also entries that a layer in front hides");
+    verb->add_flag("--all", ls_.all,
+                   "Also entries that do not answer here, because another one does");
 
     verb = add("show", "Show an entry: config, evidence, every candidate",
+               "ejk show matmul:1a2b --candidates 5",
                [this](Output& out) { return show_verb(show_, out); });
-    verb->add_option("key", show_.filter.key, "How the key begins, OP:KEY, OP: for all, or a label")
+    verb->add_option("key", show_.filter.key,
+                     "The first digits of a key, OP:KEY, OP: for all of an op, or a label")
         ->type_name("KEY")
         ->required();
     store(verb, show_.store);
@@ -171,18 +233,20 @@ class Line {
         ->check(number_of(0, false))
         ->capture_default_str();
 
-    verb = add("explain", "Say what a call of this key would run with here, tier by tier, and why",
+    verb = add("explain", "Explain which config a call would run with here, tier by tier",
+               "ejk explain matmul: --plugin libmy_kernels.so",
                [this](Output& out) { return explain_verb(explain_, out); });
     verb->add_option("key", explain_.filter.key,
-                     "How the key begins, OP:KEY, OP: for all, or a label")
+                     "The first digits of a key, OP:KEY, OP: for all of an op, or a label")
         ->type_name("KEY")
         ->required();
     store(verb, explain_.kernels.store);
     filter(verb, explain_.filter);
     with_kernels(verb, explain_.kernels);
 
-    verb = add("labels", "List the labelled calls in lowered computations",
-               [this](Output& out) { return labels_verb(labels_, out); });
+    verb =
+        add("labels", "List the labelled calls in lowered computations", "ejk labels lowered.mlir",
+            [this](Output& out) { return labels_verb(labels_, out); });
     verb->add_option("files", labels_.files,
                      "StableHLO, HLO text or proto files, or folders of --xla_dump_to")
         ->type_name("FILE")
@@ -194,26 +258,29 @@ class Line {
         ->expected(1)
         ->allow_extra_args(false);
 
-    verb = add("what-if", "What recorded calls would get from a store: coverage, expected regret",
+    verb = add("what-if", "Show what a store would give recorded calls: coverage and expected loss",
+               "ejk what-if --min-coverage 90",
                [this](Output& out) { return what_if_verb(what_if_, out); });
     store(verb, what_if_.kernels.store);
     with_kernels(verb, what_if_.kernels);
-    verb->add_option("--op", what_if_.ops, "Only this op; may be repeated")
-        ->type_name("OP")
-        ->transform(op_name())
-        ->take_all()
-        ->expected(1)
-        ->allow_extra_args(false);
-    verb->add_option("--device", what_if_.device,
-                     "Calls recorded on this device: its fingerprint, or how that begins")
-        ->type_name("DEVICE")
-        ->capture_default_str();
+    recorded_by(verb, what_if_.ops, what_if_.device);
     verb->add_option("--min-coverage", what_if_.least_coverage,
-                     "Exit with 4 if less of the recorded time is covered, in percent")
+                     "Exit with 4 if the store covers less of the recorded time than this")
         ->type_name("PERCENT")
         ->check(number_of(0, false, 100));
 
+    verb = add("top", "List where the time of recorded calls goes, and what tuning would save",
+               "ejk top --number 5", [this](Output& out) { return top_verb(top_, out); });
+    store(verb, top_.kernels.store);
+    with_kernels(verb, top_.kernels);
+    recorded_by(verb, top_.ops, top_.device);
+    verb->add_option("--number", top_.number, "List at most so many calls; 0: all")
+        ->type_name("N")
+        ->check(number_of(0, false))
+        ->capture_default_str();
+
     verb = add("report", "Write a report of a store as one HTML file",
+               "ejk report tuned.html --op matmul",
                [this](Output& out) { return report_verb(report_, out); });
     verb->add_option("file", report_.file, "The HTML file")
         ->type_name("FILE")
@@ -222,9 +289,16 @@ class Line {
     filter(verb, report_.filter);
     recorded(verb, report_.kernels);
 
+    verb = add("serve", "Show the report of a store in a browser, as it changes",
+               "ejk serve --op matmul", [this](Output& out) { return serve_verb(serve_, out); });
+    store(verb, serve_.kernels.store);
+    filter(verb, serve_.filter);
+    recorded(verb, serve_.kernels);
+    listen(verb, serve_.listen);
+
     verb =
-        add("doctor", "What is wrong with this machine for measuring, and with the store",
-            [this](Output& out) {
+        add("doctor", "Check whether this machine is fit for measuring, and the store",
+            "ejk doctor --seconds 5", [this](Output& out) {
               return doctor_.selftest ? doctor_selftest(doctor_, out) : doctor_verb(doctor_, out);
             });
     store(verb, doctor_.store);
@@ -232,9 +306,9 @@ class Line {
         ->type_name("S")
         ->check(number_of(0, false, 600))
         ->capture_default_str();
-    CLI::Option* const selftest = verb->add_flag(
-        "--selftest", doctor_.selftest,
-        "Run the library's kernels for OpenCL and CUDA on all devices, against their references");
+    CLI::Option* const selftest =
+        verb->add_flag("--selftest", doctor_.selftest,
+                       "Check the results of the library's kernels on all OpenCL and CUDA devices");
     verb->add_option("--platform", doctor_.platform, "Only on its devices")
         ->type_name("NAME")
         ->check(CLI::IsMember({"opencl", "cuda"}))
@@ -245,11 +319,12 @@ class Line {
   void kernels() {
     CLI::App* verb =
         add("tune", "Tune recorded calls, the calls of a lowered computation, or one call",
+            "ejk tune --recorded --budget 600 --plugin libmy_kernels.so",
             [this](Output& out) { return tune_verb(tune_, out); });
     call(verb, tune_.op, tune_.args);
     call_device(verb, tune_.device);
     verb->add_flag("--recorded", tune_.all_recorded,
-                   "All recorded calls, those first where most time can be saved");
+                   "Tune all recorded calls, those first that can save most time");
     verb->add_option("--lowered", tune_.lowered, "The labelled calls of this file or dump folder")
         ->type_name("FILE");
     verb->add_option("--prefix", tune_.prefixes, "A further prefix of labels; may be repeated")
@@ -257,7 +332,7 @@ class Line {
         ->take_all()
         ->expected(1)
         ->allow_extra_args(false);
-    verb->add_option("--op", tune_.ops, "Of recorded calls only those of this op; may be repeated")
+    verb->add_option("--op", tune_.ops, "With --recorded: only this op; may be repeated")
         ->type_name("OP")
         ->transform(op_name())
         ->take_all()
@@ -273,27 +348,52 @@ class Line {
         ->type_name("S")
         ->check(number_of(0, true))
         ->capture_default_str();
-    verb->add_option("--worker", tune_.worker,
-                     "Command of a worker process for kernels that are not known here, such as "
-                     "those of Python: 'python -m ejk worker --import MODULE'")
+    verb->add_option(
+            "--worker", tune_.worker,
+            "The command of a worker process for kernels that this tool does not have, such as "
+            "kernels in Python: 'python -m ejk worker --import MODULE'")
         ->type_name("COMMAND");
     verb->add_option("--deadline", tune_.deadline,
-                     "A worker that has not answered so many seconds after its budget is ended")
+                     "End a worker that does not answer within this time after its budget")
         ->type_name("S")
         ->check(number_of(0, true))
         ->capture_default_str();
     verb->add_flag("--in-process", tune_.in_process,
-                   "Tune in this process, for debuggers: a kernel that crashes ends it");
-    verb->add_flag("--retune", tune_.retune, "Also calls that are tuned");
+                   "Tune in this process, for debuggers; a kernel that crashes ends it");
+    verb->add_flag("--share", tune_.share,
+                   "With --recorded: tune together with other processes that have the same store; "
+                   "each takes calls that no other one has at the moment");
+    verb->add_option("--shard", tune_.shard,
+                     "With --recorded: only part I of N, from 0 to N-1, by the hash of each call's "
+                     "name; with --share: begin there; default: as the job array says, or anywhere")
+        ->type_name("I/N");
+    verb->add_flag("--retune", tune_.retune, "Tune calls again that are already tuned");
     verb->add_flag("--dry-run", tune_.dry_run,
-                   "Of --recorded: say what would be tuned, in which order, and why");
+                   "With --recorded: show what would be tuned, in which order and why");
+
+    CLI::Option* const serve =
+        verb->add_flag("--serve", tune_.serve,
+                       "Show the tuning in a browser, and its report afterwards, until Ctrl-C");
+    listen(verb, tune_.listen)->needs(serve);
+
+    CLI::App* fleet = app_.add_subcommand("fleet", "Tune with many processes");
+    fleet->require_subcommand(1);
+    verb = add(*fleet, "status",
+               "Show how far the recorded calls of each device are tuned, and by whom",
+               "ejk fleet status --store postgresql://db.example/tuned",
+               [this](Output& out) { return fleet_status_verb(fleet_, out); });
+    store(verb, fleet_.kernels.store);
+    recorded(verb, fleet_.kernels);
+    filter(verb, fleet_.filter);
 
     // Started by tune: what it says is for programs.
-    app_.add_subcommand("worker", "Tune what comes on standard input; docs/worker.md says how")
+    app_.add_subcommand("worker",
+                        "Tune what comes on standard input; docs/reference/worker.md says how")
         ->group("")
         ->callback([this] { verb_ = [](Output&) { return worker_verb(); }; });
 
-    verb = add("bench", "Measure stored configs against the heuristics, now",
+    verb = add("bench", "Measure stored configs against the heuristics",
+               "ejk bench matmul --arg f32[64,64] --arg f32[64,64] --arg f32[64,64]",
                [this](Output& out) { return bench_verb(bench_, out); });
     call(verb, bench_.op, bench_.args);
     call_device(verb, bench_.filter.device);
@@ -308,8 +408,9 @@ class Line {
   }
 
   void moving() {
-    CLI::App* verb = add("export", "Write entries into one file",
-                         [this](Output& out) { return export_verb(export_, out); });
+    CLI::App* verb =
+        add("export", "Write entries into one file", "ejk export tuned.jsonl --device this",
+            [this](Output& out) { return export_verb(export_, out); });
     verb->add_option("file", export_.file, "The file; - is standard output")
         ->type_name("FILE")
         ->capture_default_str();
@@ -317,10 +418,11 @@ class Line {
     filter(verb, export_.filter);
     verb->add_option("--key", export_.filter.key, "Only this key")->type_name("KEY");
     verb->add_flag("--without-candidates", export_.without_candidates,
-                   "Leave out the measurements of what did not win");
+                   "Leave out the measurements of the other candidates");
 
     verb = add("import",
-               "Take entries from exports, stores or caches of ejkernel; what was measured stays",
+               "Add entries from exports, stores or caches of ejkernel; measured entries stay",
+               "ejk import tuned.jsonl --dry-run",
                [this](Output& out) { return import_verb(import_, out); });
     verb->add_option("files", import_.files,
                      "Exports, entries, stores, caches; - is standard input")
@@ -330,36 +432,71 @@ class Line {
     verb->add_option("--as-device", import_.as_device,
                      "File them under this device: a fingerprint, or \"this\"")
         ->type_name("DEVICE");
-    verb->add_flag("--replace", import_.replace, "Whatever is there, also what was measured");
+    verb->add_flag("--replace", import_.replace, "Replace existing entries, measured ones too");
     verb->add_flag("--with-heuristics", import_.with_heuristics,
-                   "Also what a cache says was not measured");
+                   "Also take configs that a cache marks as heuristics");
     verb->add_flag("--dry-run", import_.dry_run, "Change nothing, say what would happen");
 
-    verb = add("merge", "Merge stores into one; what it measured stays, else better evidence",
-               [this](Output& out) { return merge_verb(merge_, out); });
+    verb =
+        add("merge", "Merge stores into one; its own measurements stay, else the better evidence",
+            "ejk merge all_stores first_store second_store",
+            [this](Output& out) { return merge_verb(merge_, out); });
     verb->add_option("into", merge_.into, "The store that gets them")->type_name("DIR")->required();
     verb->add_option("from", merge_.from, "Stores or exports")->type_name("FROM")->required();
     verb->add_flag("--dry-run", merge_.dry_run, "Change nothing, say what would happen");
   }
 
   void keeping() {
-    CLI::App* verb = add("prune", "Remove entries that are of no more use",
+    CLI::App* verb = add("prune", "Remove entries that are not needed any more",
+                         "ejk prune --older-than 90d --dry-run",
                          [this](Output& out) { return prune_verb(prune_, out); });
     store(verb, prune_.store);
     filter(verb, prune_.filter);
     verb->add_option("--key", prune_.filter.key, "Only this key")->type_name("KEY");
-    verb->add_option("--older-than", prune_.older_than, "Measured longer ago: 12h, 30d, 8w")
+    verb->add_option("--older-than", prune_.older_than,
+                     "Only entries measured longer ago than this: 12h, 30d, 8w")
         ->type_name("AGE");
     verb->add_flag("--failed", prune_.failed, "Tunings in which every candidate was rejected");
-    verb->add_flag("--other-devices", prune_.other_devices, "Of other devices than this one");
-    verb->add_flag("--old-versions", prune_.old_versions, "Of ops that have a newer version here");
+    verb->add_flag("--other-devices", prune_.other_devices,
+                   "Entries of devices that are not on this machine");
+    verb->add_flag("--old-versions", prune_.old_versions,
+                   "Entries of ops that have a newer version here");
     verb->add_flag("--damaged", prune_.damaged,
-                   "Damaged files, of entries and records, and those that were set aside");
-    verb->add_flag("--all", prune_.all, "All entries (with --op, --device or --key: those)");
+                   "Damaged files of entries and records, and files that were set aside");
+    verb->add_flag("--all", prune_.all, "All entries, or all that --op, --device and --key select");
     verb->add_flag("--dry-run", prune_.dry_run, "Remove nothing, say what would go");
 
-    CLI::App* store_verbs =
-        app_.add_subcommand("store", "The store itself: its format, a database that is one");
+    CLI::App* snapshots = app_.add_subcommand(
+        "snapshot", "Make, get and show snapshots: choices in one file that never changes");
+    snapshots->require_subcommand(1);
+    verb = add(*snapshots, "publish",
+               "Make a snapshot of what a store answers here, and print its name",
+               "ejk snapshot publish --device this",
+               [this](Output& out) { return snapshot_publish_verb(snapshot_, out); });
+    verb->add_option("file", snapshot_.file, "Write it there; default: into the store")
+        ->type_name("FILE");
+    store(verb, snapshot_.store);
+    filter(verb, snapshot_.filter);
+    verb = add(*snapshots, "fetch", "Get a snapshot by its name, and check it",
+               "ejk snapshot fetch HASH choices.jsonl",
+               [this](Output& out) { return snapshot_fetch_verb(snapshot_, out); });
+    verb->add_option("name", snapshot_.name, "HASH, or PLACE#HASH: in that file or store")
+        ->type_name("HASH")
+        ->required();
+    verb->add_option("file", snapshot_.file,
+                     "Write it there, - is standard output; default: keep "
+                     "it in the store of this machine")
+        ->type_name("FILE");
+    store(verb, snapshot_.store);
+    verb = add(*snapshots, "show", "List the snapshots of a store, or the choices in one",
+               "ejk snapshot show",
+               [this](Output& out) { return snapshot_show_verb(snapshot_, out); });
+    verb->add_option("name", snapshot_.name, "HASH, PLACE#HASH or a file; default: list all")
+        ->type_name("HASH");
+    store(verb, snapshot_.store);
+
+    CLI::App* store_verbs = app_.add_subcommand(
+        "store", "Work on a store: its format, or a database that serves as one");
     store_verbs->require_subcommand(1);
     const auto url = [this](CLI::App* of) {
       of->add_option("url", store_.url,
@@ -368,31 +505,38 @@ class Line {
           ->type_name("URL");
     };
     verb = add(*store_verbs, "init", "Make a store in a database, and the roles that may use it",
+               "ejk store init postgresql://admin@host/tunings",
                [this](Output& out) { return store_init_verb(store_, out); });
     url(verb);
-    verb = add(*store_verbs, "check", "Say whether a database can be used as a store, and what for",
-               [this](Output& out) { return store_check_verb(store_, out); });
+    verb =
+        add(*store_verbs, "check", "Check whether a database can be used as a store, and for what",
+            "ejk store check postgresql://user@host/tunings",
+            [this](Output& out) { return store_check_verb(store_, out); });
     url(verb);
-    verb = add(*store_verbs, "upgrade",
-               "Bring entries of an older format, or a database, to the present one",
-               [this](Output& out) { return store_upgrade_verb(store_, out); });
+    verb =
+        add(*store_verbs, "upgrade", "Bring a store or a database to the present format",
+            "ejk store upgrade", [this](Output& out) { return store_upgrade_verb(store_, out); });
     verb->add_option("store", store_.store,
                      "A directory or a URL; default: EJKERNEL_PERSISTENT_CACHE_DIR")
         ->type_name("STORE");
-    verb = add(*store_verbs, "push", "Send a database what it did not get while it was away",
-               [this](Output& out) { return store_push_verb(store_, out); });
+    verb =
+        add(*store_verbs, "push", "Send a database the entries that it has not received yet",
+            "ejk store push --all", [this](Output& out) { return store_push_verb(store_, out); });
     url(verb);
     store(verb, store_.store);
-    verb->add_flag("--all", store_.all, "All entries of the local store, not only what is waiting");
+    verb->add_flag("--all", store_.all,
+                   "All entries and recorded calls of this machine, not only what is waiting");
 
-    CLI::App* quarantine = app_.add_subcommand("quarantine", "Configs that crashed reproducibly");
+    CLI::App* quarantine =
+        app_.add_subcommand("quarantine", "List or clear configs that crashed repeatedly");
     quarantine->require_subcommand(1);
-    verb = add(*quarantine, "ls", "List them",
+    verb = add(*quarantine, "ls", "List the configs in quarantine", "ejk quarantine ls",
                [this](Output& out) { return quarantine_ls_verb(quarantine_, out); });
     verb->add_option("op", quarantine_.op, "Only this op")->type_name("OP")->transform(op_name());
     store(verb, quarantine_.store);
-    verb = add(*quarantine, "clear", "Let them be tried again",
-               [this](Output& out) { return quarantine_clear_verb(quarantine_, out); });
+    verb =
+        add(*quarantine, "clear", "Allow configs to be tried again", "ejk quarantine clear matmul",
+            [this](Output& out) { return quarantine_clear_verb(quarantine_, out); });
     verb->add_option("op", quarantine_.op, "Of this op")->type_name("OP")->transform(op_name());
     verb->add_flag("--all", quarantine_.all, "Of all ops");
     store(verb, quarantine_.store);
@@ -406,11 +550,13 @@ class Line {
 
   void about_itself() {
     CLI::App* verb = add("completion", "Print a completion script",
+                         "ejk completion bash > ~/.local/share/bash-completion/completions/ejk",
                          [this](Output& out) { return print(completion(help(), shell_), out); });
     verb->add_option("shell", shell_, "bash, zsh or fish")->type_name("SHELL")->required();
-    add("manual", "Print the manual page, for man -l -", [this](Output& out) {
-      return print(manual_page(help(), std::string(library_version())), out);
-    });
+    add("manual", "Print the manual page, for man -l -", "ejk manual | man -l -",
+        [this](Output& out) {
+          return print(manual_page(help(), std::string(library_version())), out);
+        });
   }
 
   static void collect(const CLI::App& app, const std::string& path, std::vector<VerbHelp>& out) {
@@ -422,7 +568,8 @@ class Line {
         collect(*verb, name, out);
         continue;
       }
-      VerbHelp help{name, verb->get_description(), {}, {}};
+      VerbHelp help{
+          name, verb->get_description(), verb->get_footer().substr(example_title.size()), {}, {}};
       for (const CLI::Option* option : verb->get_options()) {
         if (option->get_group().empty()) continue;
         OptionHelp o{{},
@@ -438,7 +585,7 @@ class Line {
 
   CLI::App app_;
   std::function<int(Output&)> verb_;
-  bool json_ = false;
+  bool json_ = false, wide_ = false;
   std::string shell_;
   DevicesOptions devices_;
   LsOptions ls_;
@@ -446,14 +593,18 @@ class Line {
   ExplainOptions explain_;
   LabelsOptions labels_;
   WhatIfOptions what_if_;
+  TopOptions top_;
   ReportOptions report_;
+  ServeOptions serve_;
   DoctorOptions doctor_;
   TuneOptions tune_;
+  FleetOptions fleet_;
   BenchOptions bench_;
   ExportOptions export_;
   ImportOptions import_;
   MergeOptions merge_;
   PruneOptions prune_;
+  SnapshotOptions snapshot_;
   StoreOptions store_;
   QuarantineOptions quarantine_;
 };
@@ -476,7 +627,7 @@ size_t letters_apart(std::string_view a, std::string_view b) {
 // Said on stderr, and for programs as a document too.
 int give_up(int code, const std::string& message, bool json) {
   say(message);
-  Output out(json);
+  Output out(json ? Output::Form::json : Output::Form::tables);
   out.document(Value::object({{"error", message}}));
   return out.finish(code);
 }
@@ -538,15 +689,16 @@ void open_standard_files() {
 }
 
 int run(Line& line) {
-  Output out(line.json());
+  Output out(line.form());
+  const bool json = out.json();
   try {
     return out.finish(line.verb()(out));
   } catch (const Failure& failure) {
-    return give_up(failure.code, failure.what(), line.json());
+    return give_up(failure.code, failure.what(), json);
   } catch (const std::bad_alloc&) {
-    return give_up(exit_failed, "out of memory", line.json());
+    return give_up(exit_failed, "out of memory", json);
   } catch (const std::exception& error) {
-    return give_up(exit_failed, error.what(), line.json());
+    return give_up(exit_failed, error.what(), json);
   }
 }
 
@@ -570,14 +722,14 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& asked) {  // --help, --version
     std::ostringstream text;
     app.exit(asked, text, text);
-    Output out(false);
+    Output out(Output::Form::tables);
     out.raw(text.str());
     return out.finish(exit_ok);
   } catch (const CLI::Error& error) {
     return give_up(exit_usage, usage_error(app, error.what()), json);
   }
   if (!line.verb()) {
-    return give_up(exit_usage, "a verb is needed\n" + app.help(), json);
+    return give_up(exit_usage, "ejk needs a verb\n" + app.help(), json);
   }
   return run(line);
 }

@@ -69,7 +69,7 @@ std::string options_after(const std::vector<VerbHelp>& verbs, const std::string&
   return joined(out);
 }
 
-// The words that bash offers for a value of this kind; "" where nobody can know.
+// The words that bash offers for a value of this kind; "" where they cannot be known.
 std::string bash_words(const std::string& kind) {
   if (kind == "DIR") return "$(compgen -d -- \"$word\")";
   if (kind == "FILE" || kind == "LIB" || kind == "FROM") return "$(compgen -f -- \"$word\")";
@@ -94,7 +94,7 @@ std::string bash_completion(const std::vector<VerbHelp>& verbs) {
   std::string out =
       "# bash completion of ejk; put it into /usr/share/bash-completion/completions/ejk\n"
       "_ejk_column() {  # of the entries in the default store\n"
-      "  ejk ls 2>/dev/null | awk -v n=\"$1\" '$1 ~ /@v/ { print $n }' | sort -u\n"
+      "  ejk ls --wide 2>/dev/null | awk -v n=\"$1\" '$1 ~ /@v/ { print $n }' | sort -u\n"
       "}\n"
       "_ejk() {\n"
       "  local word=${COMP_WORDS[COMP_CWORD]} words= more= line\n"
@@ -187,7 +187,7 @@ std::string manual_page(const std::vector<VerbHelp>& verbs, const std::string& v
       "with for each shape on each device, and the measurements behind it. This tool works with "
       "such stores and with recorded calls.\n"
       ".PP\nEvery verb takes\n.BR \\-\\-json :\none JSON document on standard output instead of "
-      "tables; {\\(dqerror\\(dq: \\(dq...\\(dq} if the verb cannot do what it was told. Messages "
+      "tables; {\\(dqerror\\(dq: \\(dq...\\(dq} if the verb cannot do what was asked. Messages "
       "and "
       "progress go to standard error.\n"
       ".SH VERBS\n";
@@ -202,6 +202,7 @@ std::string manual_page(const std::vector<VerbHelp>& verbs, const std::string& v
       out += ".TP\n.B " + roff(names + (option.value.empty() ? "" : " " + option.value)) + "\n" +
              roff(option.about) + "\n";
     }
+    out += ".PP\nExample:\n.B " + roff(verb.example) + "\n";
   }
   out +=
       ".SH EXIT STATUS\n"
@@ -209,18 +210,22 @@ std::string manual_page(const std::vector<VerbHelp>& verbs, const std::string& v
       ".TP\n.B 1\nSomething could not be read, written or done; a message says what.\n"
       ".TP\n.B 2\nThe command line is wrong.\n"
       ".TP\n.B 3\nThere is no such entry, record, label, file or store.\n"
-      ".TP\n.B 4\nA check said no: doctor found something bad, or what\\-if found too little "
+      ".TP\n.B 4\nA check failed: doctor found something bad, or what\\-if found too little "
       "covered.\n"
       ".TP\n.B 130\nInterrupted (Ctrl\\-C); what was found until then is kept.\n"
-      ".TP\n.B 141\nNobody reads the output any more.\n"
+      ".TP\n.B 141\nThe reader of the output has gone away.\n"
       ".SH ENVIRONMENT\n"
       ".TP\n.B EJKERNEL_PERSISTENT_CACHE_DIR\nThe store, unless \\-\\-store is given. Default: "
       "$XDG_CACHE_HOME/ejkernel, else ~/.cache/ejkernel.\n"
       ".TP\n.B EJKERNEL_PERSISTENT_CACHE_LAYERS\nFurther stores, separated by colons, that are "
       "only "
       "read, behind it.\n"
+      ".TP\n.B EJKERNEL_PERSISTENT_CACHE_SNAPSHOT\nHASH or PLACE#HASH: verbs that ask what a call "
+      "runs with answer from this snapshot alone.\n"
+      ".TP\n.B EJKERNEL_PERSISTENT_CACHE_PIN, EJKERNEL_RUN\n1, and the name of a run: verbs that "
+      "ask what a call runs with ask what its processes agreed on.\n"
       ".TP\n.B EJKERNEL_OPS_RECORD_DIR\nThe folder of recorded calls.\n"
-      ".TP\n.B NO_COLOR\nIf set, nothing is printed bold.\n";
+      ".TP\n.B NO_COLOR\nIf set, nothing is printed bold or in colours.\n";
   return out;
 }
 

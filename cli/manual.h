@@ -15,6 +15,7 @@ struct OptionHelp {
 struct VerbHelp {
   std::string name;  // "quarantine clear"
   std::string about;
+  std::string example;  // a command line
   std::vector<OptionHelp> arguments, options;
 };
 

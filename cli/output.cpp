@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -43,6 +45,29 @@ std::string members_text(const Value& object) {
     const std::string inner = nested ? members_text(member) : plain_text(member);
     if (member.is_null() || inner.empty()) continue;
     out += (out.empty() ? "" : " ") + name + (nested ? "{" + inner + "}" : "=" + inner);
+  }
+  return out;
+}
+
+// Members that differ; one that is null counts as absent.
+std::string changes_in(const Value& from, const Value& to) {
+  const auto member = [](const Value& of, const std::string& name) {
+    const Value* found = of.find(name);
+    return found == nullptr ? Value() : *found;
+  };
+  std::vector<std::string> names;
+  for (const Value* object : {&to, &from})
+    for (const auto& [name, value] : object->as_object().members)
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  std::string out;
+  for (const std::string& name : names) {
+    const Value before = member(from, name), after = member(to, name);
+    if (before == after) continue;
+    const bool nested = before.is_object() && after.is_object();
+    const auto shown = [](const Value& v) { return v.is_null() ? "none" : plain_text(v); };
+    out += (out.empty() ? "" : " ") + name +
+           (nested ? "{" + changes_in(before, after) + "}"
+                   : "=" + shown(before) + "->" + shown(after));
   }
   return out;
 }
@@ -79,16 +104,47 @@ Value without_infinities(const Value& value) {
   return out;
 }
 
-size_t terminal_width() {
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
-  return size.ws_col;
+bool may_use_colours() {
+  const char *no_color = std::getenv("NO_COLOR"), *term = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == 0) && term != nullptr &&
+         std::string_view(term) != "dumb";
 }
 
-bool may_be_bold() {
-  const char *no_color = std::getenv("NO_COLOR"), *term = std::getenv("TERM");
-  return (no_color == nullptr || *no_color == 0) && term != nullptr &&
-         std::string_view(term) != "dumb";
+enum class Ink { bold, pale, green, red };
+
+std::string in(Ink ink, const std::string& text, const Paper& paper) {
+  if (!paper.colours || text.empty()) return text;
+  constexpr std::array<int, 4> codes = {1, 2, 32, 31};
+  return fmt::format("\033[{}m{}\033[0m", codes[static_cast<size_t>(ink)], text);
+}
+
+std::string in_tone(const Table::Cell& cell, const std::string& text, const Paper& paper) {
+  switch (cell.tone) {
+    case Tone::plain:
+      return text;
+    case Tone::good:
+      return in(Ink::green, text, paper);
+    case Tone::bad:
+      return in(Ink::red, text, paper);
+  }
+  return text;
+}
+
+// How many leading columns fit into a line; at least one.
+size_t columns_that_fit(const std::vector<size_t>& widths, size_t width) {
+  if (width == 0) return widths.size();
+  size_t count = 0, used = 0;
+  for (; count < widths.size(); ++count) {
+    used += widths[count] + (count > 0 ? 2 : 0);
+    if (used > width) break;
+  }
+  return std::max<size_t>(count, 1);
+}
+
+std::string lower_case(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
 }
 
 }  // namespace
@@ -142,6 +198,14 @@ std::string config_text(const Value& config) {
   return out.empty() ? "-" : out;
 }
 
+std::string change_text(const Value& heuristic, const Value& config) {
+  if (heuristic == config) return "as the heuristic";
+  if (!heuristic.is_object() || !config.is_object())
+    return plain_text(heuristic) + "->" + plain_text(config);
+  const std::string out = changes_in(heuristic, config);
+  return out.empty() ? "as the heuristic" : out;
+}
+
 std::string count_text(size_t count, const std::string& one, const std::string& many) {
   return std::to_string(count) + " " + (count == 1 ? one : many);
 }
@@ -179,63 +243,117 @@ std::string call_text(const std::string& spec) {
   return out.empty() ? "(no arguments)" : out;
 }
 
-std::string Table::text(size_t width, bool bold_titles) const {
+std::vector<std::string> wrapped(const std::string& text, size_t width) {
+  if (width == 0 || columns_of(text) <= width) return {text};
+  std::vector<std::string> lines(1);
+  size_t columns = 0;
+  const auto put = [&](const std::string& word) {
+    for (size_t at = 0; at < word.size();) {  // a word that is wider than a line is broken
+      if (columns == width) lines.emplace_back(), columns = 0;
+      do lines.back() += word[at++];
+      while (at < word.size() && (static_cast<uint8_t>(word[at]) & 0xc0) == 0x80);
+      ++columns;
+    }
+  };
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    const std::string word = text.substr(at, end - at);
+    const size_t needed = columns_of(word) + (columns > 0 ? 1 : 0);
+    if (columns > 0 && columns + needed > width) lines.emplace_back(), columns = 0;
+    else if (at > 0) lines.back() += ' ', ++columns;
+    put(word);
+    at = end + 1;
+  }
+  return lines;
+}
+
+size_t output_width() {
+  constexpr size_t usual = 80;
+  winsize size{};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : usual;
+}
+
+std::string Table::text(const Paper& paper) const {
   std::vector<size_t> widths;
   for (const Column& column : columns_) widths.push_back(columns_of(column.title));
   std::vector<std::vector<std::string>> safe;
   for (const auto& row : rows_) {
     auto& cells = safe.emplace_back();
     for (size_t i = 0; i < row.size(); ++i) {
-      cells.push_back(printable(row[i]));
+      cells.push_back(printable(row[i].text));
       widths[i] = std::max(widths[i], columns_of(cells[i]));
     }
   }
-  const auto line = [&](const auto& cell_of) {
+  const size_t beside = columns_that_fit(widths, paper.width);
+  const auto line = [&](const auto& text_of, const auto& inked) {
     std::string out;
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      const std::string& cell = cell_of(i);
+    for (size_t i = 0; i < beside; ++i) {
+      const std::string& cell = text_of(i);
       const std::string space(widths[i] - columns_of(cell), ' ');
-      const bool last = i + 1 == columns_.size();
       if (i > 0) out += "  ";
-      out += columns_[i].align == Align::right ? space + cell : cell + (last ? "" : space);
+      out += columns_[i].align == Align::right ? space + inked(i, cell)
+                                               : inked(i, cell) + (i + 1 == beside ? "" : space);
     }
-    return cut(out, width);
+    return out + "\n";
   };
-  std::string out = line([&](size_t i) -> const std::string& { return columns_[i].title; });
-  if (bold_titles) out = "\033[1m" + out + "\033[0m";
-  out += "\n";
-  for (const auto& row : safe)
-    out += line([&](size_t i) -> const std::string& { return row[i]; }) + "\n";
+  const auto as_it_is = [](size_t, const std::string& text) { return text; };
+  std::string titles = line(
+      [&](size_t i) -> auto& { return columns_[i].title; }, as_it_is);
+  titles.pop_back();
+  std::string out = in(Ink::bold, titles, paper) + "\n";
+  constexpr size_t indent = 4, least = 20;
+  for (size_t r = 0; r < safe.size(); ++r) {
+    const auto inked = [&](size_t i, const std::string& text) {
+      return in_tone(rows_[r][i], text, paper);
+    };
+    out += line(
+        [&](size_t i) -> auto& { return safe[r][i]; }, inked);
+    for (size_t i = beside; i < columns_.size(); ++i) {
+      if (safe[r][i].empty() || safe[r][i] == "-") continue;
+      const std::string label = lower_case(columns_[i].title) + ": ";
+      const size_t room = std::max(paper.width, indent + least) - indent;
+      bool first = true;
+      for (const std::string& part : wrapped(label + safe[r][i], room)) {
+        const bool labelled = std::exchange(first, false) && part.starts_with(label);
+        const std::string rest = labelled ? part.substr(label.size()) : part;
+        out += std::string(indent, ' ') + (labelled ? in(Ink::pale, label, paper) : "") +
+               inked(i, rest) + "\n";
+      }
+    }
+  }
   return out;
 }
 
-Output::Output(bool json)
-    : json_(json),
-      terminal_(isatty(STDOUT_FILENO) == 1),
-      bold_(terminal_ && may_be_bold()),
-      width_(terminal_ ? terminal_width() : 0) {}
+Output::Output(Form form)
+    : form_(form), paper_{form == Form::wide_tables ? 0 : output_width(), may_use_colours()} {}
 
 void Output::line(std::string_view text) {
-  if (!json_) text_ += printable(text) + "\n";
+  if (!json()) text_ += printable(text) + "\n";
 }
 
 void Output::table(const Table& table) {
-  if (!json_) text_ += table.text(width_, bold_);
+  if (!json()) text_ += table.text(paper_);
 }
 
 void Output::facts(const std::vector<std::pair<std::string, std::string>>& facts) {
-  size_t width = 0;
-  for (const auto& fact : facts) width = std::max(width, fact.first.size());
-  for (const auto& [name, value] : facts)
-    line(name + std::string(width + 2 - name.size(), ' ') + value);
+  size_t indent = 0;
+  for (const auto& fact : facts) indent = std::max(indent, fact.first.size() + 2);
+  for (const auto& [name, value] : facts) {
+    std::string before = name + std::string(indent - name.size(), ' ');
+    const size_t room = paper_.width > indent ? paper_.width - indent : 0;
+    for (const std::string& part : wrapped(printable(value), room))
+      line(std::exchange(before, std::string(indent, ' ')) + part);
+  }
 }
 
 void Output::document(const Value& value) {
-  if (json_) text_ += strict_json(value, 1) + "\n";
+  if (json()) text_ += strict_json(value, 1) + "\n";
 }
 
-int Output::finish(int code) const {
-  std::string_view rest = text_;
+int Output::finish(int code) {
+  const std::string text = std::exchange(text_, "");
+  std::string_view rest = text;
   while (!rest.empty()) {
     const ssize_t written = ::write(STDOUT_FILENO, rest.data(), rest.size());
     if (written >= 0) rest.remove_prefix(static_cast<size_t>(written));

@@ -16,15 +16,15 @@
 
 namespace ejk::cli {
 
-// Exit codes; docs/tool.md and the manual say the same.
+// Exit codes; docs/reference/tool.md and the manual say the same.
 enum Exit {
   exit_ok = 0,
   exit_failed = 1,         // something could not be read, written or done
   exit_usage = 2,          // wrong words on the command line
   exit_nothing = 3,        // there is no such entry, record, label or store
-  exit_unfit = 4,          // a check said no: doctor found something bad, coverage is too low
+  exit_unfit = 4,          // a check failed: doctor found something bad, coverage is too low
   exit_interrupted = 130,  // Ctrl-C; what was found until then is kept
-  exit_closed_pipe = 141,  // nobody reads the output any more
+  exit_closed_pipe = 141,  // the reader of the output has gone away
 };
 
 // Ends a verb: the message goes to stderr.
@@ -54,6 +54,8 @@ std::string plain_text(const Value& value);
 // "block=64 forward{threads=2}", without members that are null. Everything else as JSON, nothing
 // as "-".
 std::string config_text(const Value& config);
+// What differs between two configs: "block=16->64". "as the heuristic" if nothing does.
+std::string change_text(const Value& heuristic, const Value& config);
 // "1 entry", "2 entries".
 std::string count_text(size_t count, const std::string& one, const std::string& many);
 // A call as verbs take it: "OP:KEY".
@@ -63,6 +65,15 @@ std::string why_text(const std::string& kind, const std::string& why);
 // The arguments of a call from its spec: "float32[512,512] none {causal=true} -> float32[512,512]".
 std::string call_text(const std::string& spec);
 
+// What a text is printed on.
+struct Paper {
+  size_t width = 0;  // 0: any
+  bool colours = false;
+};
+
+// Of a cell; seen where there are colours.
+enum class Tone { plain, good, bad };
+
 class Table {
  public:
   enum class Align { left, right };
@@ -70,40 +81,52 @@ class Table {
     std::string title;
     Align align = Align::left;
   };
+  struct Cell {
+    Cell(std::string t, Tone its_tone = Tone::plain) : text(std::move(t)), tone(its_tone) {}
+    Cell(const char* t, Tone its_tone = Tone::plain) : text(t), tone(its_tone) {}
+    std::string text;
+    Tone tone;
+  };
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  void add(std::vector<Cell> cells) { rows_.push_back(std::move(cells)); }
   bool empty() const { return rows_.empty(); }
-  // Lines, cut at `width` columns if that is not 0.
-  std::string text(size_t width, bool bold_titles) const;
+  // A line for each row. The last columns, if they do not fit, stand below their row, each on lines
+  // of its own.
+  std::string text(const Paper& paper) const;
 
  private:
   std::vector<Column> columns_;
-  std::vector<std::vector<std::string>> rows_;
+  std::vector<std::vector<Cell>> rows_;
 };
+
+// Lines of at most `width` columns, broken between words where that is possible; 0: one line.
+std::vector<std::string> wrapped(const std::string& text, size_t width);
+// Of the terminal; 80 where there is none.
+size_t output_width();
 
 // Collects what a verb has to say, and writes it at the end in one go.
 class Output {
  public:
-  explicit Output(bool json);
+  enum class Form { tables, wide_tables, json };
+  explicit Output(Form form);
 
-  bool json() const { return json_; }
+  bool json() const { return form_ == Form::json; }
   // For people; nothing in JSON mode. Lines are made printable.
   void line(std::string_view text = "");
   void table(const Table& table);
-  // "name  value" lines, aligned.
+  // "name  value" lines, aligned and wrapped.
   void facts(const std::vector<std::pair<std::string, std::string>>& facts);
   // For programs; nothing in the other mode.
   void document(const Value& value);
   // As it is, in both modes.
   void raw(std::string_view text) { text_ += text; }
 
-  // Writes everything to stdout. Gives the exit code: `code`, or that of a failed write.
-  int finish(int code) const;
+  // Writes everything so far to stdout. Gives the exit code: `code`, or that of a failed write.
+  int finish(int code);
 
  private:
-  bool json_;
-  bool terminal_, bold_;
-  size_t width_;
+  Form form_;
+  Paper paper_;
   std::string text_;
 };
 

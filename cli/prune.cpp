@@ -69,7 +69,7 @@ int prune_verb(const PruneOptions& options, Output& out) {
                            options.old_versions || !options.older_than.empty();
   if (!entries_too && !options.damaged)
     throw Failure(exit_usage,
-                  "prune needs to know what: --older-than, --failed, --other-devices, "
+                  "prune: got nothing to remove; expected --older-than, --failed, --other-devices, "
                   "--old-versions, --damaged, or --all");
   const time_t oldest = options.older_than.empty()
                             ? 0
@@ -107,8 +107,8 @@ int prune_verb(const PruneOptions& options, Output& out) {
     if (!matches(options.filter, held.entry.id)) continue;
     const std::string why = why_prune(options, held.entry, oldest, newest);
     if (why.empty()) continue;
-    // What stands in its place by now was not judged, and stays; so does what answers the same
-    // call.
+    // The file may have been replaced since it was listed: remove it only if it is still the entry
+    // that was examined.
     const auto present = entry_in_place_of(store, held.entry);
     if (!present || entry_to_document(*present) != entry_to_document(held.entry)) continue;
     if (!remove(held.file)) continue;

@@ -65,12 +65,17 @@ void show_candidates(const Entry& entry, int most, Output& out) {
   constexpr ptrdiff_t behind_time = 2;
   if (compiled) columns.insert(columns.begin() + behind_time, {"COMPILED IN", right});
   Table table(std::move(columns));
+  const auto tone = [](const Measurement& m) {
+    return is(m.status, CandidateStatus::ok)         ? Tone::good
+           : is(m.status, CandidateStatus::rejected) ? Tone::bad
+                                                     : Tone::plain;
+  };
   const size_t count =
       most == 0 ? sorted.size() : std::min(sorted.size(), static_cast<size_t>(most));
   for (size_t i = 0; i < count; ++i) {
     const Measurement& m = *sorted[i];
-    std::vector<std::string> cells = {
-        m.status,
+    std::vector<Table::Cell> cells = {
+        {m.status, tone(m)},
         time_text(m.seconds),
         m.ratio > 0 ? fmt::format("{:.3f}", m.ratio) : "-",
         m.ratio > 0 && m.samples >= least_samples
@@ -102,6 +107,8 @@ void show_entry(const Held& held, int candidates, Output& out) {
                                           : "")},
                  {"outcome", std::string(outcome_name(e.outcome)) + ", " + e.provenance},
                  {"config", config_text(e.config)}};
+  if (const Value* heuristic = heuristic_of(e))
+    facts.emplace_back("differs", change_text(*heuristic, e.config));
   add_evidence(e, facts);
   facts.emplace_back("file", (held.file.empty() ? held.where : held.file) +
                                  (held.other_environment ? " (one of this environment answers)"

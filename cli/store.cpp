@@ -4,6 +4,7 @@
 #include <ejk/tuner.h>
 
 #include "base/env.h"
+#include "record/sending.h"
 #include "store/postgres/libpq.h"
 #include "store/postgres/postgres_store.h"
 #include "store/shared.h"
@@ -18,7 +19,7 @@ using detail::postgres::Link;
 // People wait longer than calls do.
 constexpr double connect_seconds = 10, script_seconds = 600;
 
-std::string database_of(const StoreOptions& options) {
+std::string url_of(const StoreOptions& options) {
   std::string url =
       options.url.empty() ? base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_URL") : options.url;
   if (url.empty())
@@ -66,17 +67,22 @@ int upgrade_database(const std::string& url, Output& out) {
   if (version > detail::postgres_schema)
     throw Failure(exit_failed, database.where() + " has " + version_text(version) +
                                    ", which is newer than this tool; use a newer one");
-  out.line("nothing to do: " + database.where() + " has " + version_text(version));
-  out.document(Value::object({{"store", database.where()}, {"version", version}}));
+  if (version == detail::postgres_schema)
+    out.line("nothing to do: " + database.where() + " has " + version_text(version));
+  else {
+    database.ask(detail::postgres_schema_script(version));
+    out.line(database.where() + " has " + version_text(database.version()) + " now");
+  }
+  out.document(Value::object({{"store", database.where()}, {"version", detail::postgres_schema}}));
   return exit_ok;
 }
 
 }  // namespace
 
 int store_init_verb(const StoreOptions& options, Output& out) {
-  Database database(database_of(options));
+  Database database(url_of(options));
   const bool there = database.has_store();
-  if (!there) database.ask(std::string(detail::postgres_schema_script()));
+  if (!there) database.ask(detail::postgres_schema_script());
   const int version = database.version();
   if (there) out.line(database.where() + " has a store already: " + version_text(version));
   else {
@@ -91,12 +97,9 @@ int store_init_verb(const StoreOptions& options, Output& out) {
 }
 
 int store_check_verb(const StoreOptions& options, Output& out) {
-  const std::string url = database_of(options);
+  const std::string url = url_of(options);
   Problems problems;
-  detail::PostgresStore::Options with;
-  with.connect_seconds = with.get_seconds = connect_seconds;
-  with.on_warning = problems.sink();
-  detail::PostgresStore store(url, with);
+  detail::PostgresStore store(url, patient_options(problems));
   const Answer answer = store.ask(
       {"SELECT version, min_client, current_user, current_setting('server_version'), "
        "coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false), "
@@ -136,12 +139,10 @@ int store_check_verb(const StoreOptions& options, Output& out) {
 }
 
 int store_push_verb(const StoreOptions& options, Output& out) {
-  const std::string url = database_of(options);
+  const std::string url = url_of(options);
   Problems problems;
   const std::string path = store_paths(options.store).front();
-  detail::PostgresStore::Options with;
-  with.connect_seconds = with.put_seconds = connect_seconds;
-  with.on_warning = problems.sink();
+  const detail::PostgresStore::Options with = patient_options(problems);
   detail::SharedStore store(
       std::make_shared<DirectoryStore>(path, DirectoryStore::Options{.read_only = false,
                                                                      .on_warning = problems.sink(),
@@ -153,20 +154,36 @@ int store_push_verb(const StoreOptions& options, Output& out) {
     progress.show("sending to " + store.far().where() + ": " + std::to_string(done) + " entries");
     return !stop.requested();
   });
+  const std::string folder = records_of(options.store);
+  const detail::CallSender::Sent calls =
+      folder.empty() ? detail::CallSender::Sent{}
+                     : detail::CallSender(folder, url, with).push(options.all, [&](size_t done) {
+                         progress.show("sending to " + store.far().where() + ": " +
+                                       std::to_string(done) + " recorded calls");
+                         return !stop.requested();
+                       });
   out.line(store.far().where() + ": " + count_text(sent, "entry is", "entries are") +
            " there, or a better one");
-  if (refused > 0) out.line(count_text(refused, "entry was", "entries were") + " refused");
-  if (left > 0)
-    out.line(count_text(left, "entry", "entries") +
+  if (calls.sent > 0)
+    out.line(count_text(calls.sent, "recorded call is", "recorded calls are") + " there, too");
+  if (refused + calls.refused > 0)
+    out.line(count_text(refused, "entry", "entries") + " and " +
+             count_text(calls.refused, "recorded call", "recorded calls") + " refused");
+  if (left + calls.left > 0)
+    out.line(count_text(left, "entry", "entries") + " and " +
+             count_text(calls.left, "recorded call", "recorded calls") +
              " not sent; the same command goes on with them");
   out.document(Value::object({{"store", store.far().where()},
                               {"from", path},
                               {"sent", sent},
                               {"refused", refused},
                               {"left", left},
+                              {"calls_sent", calls.sent},
+                              {"calls_refused", calls.refused},
+                              {"calls_left", calls.left},
                               {"problems", problems.to_value()}}));
   if (stop.requested()) return exit_interrupted;
-  return refused + left > 0 ? exit_failed : exit_ok;
+  return refused + left + calls.refused + calls.left > 0 ? exit_failed : exit_ok;
 }
 
 int store_upgrade_verb(const StoreOptions& options, Output& out) {

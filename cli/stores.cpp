@@ -27,24 +27,15 @@
 #include "store/keep.h"
 #include "store/op_name.h"
 #include "store/postgres/address.h"
+#include "store/snapshot.h"
 
 namespace ejk::cli {
 namespace fs = std::filesystem;
 
 namespace {
 
-// As the library reads $EJKERNEL_PERSISTENT_CACHE_LAYERS.
 std::vector<std::string> layers_from_environment() {
-  std::vector<std::string> out;
-  const char* text = std::getenv("EJKERNEL_PERSISTENT_CACHE_LAYERS");
-  std::string_view rest = text == nullptr ? "" : text;
-  while (!rest.empty()) {
-    const size_t end = rest.find(':');
-    if (const auto path = rest.substr(0, end); !path.empty()) out.emplace_back(path);
-    if (end == std::string_view::npos) break;
-    rest.remove_prefix(end + 1);
-  }
-  return out;
+  return base::env_paths("EJKERNEL_PERSISTENT_CACHE_LAYERS");
 }
 
 using Verdict = std::optional<std::pair<BadFile::Kind, std::string>>;
@@ -139,6 +130,7 @@ void mark_hidden(std::span<Held> layer, std::set<std::string>& answered) {
 
 WarningSink Problems::sink() {
   return [list = list_](const std::string& message) {
+    if (std::ranges::find(*list, message) != list->end()) return;
     say(message);
     list->push_back(message);
   };
@@ -162,7 +154,7 @@ void check_key(const std::string& key) {
   if (parse_label(key)) return;
   if (key.empty() || key == ":")
     throw Failure(exit_usage, "\"" + key +
-                                  "\" is no key: give the first digits of one (`ejk ls` "
+                                  "\" is not a key: give the first digits of one (`ejk ls` "
                                   "lists them), OP:KEY, OP: or a label");
 }
 
@@ -207,8 +199,7 @@ bool matches(const Filter& filter, const EntryId& id) {
 
 bool is_shared(const std::string& store) { return detail::postgres::is_database_url(store); }
 
-// The database of the environment if no store is given.
-static std::string shared_or(const std::string& given) {
+std::string shared_or(const std::string& given) {
   return given.empty() ? base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_URL") : given;
 }
 
@@ -248,7 +239,7 @@ std::vector<std::string> store_paths(const std::string& given) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (fs::exists(status) && !fs::is_directory(status))
-    throw Failure(exit_failed, path + " is not a directory, so it is no store");
+    throw Failure(exit_failed, path + " is not a directory, so it cannot be a store");
   if (!given.empty()) {
     if (!fs::exists(status))
       throw Failure(exit_nothing, "there is no store at " + path + ": " +
@@ -308,22 +299,63 @@ std::vector<BadFile> bad_files(const std::string& store, const std::string& reco
   return out;
 }
 
+detail::PostgresStore::Options patient_options(Problems& problems) {
+  detail::PostgresStore::Options out;
+  out.connect_seconds = out.get_seconds = out.put_seconds = 10;
+  out.prefetch_seconds = 60;
+  out.on_warning = problems.sink();
+  return out;
+}
+
+detail::SharedStore* database_of(const PersistentCache& layers) {
+  return dynamic_cast<detail::SharedStore*>(layers.layers().front().get());
+}
+
 std::shared_ptr<PersistentCache> open_layers(const std::string& given, bool read_only,
-                                             Problems& problems) {
+                                             Problems& problems, Patience patience) {
   std::vector<std::shared_ptr<Store>> layers;
+  if (const auto snapshot = detail::snapshot_of_launch(); snapshot && given.empty()) {
+    layers.push_back(snapshot);
+    return std::make_shared<PersistentCache>(std::move(layers));
+  }
   const std::string shared = shared_or(given);
   std::vector<std::string> places = {is_shared(shared) ? shared : store_path(given)};
   if (given.empty())
     for (const std::string& layer : layers_from_environment()) places.push_back(layer);
-  for (const std::string& place : places)
-    layers.push_back(open_store(
-        place, {.read_only = read_only || !layers.empty(), .on_warning = problems.sink()}));
+  for (const std::string& place : places) {
+    const OpenStoreOptions options{.read_only = read_only || !layers.empty(),
+                                   .on_warning = problems.sink()};
+    if (patience == Patience::of_people && is_shared(place))
+      layers.push_back(std::make_shared<detail::SharedStore>(
+          std::static_pointer_cast<DirectoryStore>(open_store(store_path(""), options)), place,
+          patient_options(problems)));
+    else layers.push_back(open_store(place, options));
+  }
   return std::make_shared<PersistentCache>(std::move(layers));
 }
 
 std::shared_ptr<PersistentCache> existing_layers(const std::string& given, Problems& problems) {
   static_cast<void>(stores_to_read(given));
   return open_layers(given, true, problems);
+}
+
+const Value* heuristic_of(const Entry& entry) {
+  const double seconds = entry.evidence.heuristic_seconds;
+  if (!(seconds > 0)) return nullptr;
+  const Value* found = nullptr;
+  size_t count = 0;
+  for (const Measurement& m : entry.candidates)
+    if (m.seconds == seconds && !is(m.status, CandidateStatus::rejected))
+      found = &m.config, ++count;
+  if (count == 1) return found;
+  // Coarse clocks give several the same time.
+  return count == 0 && seconds == entry.evidence.seconds ? &entry.config : nullptr;
+}
+
+Tone tone_of(const Entry& entry) {
+  return entry.outcome == Outcome::failed  ? Tone::bad
+         : entry.outcome == Outcome::tuned ? Tone::good
+                                           : Tone::plain;
 }
 
 Value entry_summary(const Held& held) {

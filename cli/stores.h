@@ -11,9 +11,12 @@
 #include <ejk/device.h>
 #include <ejk/store.h>
 
+#include "output.h"
+#include "store/shared.h"
+
 namespace ejk::cli {
 
-// Warnings of stores: said at once, and kept for --json.
+// Warnings of stores: each said once, at once, and kept for --json.
 class Problems {
  public:
   WarningSink sink();
@@ -57,6 +60,8 @@ std::string device_name(const Device& device);
 bool is_shared(const std::string& store);
 // `given`, or the default place. Throws Failure if there is none, or if it is no directory's path.
 std::string store_path(const std::string& given);
+// `given`, or the database of the environment.
+std::string shared_or(const std::string& given);
 // Without the password of a URL.
 std::string shown_store(const std::string& store);
 // What a store is called in messages.
@@ -91,11 +96,25 @@ std::string records_of(const std::string& given);
 // Of the entries in a store and the records in a folder, those that were set aside (".bad") too.
 std::vector<BadFile> bad_files(const std::string& store, const std::string& records);
 
+// How long a database may take to answer: as long as calls wait for it, or people and jobs.
+enum class Patience { of_calls, of_people };
 // The layers for a selector; the first one can be written unless `read_only`.
 std::shared_ptr<PersistentCache> open_layers(const std::string& given, bool read_only,
-                                             Problems& problems);
+                                             Problems& problems,
+                                             Patience patience = Patience::of_calls);
+// The database behind the first of them; nullptr: there is none.
+detail::SharedStore* database_of(const PersistentCache& layers);
+// Deadlines for people.
+detail::PostgresStore::Options patient_options(Problems& problems);
 // Only to be looked at. Throws as store_paths does.
 std::shared_ptr<PersistentCache> existing_layers(const std::string& given, Problems& problems);
+
+// The heuristic's config of an entry with its candidates. Entries do not name it: it is the
+// candidate that took the very time that the evidence gives the heuristic. nullptr: not known.
+const Value* heuristic_of(const Entry& entry);
+
+// How its outcome is shown.
+Tone tone_of(const Entry& entry);
 
 // Short facts of an entry for lists.
 Value entry_summary(const Held& held);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ejk tune: recorded calls, the labelled calls of a lowered computation, or one call given here.
 #include <algorithm>
+#include <memory>
 #include <set>
 
 #include <fmt/format.h>
@@ -11,22 +12,38 @@
 #include <ejk/worker.h>
 
 #include "calls.h"
+#include "live.h"
+#include "offline/shard.h"
+#include "store/pins.h"
+#include "store/snapshot.h"
 
 namespace ejk::cli {
 namespace {
 
 using enum Table::Align;
 
-Value tuned_value(const Entry& e, bool already) {
+enum class Tuned { here, elsewhere, before };
+
+// Of an entry of the result.
+Tuned when(const OfflineResult& result, size_t entry) {
+  if (entry + result.already < result.entries.size()) return Tuned::here;
+  return entry + result.already < result.entries.size() + result.elsewhere ? Tuned::elsewhere
+                                                                           : Tuned::before;
+}
+
+Value tuned_value(const Entry& e, Tuned when) {
   Value out = entry_to_document(e);
   out.erase("candidates");
   out["call"] = call_text(e.id.spec);
-  out["already"] = already;
+  out["already"] = when != Tuned::here;
+  out["elsewhere"] = when == Tuned::elsewhere;
   return out;
 }
 
-std::string remark(const Entry& e, bool already, bool kept) {
-  std::string out = already ? "tuned before" : std::string(outcome_name(e.outcome));
+std::string remark(const Entry& e, Tuned when, bool kept) {
+  std::string out = when == Tuned::here        ? std::string(outcome_name(e.outcome))
+                    : when == Tuned::elsewhere ? "tuned elsewhere"
+                                               : "tuned before";
   if (!e.evidence.complete) out += ", cut short";
   if (!kept) out += ", not kept";
   return out;
@@ -43,10 +60,10 @@ std::string python_kernel(const RecordedCall& call) {
 // user says. One call at a time, so that they do not disturb each other's timing.
 class Workers {
  public:
-  Workers(const TuneOptions& options, PersistentCache& store, Progress& progress)
+  Workers(const TuneOptions& options, PersistentCache& store, const ProgressSink& on_progress)
       : options_(options),
-        own_(setup({"/proc/self/exe", "worker"}, store, progress)),
-        others_(setup({"/bin/sh", "-c", options.worker}, store, progress)) {}
+        own_(setup({"/proc/self/exe", "worker"}, store, on_progress)),
+        others_(setup({"/bin/sh", "-c", options.worker}, store, on_progress)) {}
 
   std::set<std::string> lost;  // calls whose workers died
 
@@ -62,7 +79,7 @@ class Workers {
 
  private:
   WorkerOptions setup(std::vector<std::string> command, PersistentCache& store,
-                      Progress& progress) const {
+                      const ProgressSink& on_progress) const {
     WorkerOptions out;
     out.command = std::move(command);
     out.plugins = plugin_paths(options_.kernels);
@@ -70,7 +87,7 @@ class Workers {
     if (!given.empty()) out.store = is_shared(given) ? given : store.layers().front()->where();
     out.retune = options_.retune;
     out.patience_seconds = options_.deadline;
-    out.on_progress = [&progress](const TuneProgress& p) { progress.show(progress_text(p)); };
+    out.on_progress = on_progress;
     out.on_warning = [](const std::string& message) { say(message); };
     out.stop = &StopOnInterrupt::requested();
     return out;
@@ -108,7 +125,7 @@ void lines(std::string_view text, Output& out) {
 
 // What came out of it, and the exit code.
 int finish(const OfflineResult& result, const std::set<std::string>& lost, PersistentCache& store,
-           const Problems& problems, Output& out) {
+           const TuneOptions& options, const Problems& problems, Output& out) {
   Table table(
       {{"OP"}, {"KEY"}, {"TIME", right}, {"SPEEDUP", right}, {"STATE"}, {"CONFIG"}, {"CALL"}});
   Value tuned = Value::array(), skipped = Value::array();
@@ -116,14 +133,22 @@ int finish(const OfflineResult& result, const std::set<std::string>& lost, Persi
   const size_t fresh = result.entries.size() - std::min(result.already, result.entries.size());
   for (size_t i = 0; i < result.entries.size(); ++i) {
     const Entry& e = result.entries[i];
-    const bool already = i >= fresh;
-    // What was tuned before was just read there.
-    const auto stored = already ? std::nullopt : store.get(e.id, Detail::choice, &e.environment);
-    const bool kept = already || (stored && stored->entry.config == e.config);
+    const Tuned tuned_when = when(result, i);
+    // What was tuned already was just read there.
+    const bool here = tuned_when == Tuned::here;
+    const auto stored = here ? store.get(e.id, Detail::choice, &e.environment) : std::nullopt;
+    // Others who share may have gone on with it meanwhile.
+    const bool kept = !here || (stored && (options.share || stored->entry.config == e.config));
     all_kept = all_kept && kept;
-    table.add({e.id.op, e.id.key, time_text(e.evidence.seconds), ratio_text(e.evidence.speedup),
-               remark(e, already, kept), config_text(e.config), call_text(e.id.spec)});
-    tuned.push_back(tuned_value(e, already));
+    if (here || !options.share)  // each of many processes shows what is its own
+      table.add({e.id.op,
+                 e.id.key,
+                 time_text(e.evidence.seconds),
+                 ratio_text(e.evidence.speedup),
+                 {remark(e, tuned_when, kept), tone_of(e)},
+                 config_text(e.config),
+                 call_text(e.id.spec)});
+    tuned.push_back(tuned_value(e, tuned_when));
     tuned.as_array().back()["kept"] = kept;
   }
   if (!table.empty()) out.table(table);
@@ -135,12 +160,16 @@ int finish(const OfflineResult& result, const std::set<std::string>& lost, Persi
                                      {"why", why},
                                      {"lost", lost.contains(call_name(s.op, s.key))}}));
   }
+  if (options.share && !result.entries.empty())
+    out.line(fmt::format("{} tuned here, {} elsewhere meanwhile, {} before",
+                         count_text(fresh, "call", "calls"), result.elsewhere,
+                         result.already - result.elsewhere));
   // What is left out has said why; the note says it again, for those who read nothing else.
-  if (result.skipped.empty() && !result.note.empty()) lines(result.note, out);
+  if (result.skipped.empty() && !result.note.empty() && !(options.share && result.already > 0))
+    lines(result.note, out);
   if (!all_kept)
     out.line(
-        "what is not kept was found, but could not be written to the store; --store DIR names "
-        "another");
+        "results marked \"not kept\" could not be written to the store; --store DIR names another");
   const bool interrupted = StopOnInterrupt::requested().load();
   if (interrupted) out.line("interrupted: what was found until then is kept");
   out.document(Value::object({{"tuned", std::move(tuned)},
@@ -190,11 +219,39 @@ std::string device_filter(const TuneOptions& options) {
   return options.device.empty() ? "this" : device_for(options.device).fingerprint;
 }
 
-int show_plan(const TuneOptions& options, PersistentCache& store, Problems& problems, Output& out) {
-  auto calls = recorded_calls(
+std::vector<RecordedCall> calls_to_tune(const TuneOptions& options, Problems& problems) {
+  return recorded_calls(
       options.kernels, {.ops = options.ops, .device = device_filter(options), .key = ""}, problems);
+}
+
+// As it is given, or the part of the job array that this process is.
+std::optional<Shard> shard_of(const TuneOptions& options) {
+  if (options.shard.empty()) return options.share ? detail::shard_of_launch() : std::nullopt;
+  const auto shard = detail::read_shard(options.shard);
+  if (!shard)
+    throw Failure(exit_usage, "--shard: got " + options.shard +
+                                  "; expected I/N with I from 0 to N-1, such as 0/8");
+  return shard;
+}
+
+void keep_shard(std::vector<RecordedCall>& calls, const TuneOptions& options) {
+  if (const auto shard = shard_of(options); shard && !options.share)
+    std::erase_if(calls, [&](const auto& call) { return !detail::is_in_shard(call.id, *shard); });
+}
+
+int show_plan(const TuneOptions& options, PersistentCache& store, Problems& problems, Output& out) {
+  auto calls = calls_to_tune(options, problems);
   const size_t recorded = calls.size();
-  const auto plan = plan_tuning(std::move(calls), options.retune ? nullptr : &store);
+  const auto shard = shard_of(options);
+  keep_shard(calls, options);
+  auto plan = plan_tuning(std::move(calls), options.retune ? nullptr : &store);
+  if (options.share) {
+    std::vector<PlannedCall> ordered;
+    for (const size_t i :
+         detail::order_in_plan(plan.size(), shard.value_or(detail::random_shard())))
+      ordered.push_back(std::move(plan[i]));
+    plan = std::move(ordered);
+  }
   Table table({{"OP"},
                {"KEY"},
                {"CALLS", right},
@@ -221,10 +278,49 @@ int show_plan(const TuneOptions& options, PersistentCache& store, Problems& prob
   else if (recorded == 0)
     out.line("nothing to tune: no such calls of this device are recorded in " +
              where_to_record(options.kernels));
-  else out.line("nothing to tune: all recorded calls are tuned (--retune tunes them again)");
+  else
+    out.line(std::string("nothing to tune: all recorded calls") +
+             (shard && !options.share ? " of this shard" : "") +
+             " are tuned (--retune tunes them again)");
   const bool none = table.empty();
   out.document(Value::object({{"plan", std::move(list)}, {"problems", problems.to_value()}}));
   return none ? exit_nothing : exit_ok;
+}
+
+std::unique_ptr<LiveTuning> watched(const TuneOptions& options, PersistentCache& store,
+                                    Problems& problems) {
+  size_t planned = options.op.empty() ? 0 : 1;
+  if (options.all_recorded) {
+    auto calls = calls_to_tune(options, problems);
+    keep_shard(calls, options);
+    planned = plan_tuning(std::move(calls), options.retune ? nullptr : &store).size();
+  }
+  auto live = std::make_unique<LiveTuning>(options.listen, planned, options.budget, store);
+  say("watch it at " + live->url());
+  return live;
+}
+
+// The report can be seen until Ctrl-C; one that ended the tuning ends all of it.
+int stay(LiveTuning& live, int code, Output& out) {
+  live.finish();
+  code = out.finish(code);
+  if (StopOnInterrupt::requested()) return code;
+  say("the tuning is over; its report stays at " + live.url() + " until Ctrl-C");
+  wait_for_interrupt();
+  return code;
+}
+
+// Processes that share need what the database has from their beginning, and must reach it.
+void check_database(const PersistentCache& store) {
+  detail::SharedStore* const shared = database_of(store);
+  if (shared == nullptr) return;
+  const auto answer = shared->far().ask({"SELECT 1", {}, 10});
+  if (!answer)
+    throw Failure(exit_failed, shared->far().where() + " cannot be used: " + answer.why +
+                                   " (ejk store check says more)");
+  if (!shared->far().writable())
+    throw Failure(exit_failed, shared->far().where() +
+                                   " can only be read by this role; --share needs ejk_writer");
 }
 
 }  // namespace
@@ -234,17 +330,36 @@ int tune_verb(const TuneOptions& options, Output& out) {
       int{options.all_recorded} + int{!options.lowered.empty()} + int{!options.op.empty()};
   if (ways != 1)
     throw Failure(exit_usage,
-                  "tune needs to know what: --recorded, --lowered FILE, or an op with "
-                  "its arguments (ejk tune --help says more)");
+                  "tune: expected one of --recorded, --lowered FILE, or an op with its arguments "
+                  "(ejk tune --help says more)");
   if (options.op.empty() && !options.args.empty())
-    throw Failure(exit_usage, "--arg belongs to an op given on the line");
+    throw Failure(exit_usage, "--arg needs an op on the command line");
   if (options.in_process && !options.worker.empty())
-    throw Failure(exit_usage, "--in-process and --worker exclude each other");
+    throw Failure(exit_usage, "--in-process and --worker cannot be used together");
+  if (options.serve && (options.in_process || options.dry_run))
+    throw Failure(exit_usage,
+                  "--serve cannot be used with --in-process, where it would disturb the "
+                  "measurements, or with --dry-run");
   if (options.dry_run && !options.all_recorded)
-    throw Failure(exit_usage, "--dry-run shows the order of --recorded calls");
+    throw Failure(exit_usage, "--dry-run needs --recorded: it shows the order of recorded calls");
+  if ((options.share || !options.shard.empty()) && !options.all_recorded)
+    throw Failure(exit_usage, "--share and --shard are for --recorded calls");
+  if (options.share && options.retune)
+    throw Failure(exit_usage,
+                  "got --share and --retune; expected one of them, because each process would tune "
+                  "every call again; use --shard I/N --retune without --share");
+  const auto shard = shard_of(options);
+  if (detail::snapshot_of_launch())
+    throw Failure(exit_usage, std::string(detail::snapshot_variable) +
+                                  " is set, and nothing is tuned beside a snapshot; unset it");
+  if (detail::pin_mode_of_launch() != detail::PinMode::off)
+    throw Failure(exit_usage, std::string(detail::pin_variable) +
+                                  " is set, and nothing is tuned in a run with pins; unset it");
   load_plugins(options.kernels);
   Problems problems;
-  const auto store = open_layers(options.kernels.store, options.dry_run, problems);
+  const auto store = open_layers(options.kernels.store, options.dry_run, problems,
+                                 options.share ? Patience::of_people : Patience::of_calls);
+  if (options.share && !options.dry_run) check_database(*store);
   if (options.dry_run) return show_plan(options, *store, problems, out);
 
   const StopOnInterrupt stop;
@@ -258,26 +373,47 @@ int tune_verb(const TuneOptions& options, Output& out) {
   if (!options.device.empty()) offline.device = device_for(options.device).fingerprint;
   offline.budget_seconds = options.budget;
   offline.retune = options.retune;
+  offline.share = options.share;
+  offline.shard = shard;
+  // As long as another one's workers may take, and then its lease.
+  offline.held_seconds = 60 + 5 * (per_call + options.deadline);
   offline.labels.prefixes = options.prefixes;
   offline.on_progress = [&](const TuneProgress& p) {
     progress.show(call_name(p.op, p.key) + ": " + std::string(p.message));
   };
-  Workers workers(options, *store, progress);
+  const auto live = options.serve ? watched(options, *store, problems) : nullptr;
+  Workers workers(options, *store, [&](const TuneProgress& p) {
+    progress.show(progress_text(p));
+    if (live) live->tell(p);
+  });
   if (!options.in_process)
     offline.tune_call = [&](const RecordedCall& call, double budget_seconds) {
-      return workers.tune(call, budget_seconds);
+      const auto tune = [&] {
+        Entry entry = workers.tune(call, budget_seconds);
+        // Before the lease ends: who takes the call next must find the entry.
+        if (detail::SharedStore* const shared = database_of(*store); shared && options.share)
+          shared->push(false);
+        return entry;
+      };
+      return live ? live->tune(call, budget_seconds, tune) : tune();
     };
   const auto finished = [&](const OfflineResult& result) {
-    return finish(result, workers.lost, *store, problems, out);
+    const int code = finish(result, workers.lost, *store, options, problems, out);
+    return live ? stay(*live, code, out) : code;
   };
   if (!options.op.empty()) return finished(tune_line(options, *selector, offline));
   if (options.all_recorded) {
     check_recorded_folder(options.kernels);
     OfflineResult result = autotune_recorded(*selector, offline);
-    if (result.entries.empty() && result.skipped.empty() && options.ops.empty())
+    const bool none = result.entries.empty() && result.skipped.empty();
+    // A shard may be empty: its process has done its part.
+    const bool others =
+        none && shard && !options.share && !calls_to_tune(options, problems).empty();
+    if (none && !others && options.ops.empty())
       result.note = "nothing was tuned: no calls of this device are recorded in " +
                     where_to_record(options.kernels);
-    return finished(result);
+    const int code = finished(result);
+    return code == exit_nothing && others ? int{exit_ok} : code;
   }
   FoundLabels labels;
   try {

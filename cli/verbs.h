@@ -84,6 +84,16 @@ int store_check_verb(const StoreOptions&, Output& out);
 int store_upgrade_verb(const StoreOptions&, Output& out);
 int store_push_verb(const StoreOptions&, Output& out);
 
+struct SnapshotOptions {
+  std::string store;
+  Filter filter;
+  std::string name;  // HASH, PLACE#HASH; of show also a file
+  std::string file;  // of publish and fetch; "": the store
+};
+int snapshot_publish_verb(const SnapshotOptions&, Output& out);
+int snapshot_fetch_verb(const SnapshotOptions&, Output& out);
+int snapshot_show_verb(const SnapshotOptions&, Output& out);
+
 struct DoctorOptions {
   std::string store;
   double seconds = 1;  // of the noise measurement; 0: none
@@ -130,10 +140,14 @@ struct TuneOptions {
   bool in_process = false;
   bool retune = false;
   bool dry_run = false;
+  bool share = false;  // of recorded calls: with other processes
+  std::string shard;   // "I/N": which part of them, or where this process begins
+  bool serve = false;  // a page that shows it
+  std::string listen = "127.0.0.1:0";
 };
 int tune_verb(const TuneOptions&, Output& out);
 
-// What `ejk tune` starts to tune in: docs/worker.md says what it reads and writes.
+// What `ejk tune` starts to tune in: docs/reference/worker.md says what it reads and writes.
 int worker_verb();
 
 struct BenchOptions {
@@ -153,11 +167,32 @@ struct WhatIfOptions {
 };
 int what_if_verb(const WhatIfOptions&, Output& out);
 
+struct TopOptions {
+  std::string device = "this";  // that recorded them
+  KernelOptions kernels;
+  std::vector<std::string> ops;
+  int number = 10;  // list at most so many; 0: all
+};
+int top_verb(const TopOptions&, Output& out);
+
+struct FleetOptions {
+  Filter filter;
+  KernelOptions kernels;
+};
+int fleet_status_verb(const FleetOptions&, Output& out);
+
 struct ReportOptions {
   Filter filter;
   KernelOptions kernels;
   std::string file = "ejk-report.html";
 };
 int report_verb(const ReportOptions&, Output& out);
+
+struct ServeOptions {
+  Filter filter;
+  KernelOptions kernels;
+  std::string listen = "127.0.0.1:0";
+};
+int serve_verb(const ServeOptions&, Output& out);
 
 }  // namespace ejk::cli

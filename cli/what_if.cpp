@@ -124,8 +124,8 @@ int what_if_verb(const WhatIfOptions& options, Output& out) {
                       ? "no such calls are recorded in " + where_to_record(options.kernels)
                       : fmt::format("no such calls are recorded in {} by {}; {} by other devices "
                                     "(--device)",
-                                    recorded_folder(options.kernels), device_named(options.device),
-                                    elsewhere));
+                                    shown_store(recorded_folder(options.kernels)),
+                                    device_named(options.device), elsewhere));
   Value document = coverage_document(calls, *store);
   document["device"] = device_named(options.device);
   document["other_devices"] = elsewhere;

@@ -149,7 +149,7 @@ def test_compilers_that_cannot_be_downloaded_are_a_clear_word(tmp_path):
 
 def shown_commands():
     """Commands in code spans and code blocks of the documents; prose may say "make sure"."""
-    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
         code = "\n".join(re.findall(r"(?s)```.*?```|`[^`\n]+`", document.read_text()))
         yield from re.findall(r"(?m)(?:^|[\s`])(\./[\w.-]+|make [\w-]+)", code)
 

@@ -6,13 +6,30 @@ import re
 import subprocess
 
 import pytest
-from tool import KEY, TOOL, VERBS, entry, exported
+from tool import KEY, TOOL, VERBS, entry, exported, on_terminal
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_and_json(ejk, verb):
     text = ejk(*verb.split(), "--help").stdout
-    assert "--json" in text and "Usage" in text
+    assert "--json" in text and "--wide" in text and "Usage" in text
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_an_example_that_uses_options_it_has(ejk, verb):
+    text = ejk(*verb.split(), "--help").stdout
+    example = re.search(r"Example:\n  (ejk .+)\n", text).group(1)
+    assert example.startswith(f"ejk {verb}")
+    assert set(re.findall(r" (--[\w-]+)", example)) <= set(re.findall(r"(?m)^  (--[\w-]+)", text))
+    assert example in ejk("manual").stdout.replace("\\-", "-")
+
+
+def test_help_is_as_wide_as_the_terminal(tmp_path):
+    def lines(columns):
+        return on_terminal(f"{TOOL} tune --help", columns).splitlines()
+
+    assert max(map(len, lines(70))) <= 70 and 120 >= max(map(len, lines(120))) > 80
 
 
 def test_help_names_every_verb_and_the_manual_every_verb_and_option(ejk):
@@ -94,11 +111,11 @@ def test_with_json_an_error_is_a_document_too(ejk, line, code):
 @pytest.mark.parametrize(
     "line, says",
     [
-        ("", "a verb is needed"),
+        ("", "ejk needs a verb"),
         ("lss", "did you mean ls?"),
         ("qqqqqqqq", "no verb"),
         ("ls --no-such-option", "--no-such-option"),
-        ("show", "ejk show needs KEY: How the key begins, OP:KEY, OP: for all, or a label"),
+        ("show", "ejk show needs KEY: The first digits of a key, OP:KEY, OP: for all of an op, or a label"),
         ("import", "ejk import needs FILE: "),
         ("merge a", "ejk merge needs FROM: Stores or exports"),
         ("completion", "ejk completion needs SHELL: bash, zsh or fish"),
@@ -110,12 +127,16 @@ def test_with_json_an_error_is_a_document_too(ejk, line, code):
         ("quarantine clear", "--all"),
         ("quarantine", "subcommand: ls clear"),
         ("quarantine frob", "subcommand: ls clear"),
-        ("tune --recorded --budget -1", "--budget: got -1; expected a number of at least 0"),
-        ("tune --recorded --budget nan", "--budget: got nan; expected a number of at least 0"),
-        ("tune --recorded --budget inf", "--budget: got inf; expected a number of at least 0"),
-        ("bench --seconds 0", "--seconds: got 0; expected a number above 0"),
+        ("tune --recorded --budget -1", "--budget: got -1; expected a number >= 0"),
+        ("tune --recorded --budget nan", "--budget: got nan; expected a number >= 0"),
+        ("tune --recorded --budget inf", "--budget: got inf; expected a number >= 0"),
+        ("bench --seconds 0", "--seconds: got 0; expected a number > 0"),
         ("what-if --min-coverage 101", "--min-coverage: got 101; expected a number from 0 to 100"),
-        ("tune --lowered f --dry-run", "--dry-run shows the order of --recorded"),
+        ("tune --lowered f --dry-run", "--dry-run needs --recorded"),
+        ("tune --recorded --serve --dry-run", "--serve cannot be used with"),
+        ("tune matmul --listen 127.0.0.1:0", "--serve"),
+        ("serve --listen 127.0.0.1", "--listen: got 127.0.0.1; expected ADDRESS:PORT"),
+        ("serve --listen example.org:80", "--listen: got example.org:80; expected ADDRESS:PORT"),
         ("tune matmul", "0 arguments are given and run takes"),
         ("tune matmul", "--arg f32[512,512]"),
         ("tune softmax --arg f32[4,8] --arg foo --arg f32[4,8]", "Softmax<float>: argument 1, a"),
@@ -126,7 +147,7 @@ def test_with_json_an_error_is_a_document_too(ejk, line, code):
         ("tune --arg f32[2] --recorded", "--arg"),
         ("doctor --seconds -1", "--seconds"),
         ("merge a a", "into itself"),
-        ("show :", "is no key"),
+        ("show :", "is not a key"),
     ],
 )
 def test_wrong_command_lines_are_refused_with_a_word(ejk, line, says):

@@ -3,10 +3,15 @@
 
 import json
 import os
+import pathlib
+import shutil
 import subprocess
+import tempfile
+import time
 
 import pytest
-from tool import PLUGINS, SHIFTED, SPEC, TOOL, entry, measured
+from browser import Browser
+from tool import PLUGINS, POSTGRES, SHIFTED, SPEC, TOOL, entry, measured
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -68,3 +73,32 @@ def shifted(ejk, plugin, tmp_path):
 def bad(plugin):
     (library,) = PLUGINS.glob("*bad.so")
     return [*plugin, "--plugin", library]
+
+
+@pytest.fixture
+def browser(tmp_path):
+    browser = Browser(tmp_path)
+    yield browser
+    browser.end()
+
+
+@pytest.fixture(scope="module")
+def database():
+    """The URL of an empty one, by a socket."""
+    if not POSTGRES:
+        pytest.skip("no server of PostgreSQL is installed (Debian: postgresql)")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="ejk_pg_"))
+    folder.chmod(0o777)
+    user = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}  # a server refuses to be root
+    how = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.STDOUT, **user}
+    subprocess.run([POSTGRES[-1] / "initdb", "-D", folder / "data", "-U", "postgres", "-N", "-A", "trust"], check=True, **how)
+    server = subprocess.Popen(
+        [POSTGRES[-1] / "postgres", "-D", folder / "data", "-F", "-k", folder, "-c", "listen_addresses="], **how
+    )
+    while subprocess.run([POSTGRES[-1] / "pg_isready", "-q", "-h", folder]).returncode != 0:
+        assert server.poll() is None, "the server does not start"
+        time.sleep(0.05)
+    yield f"postgresql://postgres:s3cret@/postgres?host={folder}"
+    server.terminate()
+    server.wait()
+    shutil.rmtree(folder)

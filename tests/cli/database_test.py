@@ -1,46 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A database that many machines share, as an operator meets it."""
 
-import os
-import pathlib
-import shutil
 import subprocess
-import tempfile
-import time
 
-import pytest
-from tool import entry, measured
-
-PROGRAMS = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"))
-USER = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}  # a server refuses to be root
-
-
-@pytest.fixture(scope="module")
-def database():
-    """The URL of an empty one, by a socket."""
-    if not PROGRAMS:
-        pytest.skip("no server of PostgreSQL is installed (Debian: postgresql)")
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="ejk_pg_"))
-    folder.chmod(0o777)
-    how = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.STDOUT, **USER}
-    subprocess.run([PROGRAMS[-1] / "initdb", "-D", folder / "data", "-U", "postgres", "-N", "-A", "trust"], check=True, **how)
-    server = subprocess.Popen(
-        [PROGRAMS[-1] / "postgres", "-D", folder / "data", "-F", "-k", folder, "-c", "listen_addresses="], **how
-    )
-    while subprocess.run([PROGRAMS[-1] / "pg_isready", "-q", "-h", folder]).returncode != 0:
-        assert server.poll() is None, "the server does not start"
-        time.sleep(0.05)
-    yield f"postgresql://postgres:s3cret@/postgres?host={folder}"
-    server.terminate()
-    server.wait()
-    shutil.rmtree(folder)
+from tool import POSTGRES, ROOT, SHIFTED, entry, measured, record
 
 
 def test_from_nothing_to_a_store_that_machines_share(ejk, device, database, tmp_path):
     unfit = ejk("store", "check", database, "--json", expect=4)
     assert not unfit.json["usable"] and "ejk store init" in unfit.json["why"]
     made = ejk("store", "init", database, "--json").json
-    assert made["made"] and made["version"] == 1
+    assert made["made"] and made["version"] == 3
     assert not ejk("store", "init", database, "--json").json["made"]
     assert "nothing to do" in ejk("store", "upgrade", database).stdout
 
@@ -59,10 +29,72 @@ def test_from_nothing_to_a_store_that_machines_share(ejk, device, database, tmp_
     assert '"block": 64' in ejk("show", "gemm:", "--json", env=by_default).stdout
 
 
+def test_calls_that_machines_recorded_are_planned_in_one_place(ejk, device, plugin, database, tmp_path):
+    ejk("store", "init", database)
+    tuned = ejk("tune", *SHIFTED, *plugin, "--json", "--budget-per-call", "0.2").json["tuned"][0]
+    for name, calls in (("a", 100), ("b", 23)):
+        machine = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / name)}
+        (tmp_path / name).mkdir()
+        record(tmp_path / name / "recorded", device, tuned, calls=calls, seconds=calls / 100)
+        for _ in range(2):  # the second time changes nothing
+            assert ejk("store", "push", "--all", database, "--json", env=machine).json["calls_sent"] == 1
+    planner = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "planner"), "EJKERNEL_PERSISTENT_CACHE_URL": database}
+    (planned,) = ejk("tune", "--recorded", "--dry-run", "--json", env=planner).json["plan"]
+    assert planned["calls"] == 123 and planned["key"] == tuned["key"]
+    assert abs(planned["seconds"] - 1.23) < 1e-9
+    done = ejk("tune", "--recorded", *plugin, "--json", "--store", database, "--budget-per-call", "0.2",
+               env={"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "planner")}).json  # fmt: skip
+    assert [t["key"] for t in done["tuned"]] == [tuned["key"]]
+    covered = ejk("what-if", "--json", env=planner).json
+    assert covered["calls"] == 123
+
+
+def test_a_snapshot_reaches_every_machine(ejk, device, database, tmp_path):
+    ejk("store", "init", database)
+    measured(tmp_path / "store", entry(device))
+    ejk("store", "push", "--all", database)
+    shared = {"EJKERNEL_PERSISTENT_CACHE_URL": database}
+    made = ejk("snapshot", "publish", "--op", "gemm", "--json", env=shared).json
+    assert made["choices"] == 1 and "s3cret" not in made["where"]
+    (listed,) = ejk("snapshot", "show", "--store", database, "--json").json["snapshots"]
+    assert (listed["snapshot"], listed["author"], listed["bytes"]) == (made["snapshot"], "postgres", made["bytes"])
+
+    other = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "other")}
+    launch = {**other, "EJKERNEL_PERSISTENT_CACHE_SNAPSHOT": made["snapshot"]}
+    assert "there is no snapshot" in ejk("explain", "gemm:", env=launch, expect=1).stderr
+    assert f"snapshot {made['snapshot']}" in ejk("explain", "gemm:", env={**launch, **shared}).stdout
+    kept = tmp_path / "other/snapshots" / f"{made['snapshot']}.jsonl"
+    assert kept.stat().st_size == made["bytes"]  # so that the next process needs no database
+    assert f"snapshot {made['snapshot']}" in ejk("explain", "gemm:", env=launch).stdout
+    kept.write_text("other")
+    assert "it was changed" in ejk("explain", "gemm:", env=launch, expect=1).stderr
+
+
+def test_a_database_of_version_1_is_upgraded_by_its_owner_alone(ejk, database):
+    def psql(name, *arguments):
+        server = database.split("host=")[1]
+        subprocess.run([POSTGRES[-1] / "psql", "-q", "-X", "-h", server, "-U", "postgres", name, *arguments],
+                       check=True, capture_output=True)  # fmt: skip
+
+    psql("postgres", "-c", "CREATE DATABASE old")
+    psql("old", "-v", "ON_ERROR_STOP=1", "-f", ROOT / "src/store/postgres/schema.sql")
+    old = database.replace("/postgres?", "/old?")
+    assert ejk("store", "check", old, "--json").json["version"] == 1
+    assert "ejk store upgrade" in ejk("snapshot", "show", "--store", old, expect=1).stderr
+    stranger = old.replace("postgres:s3cret@", "nobody@")
+    psql("old", "-c", "CREATE ROLE nobody LOGIN; GRANT ejk_admin TO nobody")
+    assert "permission denied" in ejk("store", "upgrade", stranger, expect=1).stderr
+    assert ejk("store", "upgrade", old, "--json").json["version"] == 3
+    assert ejk("snapshot", "show", "--store", old, "--json").json["snapshots"] == []
+    assert "nothing to do" in ejk("store", "upgrade", old).stdout
+
+
 def test_no_output_has_the_password(ejk, database):
     for arguments in (
         ("store", "check", database), ("store", "init", database), ("store", "push", database),
         ("ls", "--store", database), ("prune", "--all", "--store", database),
+        ("snapshot", "show", "--store", database), ("snapshot", "publish", "--store", database),
+        ("snapshot", "show", f"{database}#3"),
         ("store", "check", "postgresql://ann:s3cret@h:1/d?nonsense=1"),
         ("store", "check", "postgresql://ann:s3cret@127.0.0.1:1/d"),
     ):  # fmt: skip

@@ -74,8 +74,8 @@ def test_doctor_sees_damage_and_misspelt_variables(ejk, store):
     assert any("broken.json" in d for d in details)
 
 
-def test_doctor_knows_the_variables_that_the_readme_lists():
-    shown = set(re.findall(r"(?m)^\| `(EJKERNEL_\w+)` \|", (ROOT / "README.md").read_text()))
+def test_doctor_knows_the_variables_that_the_documents_list():
+    shown = set(re.findall(r"(?m)^\| `(EJKERNEL_\w+)` \|", (ROOT / "docs/reference/environment.md").read_text()))
     known = set(re.findall(r'"(EJKERNEL_\w+)"', (ROOT / "cli/doctor.cpp").read_text()))
     assert shown == known
 

@@ -10,7 +10,7 @@ from tool import BUILD, ROOT, TOOL, VERBS
 
 def test_the_examples_of_the_document_run(ejk, plugin, device, tmp_path):
     """Lines of ```sh blocks that begin with `$ ejk`, in order, in one empty home."""
-    text = (ROOT / "docs/tool.md").read_text()
+    text = (ROOT / "docs/reference/tool.md").read_text()
     lines = re.findall(r"(?m)^\$ (ejk .*)$", text)
     assert len(lines) > 10
     (tmp_path / "libkernels.so").symlink_to(plugin[1])
@@ -24,9 +24,9 @@ def test_the_examples_of_the_document_run(ejk, plugin, device, tmp_path):
         assert result.returncode in allowed, (line, result.stdout, result.stderr)
 
 
-def test_the_walkthrough_can_be_followed(tmp_path):
+def test_the_tutorial_from_recording_to_shipping_can_be_followed(tmp_path):
     """The files are written and the lines run as the document says, with the installed package."""
-    text = (ROOT / "docs/walkthrough.md").read_text()
+    text = (ROOT / "docs/tutorials/recording_to_shipping.md").read_text()
     sources = re.findall(r"(?ms)^```(?:cpp|cmake)\n(?://|#) ([\w.]+)\n(.*?)^```", text)
     assert [name for name, _ in sources] == ["transpose.h", "app.cpp", "kernels.cpp", "CMakeLists.txt"]
     work, prefix = tmp_path / "work", tmp_path / "prefix"
@@ -52,7 +52,7 @@ def test_the_walkthrough_can_be_followed(tmp_path):
 
 
 def test_the_document_names_every_verb_and_exit_code():
-    text = (ROOT / "docs/tool.md").read_text()
+    text = (ROOT / "docs/reference/tool.md").read_text()
     for verb in VERBS:
         assert f"`{verb.split()[0]}" in text or f"ejk {verb}" in text, verb
     codes = re.findall(r"(?m)^\| `(\d+)` \|", text)

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs that look and change nothing."""
 
-import os
 import pathlib
-import pty
 import re
 import subprocess
 
 import pytest
-from tool import BUILD, KEY, TOOL, entry, exported
+from tool import BUILD, KEY, SPEC, TOOL, entry, exported, on_terminal
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u009b31m\u202egnp\x7f\r\n\tz"
 
@@ -46,7 +44,7 @@ def test_ls_lists_what_is_there(ejk, store, device):
     assert listed[0]["key"] == KEY and listed[0]["config"] == {"block": 64, "threads": 1}
     assert pathlib.Path(listed[0]["file"]).exists()
     text = ejk("ls").stdout
-    assert "(this machine)" in text and "block=64 threads=1" in text and "float32[8,4]" in text
+    assert "(this machine)" in text and "block=16->64" in text and "float32[8,4]" in text
     assert [e["op"] for e in ejk("ls", "norm", "--json").json["entries"]] == ["norm@v2"]
     assert ejk("ls", "norm@v1", "--json", expect=3).json["entries"] == []
     assert len(ejk("ls", "--device", "this", "--json").json["entries"]) == 2
@@ -157,32 +155,60 @@ def test_hostile_text_never_reaches_a_terminal_raw(ejk, device, tmp_path):
     assert "\x1b" not in ejk("show", f"dead{HOSTILE}", expect=3).stderr
 
 
-def test_a_terminal_gets_bold_titles_and_lines_that_fit_and_a_pipe_neither(ejk, store, tmp_path):
+def test_ls_shows_what_differs_from_the_heuristic(ejk, device, tmp_path):
+    """The heuristic is the candidate that took the heuristic's time."""
+    nested = entry(device, op="nested@v1", config={"forward": {"block": 64, "unset": None}, "threads": 2, "more": 1})
+    nested["candidates"][1]["config"] = {"forward": {"block": 16}, "threads": 2, "gone": "x"}
+    same = entry(device, op="same@v1", config={"block": 16, "threads": 1}, seconds=2e-3, speedup=1.0)
+    unknown = entry(device, op="unknown@v1", config={"block": 64, "unset": None}, heuristic_seconds=3e-3)
+    several = entry(device, op="several@v1")
+    several["candidates"][2]["seconds"] = 2e-3
+    exported(tmp_path / "e", nested, same, unknown, several)
+    ejk("import", tmp_path / "e")
+    shown = {line.split()[0]: line for line in ejk("ls", "--wide").stdout.splitlines() if "@v1" in line}
+    assert " forward{block=16->64} more=none->1 gone=x->none " in shown["nested@v1"]
+    assert " as the heuristic " in shown["same@v1"]
+    assert " block=64 " in shown["unknown@v1"] and " block=64 threads=1 " in shown["several@v1"]
+    assert "->" not in shown["unknown@v1"] + shown["several@v1"] and "null" not in "".join(shown.values())
+    assert re.search(r"(?m)^differs +forward\{block=16->64\}", ejk("show", "nested:").stdout)
+
+
+def wide_store(ejk, device, tmp_path):
+    """Entries of which nothing fits into a line."""
+    config = {f"a_parameter_with_a_long_name_{i}": 1000 + i for i in range(9)}
+    spec = SPEC.replace("[8,4]", "[" + ",".join(["8"] * 60) + "]")
+    exported(tmp_path / "e", entry(device, op="a_long_name_of_an_op@v1", config=config, spec=spec, heuristic_seconds=0.0))
+    ejk("import", tmp_path / "e")
+    return config
+
+
+def test_tables_fit_80_columns_and_lose_nothing(ejk, device, tmp_path):
+    config = wide_store(ejk, device, tmp_path)
+    for verb in [["ls"], ["show", "a_long_name_of_an_op:"], ["prune", "--all", "--dry-run"]]:
+        lines = ejk(*verb).stdout.splitlines()
+        beyond = [line for line in lines if len(line) > 80 and not line.startswith(("cpu|", "would remove"))]
+        assert beyond == [], verb
+    text = ejk("ls").stdout
+    for name, value in config.items():
+        assert f"{name}={value}" in text
+    (row,) = (line for line in ejk("ls", "--wide").stdout.splitlines() if line.startswith("a_long_name"))
+    assert all(f"{name}={value}" in row for name, value in config.items()) and "8,8,8" in row
+    assert len(row) > 300
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_terminal_gets_colours_and_lines_that_fit_and_a_pipe_no_colours(ejk, store, columns):
     assert "\x1b" not in ejk("ls").stdout
-
-    def on_terminal(**env):
-        pid, fd = pty.fork()
-        if pid == 0:
-            os.environ.update({"EJKERNEL_PERSISTENT_CACHE_DIR": str(store), "TERM": "xterm", **env})
-            os.execv("/bin/sh", ["sh", "-c", f"stty cols 40; exec {TOOL} ls"])
-        out = b""
-        while True:
-            try:
-                piece = os.read(fd, 65536)
-            except OSError:
-                break
-            if not piece:
-                break
-            out += piece
-        os.waitpid(pid, 0)
-        os.close(fd)
-        return out.decode()
-
-    bold = on_terminal()
-    assert "\x1b[1mOP" in bold
-    rows = [line for line in re.sub(r"\x1b\[\d*m", "", bold).splitlines() if KEY[:4] in line or "norm@" in line]
-    assert rows and all(len(row) <= 40 for row in rows)
-    assert "\x1b" not in on_terminal(NO_COLOR="1")
+    here = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(store)}
+    seen = on_terminal(f"{TOOL} ls", columns, **here)
+    assert "\x1b[1mOP" in seen and re.search(r"\x1b\[32mtuned", seen)
+    plain = re.sub(r"\x1b\[\d*m", "", seen)
+    rows = [line for line in plain.splitlines() if not line.startswith("cpu|")]
+    assert len(rows) > 2 and all(len(row) <= columns for row in rows)
+    assert "block=16->64" in plain and "float32[8,4]" in plain
+    assert ("call: float32[8,4]" in plain) == (columns < 80)
+    for quiet in [{"NO_COLOR": "1"}, {"TERM": "dumb"}]:
+        assert on_terminal(f"{TOOL} ls", columns, **here, **quiet) == plain
 
 
 def test_damaged_files_are_told_and_passed_over(ejk, store):

@@ -120,7 +120,7 @@ def test_a_filter_that_leaves_nothing_says_so(ejk, store):
 
 def test_one_is_not_several(ejk, device, tmp_path):
     ejk("import", exported(tmp_path / "e", entry(device)))
-    assert re.search(r": 1 entry\b", ejk("doctor", "--seconds", "0", expect=None).stdout)
+    assert re.search(r": 1 entry\b", ejk("doctor", "--seconds", "0", "--wide", expect=None).stdout)
     assert "report of 1 entry written" in ejk("report", "r.html").stdout
     assert "removed 1 entry and 0 damaged files" in ejk("prune", "--all").stdout
 

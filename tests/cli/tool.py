@@ -5,15 +5,19 @@ import hashlib
 import json
 import os
 import pathlib
+import pty
 import re
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ.get("EJK_BUILD_DIR", ROOT / "build/dev"))
 TOOL = BUILD / "cli/ejk"
 PLUGINS = BUILD / "tests/plugins"
+POSTGRES = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"))
 VERBS = [
-    "devices", "ls", "show", "explain", "labels", "what-if", "report", "doctor", "tune", "bench",
-    "export", "import", "merge", "prune", "quarantine ls", "quarantine clear", "store init", "store check", "store upgrade", "store push",
+    "devices", "ls", "show", "explain", "labels", "what-if", "top", "report", "serve", "doctor", "tune",
+    "bench", "fleet status",
+    "export", "import", "merge", "prune", "quarantine ls", "quarantine clear", "snapshot publish", "snapshot fetch",
+    "snapshot show", "store init", "store check", "store upgrade", "store push",
     "completion", "manual",
 ]  # fmt: skip
 SPEC = '{"args_spec":[{"dtype":"float32","shape":[8,4]}],"batch_axes":null,"kwargs_spec":{},"method":null}'
@@ -64,7 +68,7 @@ SHIFTED = ["plugin.shifted", "--arg", "f32[256]", "--arg", "f32[256]"]
 
 
 def slug(text):
-    """The name of a folder, as docs/store_format.md says."""
+    """The name of a folder, as docs/reference/store_format.md says."""
     name = re.sub(rb"[^A-Za-z0-9@_+.-]", b"_", text.encode()[:48]).decode()
     return re.sub(r"^\.", "_", name) + "-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -101,3 +105,23 @@ def measured(folder, entry, version=2):
 def of_op(shifted, op):
     """A call like that of the plugin's kernel, of another op."""
     return {"op": op, "key": shifted["key"], "spec": shifted["spec"]}
+
+
+def on_terminal(line, columns, **env):
+    """What a command prints on a terminal of so many columns."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.environ.update({"TERM": "xterm", **env})
+        os.execv("/bin/sh", ["sh", "-c", f"stty cols {columns}; exec {line}"])
+    out = b""
+    while True:
+        try:
+            piece = os.read(fd, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        out += piece
+    os.waitpid(pid, 0)
+    os.close(fd)
+    return out.decode().replace("\r\n", "\n")

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// ejk serve: the report of a store in a browser, read again now and then.
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+
+#include <ejk/names.h>
+
+#include "calls.h"
+#include "live.h"
+#include "page.h"
+#include "report.h"
+
+namespace ejk::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The report of a store, read again now and then.
+class StoreShown {
+ public:
+  explicit StoreShown(const ServeOptions& options) : options_(options) { read(); }
+
+  LiveShown shown() {
+    const std::lock_guard lock(mutex_);
+    if (Clock::now() >= next_) read();
+    return {Value::object({{"stage", name_of(LiveStage::store)}}), report_, version_};
+  }
+
+ private:
+  void read() {
+    constexpr auto pause = std::chrono::seconds(2);
+    constexpr int share = 20;  // of the time that it may take
+    const auto begun = Clock::now();
+    Value report = report_of_store({options_.filter, options_.kernels, ""}, problems_);
+    if (report != report_) report_ = std::move(report), ++version_;
+    const auto end = Clock::now();
+    next_ = end + std::max<Clock::duration>(pause, share * (end - begun));
+  }
+
+  const ServeOptions& options_;
+  std::mutex mutex_;
+  Problems problems_;
+  Value report_;
+  uint64_t version_ = 0;
+  Clock::time_point next_;
+};
+
+}  // namespace
+
+int serve_verb(const ServeOptions& options, Output& out) {
+  load_plugins(options.kernels);
+  const StopOnInterrupt stop;
+  StoreShown store(options);
+  const PageServer server(
+      options.listen, [&](const std::string& path) { return live_answer(path, store.shown()); });
+  out.line("the report of " + store_name(options.kernels.store) + " is at " + server.url());
+  out.line("Ctrl-C ends it");
+  out.document(Value::object({{"url", server.url()}}));
+  if (const int code = out.finish(exit_ok); code != exit_ok) return code;
+  wait_for_interrupt();
+  return exit_ok;
+}
+
+}  // namespace ejk::cli
