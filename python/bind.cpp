@@ -200,6 +200,8 @@ NB_MODULE(_core, m) {
   m.def("set_leak_warnings", &nb::set_leak_warnings, "Whether what is left at exit is told.");
   ejk::python::bind_values(m);
   ejk::python::bind_stores(m);
+  ejk::python::bind_fleet(m);
+  ejk::python::bind_pins(m);
   ejk::python::bind_chain(m);
   ejk::python::bind_dispatch(m);
   ejk::python::bind_ops(m);

@@ -103,6 +103,8 @@ nb::object object_of(const Entry& entry);  // its document, with the config as a
 
 void bind_values(nb::module_& m);
 void bind_stores(nb::module_& m);
+void bind_fleet(nb::module_& m);
+void bind_pins(nb::module_& m);
 void bind_chain(nb::module_& m);
 void bind_dispatch(nb::module_& m);
 void bind_ops(nb::module_& m);

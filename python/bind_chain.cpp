@@ -478,7 +478,7 @@ nb::object recorded_calls(const std::string& folder, const std::string& device) 
   const RecordedCalls all = without_gil([&] {
     if (const std::shared_ptr<Recording> recording = recording_from_environment())
       recording->flush();
-    return read_recorded(folder.empty() ? default_recording_path() : folder, warn);
+    return read_recorded(folder.empty() ? default_recordings() : folder, warn);
   });
   nb::list out;
   const auto found = all.find(device);

@@ -42,7 +42,7 @@ const Value& member(const Value& call, std::string_view name) {
 PreparedCall prepare_built_in(const Value& call) {
   const NamedOp& op = named_op(member(call, "op").as_string());
   const Value& options = member(call, "options");
-  if (!options.is_object()) refuse("the attribute `call` has options that are no object");
+  if (!options.is_object()) refuse("the attribute `call` has options that are not an object");
   const DType dtype = dtype_from_name(member(call, "dtype").as_string());
   const AnyConfig config = op.read(member(call, "config"), dtype, options);
   const bool pull = member(call, "pull").as_bool();
@@ -116,7 +116,7 @@ struct RegisteredCall {
         ready(ready_call(op, arguments, config)) {
     for (const Value& pair : member(call, "copies").as_array()) {
       if (!pair.is_array() || pair.as_array().size() != 2)
-        refuse("the attribute `call` has a copy that is no pair of an input and a result");
+        refuse("the attribute `call` has a copy that is not a pair of an input and a result");
       copies.emplace_back(pair.as_array()[0], pair.as_array()[1]);
     }
   }

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from ejk import _core, _log
 
@@ -22,7 +22,7 @@ hangs or exits costs some attempts and nothing else.
   python -m ejk tune --import my_kernels          # tunes them and keeps the results in the store
   python program.py                               # runs with them
 
-The tool `ejk` looks at stores, moves and reports them; docs/tool.md."""
+The tool `ejk` looks at stores, moves and reports them; docs/reference/tool.md."""
 
 _EXITS = """exit codes: 0 done; 1 something could not be done; 2 wrong command line; 3 nothing is recorded or
 labelled; 130 interrupted, what was found until then is kept"""
@@ -43,7 +43,15 @@ def main(words: list[str] | None = None) -> int:
         parser.error("--compile-only and --device go together")
     if given.compile_only and given.lowered:
         parser.error("--compile-only and --lowered do not go together")
-    return _compile_only(given) if given.compile_only else _tune(given)
+    if not given.on and (given.address or given.worker):
+        parser.error("--address and --worker go with --on ray")
+    if given.on and (given.compile_only or given.lowered):
+        parser.error("--on ray tunes recorded calls: it goes neither with --compile-only nor with --lowered")
+    if given.worker and given.modules:
+        parser.error("--worker and --import do not go together")
+    if given.compile_only:
+        return _compile_only(given)
+    return _tune_on_ray(given) if given.on else _tune(given)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,9 +88,20 @@ def _parser() -> argparse.ArgumentParser:
         "--device", default="", metavar="NAME",
         help="with --compile-only: A100, H100, B200, v4, v5e, v5p, v6e, or a platform that is here",
     )  # fmt: skip
-    tune.add_argument("--json", action="store_true", help="one JSON document instead of text")
+    tune.add_argument("--on", choices=["ray"], default="", help="tune on the hosts of a Ray cluster; docs/fleet.md")
+    tune.add_argument(
+        "--address", default="", metavar="A",
+        help="with --on ray: of the cluster; default: RAY_ADDRESS, else the one that this machine is in",
+    )  # fmt: skip
+    tune.add_argument(
+        "--worker", default="", metavar="COMMAND",
+        help="with --on ray: run by sh on each host, for kernels that are not of Python, such as 'ejk worker'",
+    )  # fmt: skip
+    tune.add_argument(
+        "--json", action="store_true", help="one JSON document instead of text; with --on ray, one line for each event"
+    )
 
-    worker = verbs.add_parser("worker", help="tune what another process asks for; docs/worker.md says how")
+    worker = verbs.add_parser("worker", help="tune what another process asks for; docs/reference/worker.md says how")
     _add_modules(worker)
 
     compiler = verbs.add_parser("compile", help="what tune --compile-only starts")
@@ -113,7 +132,7 @@ def _add_modules(verb: argparse.ArgumentParser) -> None:
 def _seconds(word: str) -> float:
     value = float(word)
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{word} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{word} is not a number of seconds")
     return value
 
 
@@ -153,8 +172,76 @@ def _tune(given: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
+def _tune_on_ray(given: argparse.Namespace) -> int:
+    from ejk import on_ray, worker
+
+    store = given.store if "://" in given.store else given.store and os.path.abspath(os.path.expanduser(given.store))
+    wanted = on_ray.Wanted(
+        given.address, given.worker, given.modules, store, _recorded_in(given), given.ops,
+        given.budget, given.budget_per_call, given.deadline, given.retune,
+    )  # fmt: skip
+    came_to = _CameTo(given.json, worker.own_standard_output())  # Ray prints what it pleases
+    try:
+        is_whole = on_ray.tune(wanted, came_to)
+    except (OSError, RuntimeError, ValueError) as error:
+        _tell(str(error))
+        return 1
+    if not is_whole:
+        return 130
+    if not came_to.calls:
+        _tell("nothing is recorded: run the program with EJKERNEL_OPS_RECORD=1 first")
+        return 3
+    return 1 if came_to.not_kept else 0
+
+
+class _CameTo:
+    """Shows what happens to calls and hosts: as JSON lines, or results on standard output and the rest beside it."""
+
+    def __init__(self, json_lines: bool, results: IO[str]) -> None:
+        self.json_lines, self.results = json_lines, results
+        self.calls = self.not_kept = 0
+
+    def __call__(self, event: str, **members: Any) -> None:
+        if event == "plan":
+            self.calls = members["to_tune"] + members["tuned"]
+        self.calls += event == "failed"
+        self.not_kept += event in ("failed", "left_out") or (event == "tuned" and not members["kept"])
+        if self.json_lines:
+            print(json.dumps({"event": event, **members}), file=self.results, flush=True)
+        elif event in ("tuned", "failed"):
+            print(_shown(_text_of(event, members)), file=self.results, flush=True)
+        else:
+            _tell(_text_of(event, members))
+
+
+def _text_of(event: str, of: dict[str, Any]) -> str:
+    if event == "plan":
+        return f"{of['to_tune']} calls to tune, {of['tuned']} are tuned already"
+    if event == "host":
+        return f"{of['host']} is ready, it has {of['device']}"
+    if event == "host_lost":
+        return f"{of['host']} is lost, {'and will be tried again' if of['again'] else 'for good'}: {of['why']}"
+    if event == "again":
+        return f"[{of['op']}] {of['key']} on {of['host']}: {of['why']}"
+    if event == "elsewhere":
+        return f"[{of['op']}] {of['key']} was lost on {of['host']} and goes elsewhere: {of['why']}"
+    if event == "left_out":
+        return f"no host has {of['device']}: {len(of['calls'])} calls are left out"
+    if event == "failed":
+        return f"[{of['op']}] {of['key']}: not tuned: {of['why']}"
+    if event == "tuned":
+        speedup = of["entry"]["evidence"].get("speedup", 0)
+        faster = f", {speedup:.3g}x the heuristic's speed" if speedup else ""
+        kept = "" if of["kept"] else ", but could not be kept"
+        return f"[{of['op']}] {of['key']}: {json.dumps(of['entry']['config'])}{faster}, on {of['host']}{kept}"
+    left = "" if of["seconds_left"] is None else f", about {of['seconds_left']:.0f} s left"
+    return f"{of['done']} of {of['total']} calls, {of['hosts']} hosts, {of['calls_per_minute']:.1f} a minute{left}"
+
+
 def _recorded_in(given: argparse.Namespace) -> str:
-    return os.path.expanduser(given.recorded_in or (given.store and os.path.join(given.store, "recorded")))
+    database = "://" in given.store  # which has recorded calls, too
+    beside = given.store if database else given.store and os.path.join(given.store, "recorded")
+    return os.path.expanduser(given.recorded_in or beside)
 
 
 def _wanted(given: argparse.Namespace) -> compile_only.Wanted:

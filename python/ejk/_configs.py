@@ -258,7 +258,7 @@ def _as_hinted(value: Any, hint: Any) -> Any:
 def _read_enum(value: dict[str, Any], known: Known, _: int) -> Any:
     cls = known.type_named(value["$enum"])
     if not issubclass(cls, enum.Enum):
-        raise ValueError(f"{cls.__qualname__} is no enum")
+        raise ValueError(f"{cls.__qualname__} is not an enum")
     try:
         return cls.__members__[value["name"]]
     except KeyError:

@@ -165,7 +165,7 @@ def serve(wanted: Wanted, place: tuple[int, int]) -> int:
     from ejk import worker
 
     worker._die_with_parent()
-    answers = worker._own_standard_output()
+    answers = worker.own_standard_output()
 
     def say(event: str, **members: Any) -> None:
         answers.write(json.dumps({"event": event, **members}) + "\n")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m ejk worker`: tunes recorded calls of Python kernels, one after the other, for another process.
 
-docs/worker.md specifies what is read from standard input and written to standard output.
+docs/reference/worker.md specifies what is read from standard input and written to standard output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROTOCOL = 1
 def serve(modules: list[str]) -> int:
     """Imports the modules, whose kernels are then known, and answers until standard input ends."""
     _die_with_parent()
-    answers = _own_standard_output()
+    answers = own_standard_output()
     faulthandler.enable()
 
     def say(**answer: Any) -> None:
@@ -143,7 +143,7 @@ def _rebuilt(record: dict[str, Any]) -> Invocation:
 
     sketches = record["arguments"]
     if not is_sketch(sketches):
-        refuse("it is no call of a Python kernel, or its arguments have no written form")
+        refuse("it is not a call of a Python kernel, or its arguments have no written form")
     if record["context"]:
         refuse(f"it was made inside {record['context']}, whose mesh is not recorded")
     try:
@@ -179,9 +179,9 @@ def _arrays_in(value: Any) -> Iterator[dict[str, Any]]:
             yield from _arrays_in(item)
 
 
-def _own_standard_output() -> IO[str]:
-    """Standard output for answers alone: what kernels print there goes to standard error from now on."""
-    answers = os.fdopen(os.dup(1), "w", encoding="ascii")
+def own_standard_output() -> IO[str]:
+    """Standard output for answers alone: what others print there goes to standard error from now on."""
+    answers = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     return answers

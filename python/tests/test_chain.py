@@ -298,6 +298,8 @@ CHANGED = {
     "guard": True,
     "resume": False,
     "resume_share": 0.5,
+    "background_bytes": 1 << 20,
+    "background_share": 0.5,
 }
 
 

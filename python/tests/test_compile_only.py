@@ -116,9 +116,11 @@ def test_a_config_that_takes_too_long_is_dropped(prune):
 def test_what_was_found_until_an_interrupt_is_printed(prune, tmp_path):
     prune.record("Aborts", "Hangs", "Scaled")
     os.mkfifo(tmp_path / "hangs")
+    # Programs that a shell starts in the background ignore it.
+    heeding = ["env", "--default-signal=INT"]
     process = subprocess.Popen(
-        [sys.executable, *prune.words, "--device", "cpu"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "HANGS": str(tmp_path / "hangs")}, start_new_session=True,
+        [*heeding, sys.executable, *prune.words, "--device", "cpu"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={**os.environ, "HANGS": str(tmp_path / "hangs")}, start_new_session=True,
     )  # fmt: skip
     (tmp_path / "hangs").read_text()  # it hangs now
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does

@@ -1107,9 +1107,16 @@ def test_the_readme():
     np.testing.assert_allclose(names["g"], names["y"], rtol=1e-5)
 
 
-def test_first_steps_with_python(capsys):
+def test_the_example_for_devices():
     names = {}
-    exec(examples_of("docs/python.md"), names)
+    exec(examples_of("docs/how-to/kernels_for_gpus_and_tpus.md"), names)
+    np.testing.assert_allclose(names["twice"], np.full((64, 128), 2.0))
+    assert "tpu_custom_call" in names["for_tpu"].as_text() and names["doubled"](names["wide"])[0, 0] == 2
+
+
+def test_the_tutorial_for_jax(capsys):
+    names = {}
+    exec(examples_of("docs/tutorials/first_kernel_jax.md"), names)
     executor, kernel, args, config = names["executor"], names["distances"], (names["x"], names["y"]), names["Config"]
     for d in (names["d"], names["fixed"](*args), kernel(*args)):
         np.testing.assert_allclose(d, np.full((256, 100), 8.0), rtol=1e-6)
@@ -1127,5 +1134,3 @@ def test_first_steps_with_python(capsys):
         assert executor.choose_config(kernel, *args) == config(16)
     executor.chooser.cache.put(label, config(1))
     assert executor.choose_config(kernel, *args) == config(1)
-    np.testing.assert_array_equal(names["twice"], np.full((64, 128), 2.0))
-    assert "tpu_custom_call" in names["for_tpu"].as_text() and names["doubled"](names["wide"])[0, 0] == 2

@@ -244,7 +244,7 @@ given = lambda i: [3.0, {{"given": 0}}, {{"given": i}}]
 BAD = [
     ({{"copies": [[1, 1]]}}, "a copy to result 1"), ({{"copies": [[1, -1]]}}, "a copy to result -1"),
     ({{"copies": [[2, 0]]}}, "a copy of input 2"), ({{"copies": [[2**63, 0]]}}, "a copy of input"),
-    ({{"copies": [[1]]}}, "no pair"), ({{"copies": [3]}}, "no pair"), ({{"copies": 3}}, ""),
+    ({{"copies": [[1]]}}, "not a pair"), ({{"copies": [3]}}, "not a pair"), ({{"copies": 3}}, ""),
     ({{"arguments": given(3)}}, "no given array 3"), ({{"arguments": given(-1)}}, "no given array -1"),
     ({{"arguments": given(1)}}, "is an input"), ({{"arguments": given("0")}}, ""),
     ({{"arguments": []}}, ""), ({{"arguments": 3}}, ""), ({{"arguments": [3.0, 3.0, 3.0]}}, ""),

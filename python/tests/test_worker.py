@@ -307,7 +307,7 @@ def test_a_worker_answers_requests_line_by_line(program, record, tmp_path):
     assert [t["event"] for t in told] == ["ready", "tuned", "failed", "failed", "failed", "failed"]
     assert told[0]["protocol"] == 1 and told[0]["device"] == document["device"]
     assert told[1]["entry"]["key"] == document["key"] and list(pathlib.Path(store).rglob("*.json"))
-    assert "another one since" in told[2]["message"] and "no call of a Python kernel" in told[3]["message"]
+    assert "another one since" in told[2]["message"] and "not a call of a Python kernel" in told[3]["message"]
 
 
 def test_a_worker_does_not_tune_a_kernel_under_the_name_of_another(program, record, tmp_path):

@@ -25,7 +25,7 @@ class NativeKernel(Kernel):
     Its arrays, options, results and gradients are those that its folder in src/ops describes."""
 
     version = "1"
-    described: ClassVar[dict[str, Any]]
+    described: ClassVar[dict[str, Any]]  #: what the C++ library says about the operation: arrays, options, results
     _may_miss: ClassVar[list[tuple[int, str]]]
     _options: ClassVar[list[tuple[str, Callable[[Any], Any], Any]]]
 
@@ -68,6 +68,7 @@ class NativeKernel(Kernel):
         return self.shapes(args_there(args), options), options | there
 
     def shapes(self, arrays: Arrays, options: Options) -> Shapes:
+        """The shape that the C++ kernel sees of each array: leading axes are joined where it wants fewer."""
         return [a.shape for a in arrays]
 
     def run(self, *args: Any, cfg: Any, **kwargs: Any) -> Any:
@@ -80,15 +81,17 @@ class NativeKernel(Kernel):
         return _core.op_candidates(self.op_id, *self._described(inv), self.tunes_backward)
 
     def is_valid(self, cfg: Any, inv: Invocation) -> bool:
+        """Whether the C++ kernel can run this call with this config."""
         return _core.op_is_valid(self.op_id, cfg, *self._described(inv))
 
-    tunes_backward = False
+    tunes_backward = False  #: whether candidates for the gradient are offered too
 
     def _described(self, inv: Invocation) -> tuple[list[tuple[str, list[int]]], Options]:
         shapes, options = self.native(*inv.args, **inv.kwargs)
         return [(a.dtype.name, list(shape)) for a, shape in zip(args_there(inv.args), shapes)], options
 
     def check(self, fits: bool, arrays: Iterable[Any], needed: str) -> None:
+        """Raises `ValueError` with what was given and what is needed, unless it fits."""
         if not fits:
             given = ", ".join(
                 "None" if a is None else f"{_dtype_name(a)}{list(a.shape)}" for a in arrays
@@ -98,9 +101,11 @@ class NativeKernel(Kernel):
     # -- how --
 
     def output_shape(self, args: Arrays, kwargs: Options, shape: Sequence[int]) -> Sequence[int]:
+        """The shape that the caller sees of a result to which the C++ kernel gave `shape`."""
         return shape
 
     def forward(self, args: Arrays, kwargs: Options, cfg: Any, residuals: bool = False) -> tuple[Any, list[Any]]:
+        """The result, and with `residuals` what the gradient needs besides the arguments."""
         arrays, options, results = self._arranged(args, kwargs)
         out, *kept = _ffi.call(self.op_id, arrays, options, cfg, results if residuals else results[:1])
         return out.reshape(self.output_shape(args, kwargs, out.shape)), kept
@@ -298,6 +303,7 @@ class DecodeAttention(NativeKernel):
         return (query, key, value, _int32(lengths)), self.options_of(*given)
 
     def check_cache(self, query: Any, key: Any, value: Any, lengths: Any, fits: bool) -> None:
+        """Raises `ValueError` unless query, keys, values and lengths belong together."""
         fits = fits and query.ndim == 3 and key.ndim == 4 and tuple(key.shape) == tuple(value.shape)
         fits = fits and query.shape[2] == key.shape[3]
         fits = fits and (query.shape[1] % key.shape[2] == 0 if key.shape[2] else query.shape[1] == 0)

@@ -87,6 +87,7 @@ class CppKernel(Kernel):
         return _core.registered_candidates(self._op, self._described(inv.args))
 
     def is_valid(self, cfg: Any, inv: Invocation) -> bool:
+        """Whether the kernel's own `is_valid` accepts this config for this call."""
         return _core.registered_is_valid(self._op, cfg, self._described(inv.args))
 
     @property

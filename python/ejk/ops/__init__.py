@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels that run with the best config for each call.
 
+An executor finds the config, and runs the kernel with it:
+
     from ejk.ops import ConfigCache, ConfigSelectorChain, Executor, Kernel
 
     executor = Executor(ConfigSelectorChain(ConfigCache()))
@@ -29,6 +31,7 @@ from ejk.ops.execution import (
     Executor,
     FNAutotuner,
     Measurement,
+    agree,
     autotune,
     autotune_lowered,
     autotune_recorded,
@@ -80,6 +83,7 @@ __all__ = [
     "PersistentCache",
     "Tuner",
     "abstractify",
+    "agree",
     "autotune",
     "autotune_lowered",
     "autotune_recorded",

@@ -144,7 +144,7 @@ class _Rebuilding:
     def array(self, sketch: dict[str, Any], seed: int) -> Any:
         shape, dtype = sketch.get("shape"), _configs.dtype_named(sketch["$array"])
         if not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
-            raise ValueError(f"{str(shape)[:100]} is no shape")
+            raise ValueError(f"{str(shape)[:100]} is not a shape")
         if len(shape) > _MOST_AXES:
             raise ValueError(f"an array of it has {len(shape)} axes, more than {_MOST_AXES}")
         size = math.prod(shape) * _jax.example_bytes(dtype)
@@ -173,7 +173,7 @@ def call_from(sketch: dict[str, Any], room: _Room | None = None) -> _Recorded:
 def _call_of(cls: Any, sketch: dict[str, Any], room: _Room) -> _Recorded:
     written = sketch.get("kernel"), sketch.get("args"), sketch.get("kwargs")
     if not (isinstance(written[0], dict) and isinstance(written[1], list) and isinstance(written[2], dict)):
-        raise ValueError("it is no sketch of a call")
+        raise ValueError("it is not a sketch of a call")
     rebuilding = _Rebuilding(name_of(cls), room)
     attributes = rebuilding.value(written[0])
     kernel = cls.__new__(cls)

@@ -31,7 +31,7 @@ def arrays(name, **more):
 
 def documented(model):
     """Of how many candidates how many compile for it, by kernel, and how many bytes there are."""
-    table = (ROOT / "docs/python.md").read_text().partition("| compiled for |")[2]
+    table = (ROOT / "docs/how-to/kernels_for_gpus_and_tpus.md").read_text().partition("| compiled for |")[2]
     names = re.findall(r"`(\w+)`", table.partition("\n")[0])
     (row,) = re.findall(rf"(?m)^\| {model} \|(.*)\|$", table)
     *counts, memory = [tuple(map(int, re.findall(r"\d+", cell))) for cell in row.split("|")]

@@ -70,6 +70,7 @@ class ConfigCache(_core.ConfigCache, Generic[Cfg]):
         self._changed()
 
     def clear(self) -> None:
+        """Forgets everything; calls that are warm are chosen again."""
         super().clear()
         self._changed()
 

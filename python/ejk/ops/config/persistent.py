@@ -163,7 +163,7 @@ def _read(path: str) -> dict[str, Any]:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
         if not isinstance(found, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         return {name: config for name, entry in found.items() if (config := _trusted(entry)) is not None}
     except FileNotFoundError:
         return {}

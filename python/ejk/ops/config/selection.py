@@ -8,9 +8,9 @@ import dataclasses
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal
+from typing import Any, Generic, Literal, get_args
 
-from ejk import _core, _jax, _log, _scopes, _sites
+from ejk import _core, _jax, _log, _ranks, _scopes, _sites
 from ejk.ops.config.cache import OUR_CACHE, ConfigCache
 from ejk.ops.config.own import OwnCache, check_cache, methods_of, overrides
 from ejk.ops.config.persistent import PersistentCache, is_own_store
@@ -19,6 +19,8 @@ from ejk.ops.core.call import KernelCall
 from ejk.ops.core.function import arguments_of, site_of_call
 from ejk.ops.core.kernel import describe
 from ejk.ops.core.types import Cfg, Out
+
+_Fallback = Literal["autotune", "heuristics", "background"]
 
 
 @dataclass
@@ -29,22 +31,28 @@ class AutotunePolicy:
     """Candidates may be measured."""
     allow_heuristics: bool = True
     """The kernel's guess may be used."""
-    cache_miss_fallback: Literal["autotune", "heuristics"] = "autotune"
-    """Which of the two is asked first; the other one is asked next, if it is allowed."""
+    cache_miss_fallback: _Fallback = "autotune"
+    """Which of the two is asked first; the other one is asked next, if it is allowed. "background": the heuristic
+    answers, and the call is recorded beside the store, for `python -m ejk tune`: a process that is forked
+    from one with JAX cannot run it. A function that JAX has traced keeps its config until it is traced again."""
     validate_backward: bool = False
     """Forward plus backward is measured. Such results are kept apart from forward-only ones."""
     budget_seconds: float = 10.0
-    """Tuning one call takes at most about this long,"""
+    """Tuning one call takes at most about this many seconds."""
     budget_evaluations: int = 0
-    """tries at most so many configs (0: any number)"""
+    """Tuning one call tries at most this many configs; 0: no limit."""
     target_seconds: float = 0.0
-    """and ends with the first that is this fast (0: none is)."""
+    """Tuning one call ends with the first config that takes at most this long; 0: never."""
     guard: bool = False
     """Candidates run in a child process first, where that works: not if they wait for threads, as those of JAX do."""
     resume: bool = True
-    """A stored tuning that was cut short, or knows fewer candidates than there are now, goes on."""
+    """Continue a stored tuning that was cut short, or that knows fewer candidates than there are now."""
     resume_share: float = 0.1
     """Calls spend at most this share of budget_seconds on that, all processes together."""
+    background_bytes: int = 256 << 20
+    """Of programs in C++: copies of the arguments of calls that wait for their tuning take at most so many bytes."""
+    background_share: float = 0.05
+    """Of programs in C++: the process that tunes them takes at most this share of one core."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, _check({name: value})[name])
@@ -52,7 +60,7 @@ class AutotunePolicy:
 
     @classmethod
     def from_environment(cls) -> AutotunePolicy:
-        """What $EJKERNEL_AUTOTUNE_POLICY names: autotune, heuristics or frozen."""
+        """What $EJKERNEL_AUTOTUNE_POLICY names: autotune, background, heuristics or frozen."""
         return cls(**_core.policy_from_environment())
 
 
@@ -71,8 +79,8 @@ def _checked(name: str, value: Any) -> Any:
         raise TypeError(f"[AutotunePolicy] got {name}={value!r}; expected {', '.join(_DEFAULTS)}; pass one of these")
     kind, given = type(_DEFAULTS[name]), f"[AutotunePolicy] got {name}={value!r}"
     if kind is str:
-        if value not in ("autotune", "heuristics"):
-            raise ValueError(f"{given}; expected 'autotune' or 'heuristics'; pass one of them")
+        if value not in get_args(_Fallback):
+            raise ValueError(f"{given}; expected {' or '.join(map(repr, get_args(_Fallback)))}; pass one of them")
         return value
     if kind is bool:
         if type(value).__name__ not in ("bool", "bool_") and value not in (0, 1):
@@ -132,7 +140,7 @@ class Tuner(Generic[Cfg]):
         self.warmup, self.iters = warmup, iters
 
     def measure(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> float:
-        """Seconds of fn(*args, **kwargs), jitted where that works.
+        """Seconds of `fn(*args, **kwargs)`, jitted where that works.
 
         Arrays are arguments of the jitted function, everything else is part of it; arrays that are being
         traced are replaced by zeros. A function tagged `_ejk_validate_backward = True` is measured with its
@@ -342,6 +350,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         return (dict(vars(self._policy)), *scopes)
 
 
+_core.set_pin_service(_ranks.service)
 _OUR_CHAIN = methods_of(ConfigSelectorChain, "choose", "choose_with_origin")
 
 

@@ -357,7 +357,7 @@ _KNOWN = frozenset(
 
 
 def _bytes_of(leaf: Any) -> list[tuple[str, bytes]]:
-    """As the core compares it: small floats as float32, what is no number by its text."""
+    """As the core compares it: small floats as float32, everything that is not a number by its text."""
     try:
         import numpy
     except ImportError:

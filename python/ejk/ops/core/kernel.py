@@ -48,9 +48,9 @@ class Kernel(Generic[Cfg, Out]):
     attributes, which are noticed when they are set.
     """
 
-    op_id: str = ""
-    version: str = "0"
-    key_builder: Any = None
+    op_id: str = ""  #: its name in stores and messages
+    version: str = "0"  #: change it when old measurements mean nothing any more
+    key_builder: Any = None  #: a function of an `Invocation` that makes the key; None: the usual key
 
     def __init__(self, op_id: str | None = None, *, name: str | None = None) -> None:
         chosen = op_id if op_id is not None else name
@@ -126,8 +126,8 @@ class Kernel(Generic[Cfg, Out]):
     ) -> tuple[Any, ...]:
         """`fn` over a mesh, and the arguments to call it with.
 
-        A kernel's own is called without `fn`, as (*args, mesh=, in_specs=, out_specs=, check_vma=, cfg=, **kwargs), and
-        may give a third: callback(results, cfg=...), whose result is the call's.
+        A kernel's own is called without `fn`, as `(*args, mesh=, in_specs=, out_specs=, check_vma=, cfg=, **kwargs)`, and
+        may give a third: `callback(results, cfg=...)`, whose result is the call's.
         """
         import jax
 
@@ -179,19 +179,19 @@ class Invocation(Generic[Cfg, Out]):
         "_described",
         "_arguments",
     )
-    op_id: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    batch_axes: typing.Mapping[str, int] | None
-    override_cfg: Cfg | None
-    stamp: bool
-    method: str | None
-    mesh: Any
-    in_specs: Any
-    out_specs: Any
-    check_vma: bool
-    kernel: Kernel[Cfg, Out] | None
-    metadata: Any
+    op_id: str  #: which operation is called
+    args: tuple[Any, ...]  #: positional arguments of `run`, arrays or their shapes and types
+    kwargs: dict[str, Any]  #: named arguments of `run`, without `cfg`
+    batch_axes: typing.Mapping[str, int] | None  #: of a batched call: argument to axis
+    override_cfg: Cfg | None  #: a config that came with the call; it is used and never kept
+    stamp: bool  #: whether the lowered computation gets a label
+    method: str | None  #: `shard_map`, or None for a plain call
+    mesh: Any  #: of a call under `shard_map`, as JAX takes it
+    in_specs: Any  #: of a call under `shard_map`, one per argument
+    out_specs: Any  #: of a call under `shard_map`, of the result
+    check_vma: bool  #: passed on to `jax.shard_map`
+    kernel: Kernel[Cfg, Out] | None  #: the kernel that is called, if it is known
+    metadata: Any  #: anything its maker wants to keep with it; nothing here looks at it
 
     def __init__(
         self,

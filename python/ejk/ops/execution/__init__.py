@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running and tuning kernels."""
 
+from ejk.ops.execution.agreement import agree
 from ejk.ops.execution.batch import pmap_with_config, vmap_with_config
 from ejk.ops.execution.compiling import CompiledCandidate, compile_candidates
 from ejk.ops.execution.executor import ConfigChooser, Executor, default_executor
@@ -30,6 +31,7 @@ __all__ = [
     "FNAutotuner",
     "Measurement",
     "Tuner",
+    "agree",
     "autotune",
     "autotune_lowered",
     "autotune_recorded",

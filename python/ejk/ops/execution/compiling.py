@@ -22,14 +22,14 @@ from ejk.ops.execution.executor import _prepared
 class CompiledCandidate:
     """What a compiler said to one config."""
 
-    cfg: Any
-    fits: bool
+    cfg: Any  #: the config that was compiled
+    fits: bool  #: whether the compiler accepts it
     why: str = ""
     """The compiler's own words, if it does not."""
     needed: int | None = None
-    """Bytes of fast memory (shared memory, VMEM) that it would take, if it takes more than there are,"""
+    """Bytes of fast memory (shared memory, VMEM) that it needs, if it needs more than the device has."""
     limit: int | None = None
-    """and how many there are."""
+    """Bytes of fast memory that the device has; set if `needed` is."""
     seconds: float = 0.0
     """Lowering and compiling took so long."""
 

@@ -404,7 +404,7 @@ _default_lock = threading.Lock()
 
 
 def default_executor() -> Executor:
-    """The one that everything uses which is not given another: memory, the user's store, tuning."""
+    """The process-wide executor, used wherever no other one is passed: memory, the user's store, tuning."""
     global _default
     if _default is not None:
         return _default

@@ -24,15 +24,15 @@ from ejk.ops.registry import get_invocations, with_data
 class Measurement:
     """How long one config took; infinite if it failed."""
 
-    cfg: Any
-    seconds: float
+    cfg: Any  #: the config that ran
+    seconds: float  #: median time of one run
 
 
 @dataclass
 class AutotuneData(Generic[Cfg]):
     """All measurements of a tuning."""
 
-    measurements: list[Measurement]
+    measurements: list[Measurement]  #: one for each candidate
     _fastest: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -73,17 +73,17 @@ class Autotuner(Generic[Cfg]):
 class Entry:
     """One tuned call: op with version, key, config."""
 
-    op_id_v: str
-    call_key: str
-    cfg: Any
+    op_id_v: str  #: `name@vVERSION`
+    call_key: str  #: 16 hex digits
+    cfg: Any  #: the winner
 
 
 @dataclass(frozen=True)
 class AutotuningResult:
     """Tuned calls of a device. As a context manager they come before memory and disk."""
 
-    device: str
-    entries: tuple[Entry, ...] = ()
+    device: str  #: fingerprint
+    entries: tuple[Entry, ...] = ()  #: one for each call that was tuned
     skipped: tuple[tuple[str, str], ...] = ()
     """(label, why) of the calls that were not tuned."""
     _entered: list[overlay_cache] = field(default_factory=list, repr=False, compare=False)
@@ -111,7 +111,7 @@ def benchmark(
     iters: int = 5,
     **kwargs: Any,
 ) -> float:
-    """How long fn(*args, **kwargs) takes: in milliseconds with `num_iters=`, else in seconds."""
+    """How long `fn(*args, **kwargs)` takes: in milliseconds with `num_iters=`, else in seconds."""
     from ejk.ops.execution.measuring import prepared
 
     count, before = (iters, warmup) if num_iters is None else (num_iters, num_warmup)

@@ -21,33 +21,33 @@ def hash_fn(self: object) -> int:
 
 @dataclass
 class FwdParams:
-    """Block sizes and the like of a forward pass."""
+    """Block sizes and the like of a forward pass. A field that is None leaves the choice to the kernel."""
 
-    blocksize_m: int | None = None
-    blocksize_k: int | None = None
-    blocksize_n: int | None = None
-    q_blocksize: int | None = None
-    kv_blocksize: int | None = None
-    blocksize_heads: int | None = None
-    blocksize_keys: int | None = None
-    num_key_splits: int | None = None
-    num_warps: int | None = None
-    num_stages: int | None = None
+    blocksize_m: int | None = None  #: rows of a block
+    blocksize_k: int | None = None  #: depth of a block
+    blocksize_n: int | None = None  #: columns of a block
+    q_blocksize: int | None = None  #: queries of a block
+    kv_blocksize: int | None = None  #: keys and values of a block
+    blocksize_heads: int | None = None  #: heads of a block
+    blocksize_keys: int | None = None  #: keys of a block
+    num_key_splits: int | None = None  #: parts that the keys are split into
+    num_warps: int | None = None  #: warps of a GPU block
+    num_stages: int | None = None  #: stages of a GPU pipeline
 
     __hash__ = hash_fn
 
 
 @dataclass
 class BwdParams:
-    """Block sizes and the like of a backward pass."""
+    """Block sizes and the like of a backward pass. A field that is None leaves the choice to the kernel."""
 
-    blocksize_m: int | None = None
-    blocksize_k: int | None = None
-    blocksize_n: int | None = None
-    q_blocksize: int | None = None
-    kv_blocksize: int | None = None
-    num_warps: int | None = None
-    num_stages: int | None = None
+    blocksize_m: int | None = None  #: rows of a block
+    blocksize_k: int | None = None  #: depth of a block
+    blocksize_n: int | None = None  #: columns of a block
+    q_blocksize: int | None = None  #: queries of a block
+    kv_blocksize: int | None = None  #: keys and values of a block
+    num_warps: int | None = None  #: warps of a GPU block
+    num_stages: int | None = None  #: stages of a GPU pipeline
 
     __hash__ = hash_fn
 
