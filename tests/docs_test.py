@@ -8,7 +8,8 @@ import textwrap
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted(ROOT.glob("docs/**/*.md"))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *PAGES])
 SUFFIXES = {".h", ".cpp"}
 
 
@@ -82,32 +83,52 @@ def test_the_first_example_of_the_readme_is_the_first_example():
     assert code_blocks(ROOT / "README.md", "cpp") == [without_header]
 
 
-def test_all_code_of_the_guide_is_compiled():
+def test_all_code_of_the_pages_is_compiled():
     tests = ROOT.glob("tests/**/guide_test.cpp")
     sources = [*tests, *ROOT.glob("examples/*.cpp"), ROOT / "examples/kernels.h"]
+    by_another_test = ROOT / "docs/tutorials/recording_to_shipping.md"  # tests/cli/documents_test.py
 
     def bare(text):
         return "\n".join(line.strip() for line in textwrap.dedent(text).strip().splitlines() if line.strip())
 
     compiled = [bare(source.read_text()) for source in sources]
-    blocks = code_blocks(ROOT / "docs/guide.md", "cpp")
-    assert len(blocks) > 10
+    blocks = [block for page in PAGES if page != by_another_test for block in code_blocks(page, "cpp")]
+    assert len(blocks) > 40
     for block in blocks:
         assert any(bare(block) in text for text in compiled), block
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_public_header_has_its_place_in_the_reference():
+    shown = []
+    for page in ROOT.glob("docs/reference/cpp/*.md"):
+        shown += re.findall(r"(?m)^## `(ejk/\S+)`\n\n```{doxygenfile} (\S+)$", page.read_text())
+    assert all(header.rpartition("/")[2] == name for header, name in shown)
+    headers = [path for folder in ("", "ops") for path in (ROOT / "include/ejk" / folder).glob("*.h")]
+    of_others = {"ejk/ejk.h", "ejk/ops.h"}  # which only include others
+    assert sorted(header for header, _ in shown) == sorted(
+        {str(path.relative_to(ROOT / "include")) for path in headers} - of_others
+    )
+
+
+def anchors(document):
+    """Of the headings of a page, as the site and the places that show the repository name them."""
+    text = re.sub(r"(?ms)^```.*?^```", "", document.read_text())
+    return {
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"(?m)^#+ (.*)$", text)
+    }
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_between_documents_lead_somewhere(document):
     text = re.sub(r"(?ms)^```.*?^```", "", document.read_text())
-    headings = {
-        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-        for title in re.findall(r"(?m)^#+ (.*)$", text)
-    }
     for target in re.findall(r"\]\(([^)]+)\)", text):
-        if target.startswith("#"):
-            assert target.removeprefix("#") in headings, target
-        elif not target.startswith("https://"):
-            assert (document.parent / target.split("#")[0]).exists(), target
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        place = document.parent / file if file else document
+        assert place.exists(), target
+        if anchor:
+            assert anchor in anchors(place), target
 
 
 def test_every_row_about_security_has_its_test_or_says_that_there_is_none():
@@ -124,19 +145,23 @@ def test_every_row_about_security_has_its_test_or_says_that_there_is_none():
     assert named and named <= known, named - known
 
 
-def test_every_environment_variable_is_in_the_readme_and_no_other():
+def variables_of_the_library():
+    page = (ROOT / "docs/reference/environment.md").read_text().partition("\n## ")[0]
+    return set(re.findall(r"(?m)^\| `(EJKERNEL_\w+)` \|", page))
+
+
+def test_every_environment_variable_is_in_the_reference_and_no_other():
     used = set()
     for folder in ("src", "include"):
         for path in (ROOT / folder).rglob("*.cpp"):
             used |= set(re.findall(r'"(EJKERNEL_\w+)"', path.read_text()))
-    shown = set(re.findall(r"(?m)^\| `(EJKERNEL_\w+)` \|", (ROOT / "README.md").read_text()))
-    assert shown == used
+    assert variables_of_the_library() == used
 
 
-def test_ejk_doctor_knows_the_environment_variables_of_the_readme_and_no_other():
+def test_ejk_doctor_knows_the_environment_variables_of_the_reference_and_no_other():
     known = set(re.findall(r'"(EJKERNEL_\w+)"', (ROOT / "cli/doctor.cpp").read_text()))
-    shown = set(re.findall(r"(?m)^\| `(EJKERNEL_\w+)` \|", (ROOT / "README.md").read_text()))
-    assert known == shown
+    page = (ROOT / "docs/reference/environment.md").read_text()
+    assert known == set(re.findall(r"(?m)^\| `(EJKERNEL_\w+)` \|", page))
 
 
 @pytest.mark.parametrize("number", ["01", "02", "03", "04", "05"])
@@ -148,6 +173,6 @@ def test_examples_are_short(number):
 def test_every_debian_package_is_explained():
     lines = (ROOT / "apt.txt").read_text().splitlines()
     wanted = {line.strip() for line in lines if line.strip() and not line.startswith("#")}
-    rows = re.findall(r"(?m)^\|[^|]*\|([^|]*)\|", (ROOT / "docs/dependencies.md").read_text())
+    rows = re.findall(r"(?m)^\|[^|]*\|([^|]*)\|", (ROOT / "docs/reference/dependencies.md").read_text())
     explained = {name for cell in rows for name in re.findall(r"`([a-z][\w+-]*)`", cell)}
     assert wanted == explained

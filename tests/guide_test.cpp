@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The code that docs/guide.md shows; tests/docs_test.py checks that the two are the same.
+// The code that the pages of docs/ show; tests/docs_test.py checks that the two are the same.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -261,6 +261,18 @@ TEST(Guide, ScopesCanBeTakenToAnotherThread) {
     EXPECT_TRUE(executor.chain().policy().allow_autotune);
     scopes.run([&] { EXPECT_FALSE(executor.chain().policy().allow_autotune); });
   });
+}
+
+TEST(Guide, ACallMayBeTunedLater) {
+  const ejk::Executor executor{ejk::SelectorOptions{.policy = ejk::AutotunePolicy{}}};
+  std::vector<float> x(8), y(8);
+  {
+    const auto later = ejk::policy_override({.cache_miss_fallback = ejk::Fallback::background});
+    const auto chosen = executor.choose_config(first_kernel::Saxpy{}, 2.f, x, y);
+    EXPECT_EQ(chosen.origin, ejk::Origin::heuristics);
+  }
+  const size_t waiting = executor.chain().idle(60);  // tunes here, for a minute at most
+  EXPECT_EQ(waiting, 0U);
 }
 
 TEST(Guide, NoConfigurationNamesEveryTier) {

@@ -12,7 +12,7 @@ namespace ejk {
 
 // What the core must know of a config type. One static object per type (see config.h).
 struct ConfigType {
-  std::string_view name;
+  std::string_view name;  // of the C++ type, for messages
   Value (*to_value)(const void* config);
   // nullptr with the reason in `why` if the value does not describe such a config exactly.
   std::shared_ptr<const void> (*from_value)(const Value& value, std::string& why);
@@ -26,6 +26,7 @@ class AnyConfig {
       : config_(std::move(config)), type_(type) {}
 
   explicit operator bool() const noexcept { return config_ != nullptr; }
+  // The config itself, its type, and its fields as a JSON-like value. Null if there is no config.
   const void* get() const noexcept { return config_.get(); }
   const ConfigType* type() const noexcept { return type_; }
   Value to_value() const { return config_ ? type_->to_value(config_.get()) : Value(); }

@@ -30,7 +30,7 @@ namespace ejk {
 // The value counts, also for floating-point numbers and vectors of numbers.
 template <class T>
 struct Keyed {
-  T value{};
+  T value{};  // what `run` reads
   Keyed() = default;
   template <std::convertible_to<T> U>
   Keyed(U&& v) : value(static_cast<T>(std::forward<U>(v))) {}
@@ -41,7 +41,7 @@ struct Keyed {
 // Neither value nor presence counts.
 template <class T>
 struct Unkeyed {
-  T value{};
+  T value{};  // what `run` reads
   Unkeyed() = default;
   template <std::convertible_to<T> U>
   Unkeyed(U&& v) : value(static_cast<T>(std::forward<U>(v))) {}
@@ -53,7 +53,7 @@ struct Unkeyed {
 // that fits a large output may write past a small one.
 template <class V>
 struct Out {
-  V view{};
+  V view{};  // the array that `run` writes
   Out() = default;
   Out(V v) : view(std::move(v)) {}
   operator const V&() const noexcept { return view; }
@@ -66,6 +66,7 @@ struct Out {
 //   void run(const Config&, View<...> q, ejk::Named<"causal", bool, false> causal) const;
 template <detail::FixedString Name, class T, auto... Default>
 requires(sizeof...(Default) <= 1) struct Named {
+  // The name that callers write in ejk::kw, and the value that `run` reads.
   static constexpr std::string_view name = Name;
   T value{};
   Named() = default;
@@ -75,8 +76,10 @@ requires(sizeof...(Default) <= 1) struct Named {
   const T* operator->() const noexcept { return &value; }
 };
 
+// A named argument of one call. Made by ejk::kw; refers to the caller's value.
 template <class T>
 struct KeywordArgument {
+  // The name as the caller wrote it, and what it stands for.
   std::string_view name;
   T value;
 };

@@ -13,8 +13,8 @@ namespace ejk {
 // What the tuning of one call found.
 template <class Config>
 struct AutotuneData {
-  Config fastest_config;
-  Entry entry;  // with the evidence
+  Config fastest_config;  // the winner
+  Entry entry;            // with the evidence
   // Every candidate's, in their order.
   const std::vector<Measurement>& measurements() const noexcept { return entry.candidates; }
 };
@@ -22,8 +22,9 @@ struct AutotuneData {
 // The entries of some tunings. As a scope they come before memory and disk:
 //   const auto scope = result.apply();
 struct AutotuningResult {
-  std::string device;  // fingerprint
-  std::vector<Entry> entries;
+  std::string device;          // fingerprint
+  std::vector<Entry> entries;  // one for each call that was tuned
+  // While the returned scope lives, calls of this thread use these configs.
   Scope apply() const;
 };
 
@@ -43,6 +44,7 @@ class Autotuner {
     return {std::move(tuned.config), std::move(tuned.entry)};
   }
 
+  // What was tuned so far. Lives as long as the autotuner.
   const AutotuningResult& result() const noexcept { return result_; }
 
  private:
@@ -50,9 +52,11 @@ class Autotuner {
   AutotuningResult result_;
 };
 
+// How `autotune` measures, and what.
 template <class Config>
 struct AutotuneOptions {
   std::vector<Config> configs = {};  // default: the kernel's candidate_cfgs
+  // Minimum numbers of warm-up runs and of rounds for each config.
   int num_warmup = 1;
   int num_iters = 3;
   std::shared_ptr<Stopwatch> stopwatch = {};  // empty: system_stopwatch()

@@ -19,7 +19,7 @@ namespace ejk {
 
 // Which axis of an argument runs over the batch: an int (negative counts from the end), or none.
 struct Axis {
-  std::optional<int> index;
+  std::optional<int> index;  // counted from 0; empty: the argument has no batch axis
   constexpr Axis(int i) : index(i) {}
   constexpr Axis(std::nullopt_t) {}
 };
@@ -245,6 +245,7 @@ class BatchArgument {
 template <class K>
 class Batched {
  public:
+  // Whether the elements of the batch are spread over this process's threads or over devices.
   enum class Over { threads, devices };
   Batched(const Executor& executor, K kernel, std::vector<Axis> axes, Over over)
       : executor_(executor),

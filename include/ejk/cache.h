@@ -20,20 +20,22 @@ namespace ejk {
 enum class Origin : uint8_t { override_, overlay, memory, persistent, autotune, heuristics };
 std::string_view origin_name(Origin origin);
 
-// Configurations of this process. Thread-safe. Any number of selectors may share one; each keeps
-// its own warm table in front of it, which a put from outside, an erase or a clear makes void.
-// What is put by hand stays. Of what selections keep, the calls that were not asked for for longest
-// go when there are more than most_shapes: they are chosen again.
-// Derive from it to bring your own: override find, insert and clear, and call changed() whenever
-// what they hold changes other than through insert.
+// Configurations of this process. Thread-safe. Any number of selectors may share one cache; each
+// has its own warm table in front of it. A put from outside, an erase or a clear makes these tables
+// void. Configs that you put stay. Of those that selections keep, the least recently used ones are
+// dropped when there are more than most_shapes calls; such a call is chosen again. Derive from it
+// to bring your own: override find, insert and clear, and call changed() whenever what they hold
+// changes other than through insert.
 class ConfigCache {
  public:
+  // What the cache holds for one call.
   struct Record {
-    AnyConfig config;
+    AnyConfig config;                // shared with every caller that found it; never changed
     Origin origin = Origin::memory;  // heuristics: may be passed over once tuning is possible
     std::string spec;                // "": matches any call with that key
   };
 
+  // How many calls a cache remembers by default.
   static constexpr size_t default_most_shapes = size_t{1} << 16;
 
   explicit ConfigCache(size_t most_shapes = default_most_shapes);
@@ -60,13 +62,14 @@ class ConfigCache {
   }
   void erase(const EntryId& id);
 
-  // Inserts unless something was put, erased or cleared since `generation`: what someone puts by
-  // hand is not overwritten by a selection that was under way.
+  // Inserts unless something was put, erased or cleared since `generation`: a config that
+  // you put is not overwritten by a selection that began before.
   void keep(const EntryId& id, Record record, uint64_t generation);
   // Counts the changes that came from outside; warm tables compare it.
   uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
  protected:
+  // Makes every warm table in front of this cache void. Call it after the change.
   void changed() noexcept { generation_.fetch_add(1, std::memory_order_acq_rel); }
 
  private:

@@ -20,8 +20,8 @@ namespace ejk {
 class CandidateSet {
  public:
   virtual ~CandidateSet() = default;
-  virtual uint64_t size() const = 0;
-  virtual AnyConfig config(uint64_t point) const = 0;
+  virtual uint64_t size() const = 0;                   // how many points there are
+  virtual AnyConfig config(uint64_t point) const = 0;  // made on demand
   // Names and values. Of a list: the fields of its configs ("fwd.block" is a field of a field) with
   // the values that occur; configs without common fields are one parameter named "".
   virtual const std::vector<SearchParameter>& parameters() const = 0;
@@ -38,6 +38,7 @@ class CandidateSet {
   virtual Value to_value() const = 0;
 };
 
+// CandidateSet::to_value writes the points of a set up to this size.
 inline constexpr uint64_t max_written_points = 100'000;
 
 // A list is a set too. Equal configs stay as many points as they were given.

@@ -262,6 +262,7 @@ constexpr const ConfigType& config_type() {
   return detail::config_type_of<C>;
 }
 
+// Takes any config struct and forgets its type, which AnyConfig::as names again.
 template <class C>
 AnyConfig make_config(C config) {
   return {std::make_shared<C>(std::move(config)), &config_type<C>()};
@@ -301,12 +302,16 @@ requires(!std::convertible_to<const T&, Value> &&
 // Standard parameter containers of attention-like kernels. An unset field leaves the choice to
 // the kernel.
 struct FwdParams {
+  // Sizes of blocks along each axis, number of splits along the keys, and how a GPU runs the block.
+  // The names are those of ejkernel.
   std::optional<int> blocksize_m = {}, blocksize_k = {}, blocksize_n = {}, q_blocksize = {},
                      kv_blocksize = {}, blocksize_heads = {}, blocksize_keys = {},
                      num_key_splits = {}, num_warps = {}, num_stages = {};
   bool operator==(const FwdParams&) const = default;
 };
+// The same for the backward pass.
 struct BwdParams {
+  // As in FwdParams.
   std::optional<int> blocksize_m = {}, blocksize_k = {}, blocksize_n = {}, q_blocksize = {},
                      kv_blocksize = {}, num_warps = {}, num_stages = {};
   bool operator==(const BwdParams&) const = default;

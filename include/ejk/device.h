@@ -10,9 +10,11 @@
 #include <vector>
 
 #include <ejk/value.h>
+#include <ejk/version.h>
 
 namespace ejk {
 
+// What a device is driven by. Arrays live on one platform, and a kernel's hooks may differ by it.
 enum class Platform : uint8_t { cpu, opencl, cuda };
 
 std::string_view platform_name(Platform platform);  // "cpu", "opencl", "cuda": the hook suffixes
@@ -31,8 +33,8 @@ struct DeviceLimits {
 
 // One device. Immutable once made; the devices that this library lists live as long as the process.
 struct Device {
-  Platform platform = Platform::cpu;
-  int index = 0;
+  Platform platform = Platform::cpu;  // whose driver runs its kernels
+  int index = 0;                      // among the devices of its platform
   // What the device is: kind, vendor, model, ISA, cache sizes. Two devices with equal identity
   // may use each other's stored choices; any difference means another device.
   Value identity = {};
@@ -58,7 +60,7 @@ std::vector<const Device*> devices();
 
 // The devices of one platform; they live as long as the process.
 struct DeviceList : std::span<const Device> {
-  Platform platform = Platform::cpu;
+  Platform platform = Platform::cpu;  // that all of them belong to
   // Throws Error with what there is, and why there are no more.
   const Device& at(size_t index) const;
 };
@@ -76,8 +78,5 @@ const std::string& device_fingerprint(const Device& device = cpu_device());
 
 // How many threads can really run at once here: affinity mask and cgroup quota considered.
 int visible_cores();
-
-// This library's version, as in CMakeLists.txt.
-std::string_view library_version();
 
 }  // namespace ejk

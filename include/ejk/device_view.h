@@ -17,16 +17,17 @@ namespace ejk {
 // owns it. `const T` marks an input. What is here are handles: only the device can read elements.
 template <Element T, int Rank>
 struct DeviceView {
+  // What the view is made of: element type, number of axes, platforms, sizes by axis.
   using element_type = T;
   static constexpr int rank = Rank;
   static constexpr detail::Platforms ejk_platforms = detail::on_gpu;
   using Sizes = std::array<int64_t, static_cast<size_t>(Rank)>;
-  const Device* device = nullptr;
-  void* memory = nullptr;  // OpenCL: a cl_mem; CUDA: a CUdeviceptr
-  size_t offset = 0;       // of the first element in it, in bytes
-  Sizes shape{};
+  const Device* device = nullptr;  // whose memory it is; the device outlives the view
+  void* memory = nullptr;          // OpenCL: a cl_mem; CUDA: a CUdeviceptr
+  size_t offset = 0;               // of the first element in it, in bytes
+  Sizes shape{};                   // elements along each axis; packed, row-major
 
-  int64_t size() const { return View<T, Rank>{nullptr, shape}.size(); }
+  int64_t size() const { return View<T, Rank>{nullptr, shape}.size(); }  // number of elements
   operator DeviceView<const T, Rank>() const requires(!std::is_const_v<T>) {
     return {device, memory, offset, shape};
   }

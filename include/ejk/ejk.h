@@ -30,4 +30,5 @@
 #include <ejk/tensor.h>
 #include <ejk/tuner.h>
 #include <ejk/value.h>
+#include <ejk/version.h>
 #include <ejk/worker.h>

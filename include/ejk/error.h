@@ -7,6 +7,7 @@
 
 namespace ejk {
 
+// What a program can do about an error; the message says the rest.
 enum class ErrorKind {
   invalid_argument,  // a wrong shape, dtype, device, name or value was given
   no_configuration,  // every tier was asked and none had a configuration
@@ -21,7 +22,7 @@ enum class ErrorKind {
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
-  ErrorKind kind() const noexcept { return kind_; }
+  ErrorKind kind() const noexcept { return kind_; }  // to decide by; what() is for people
 
  private:
   ErrorKind kind_;

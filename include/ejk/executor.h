@@ -24,6 +24,7 @@ namespace ejk {
 // A configuration and where it came from.
 template <class Config>
 struct Chosen {
+  // The config that a call would run with, and the tier that gave it.
   Config config;
   Origin origin;
 };
@@ -31,6 +32,7 @@ struct Chosen {
 // A configuration found by tuning, with its evidence.
 template <class Config>
 struct Tuned {
+  // The winner, and the entry as it was stored.
   Config config;
   Entry entry;
 };
@@ -39,9 +41,12 @@ struct Tuned {
 class CallHook {
  public:
   virtual ~CallHook() = default;
+  // Called on the caller's thread, after the choice and before the kernel runs. Several threads may
+  // call at once. What it throws reaches the caller, and the kernel does not run.
   virtual void on_call(const Invocation& inv, const Choice& choice, const std::string& label) = 0;
 };
 
+// What an executor adds to its chooser.
 struct ExecutorOptions {
   std::string stamp_prefix = "ejkernel_ops";  // of labels
   std::shared_ptr<CallHook> hook = {};  // default: none; costs an abstract description per call
@@ -189,6 +194,7 @@ struct PreparedPull {
 template <class P>
 class Compiled {
  public:
+  // The kernel's config on the platform of the arguments.
   using Config = typename P::Config;
   Compiled(typename P::Kernel kernel, Config config, Origin origin)
       : kernel_(std::move(kernel)), config_(std::move(config)), origin_(origin) {}
@@ -200,6 +206,7 @@ class Compiled {
                     prepared(detail::hook_prepare::call(kernel_, std::forward<Args>(args)...)));
     else return P::run(kernel_, config_, P::bind_all(std::forward<Args>(args)...));
   }
+  // What was chosen, and by which tier.
   const Config& config() const noexcept { return config_; }
   Origin origin() const noexcept { return origin_; }
 
@@ -385,11 +392,13 @@ class alignas(64) Executor {
         args...);
   }
 
+  // What this executor asks on a miss. Lives at least as long as the executor.
   ConfigChooser& chooser() const noexcept { return *chooser_; }
   // Throws Error(invalid_argument) if the chooser is one of your own.
   ConfigSelectorChain& chain() const;
 
   // -- for batch.h --
+  // The choice for one batch: made once, used for all of its elements.
   template <class P, class K, class Params>
   Choice choose(const K& kernel, const Params& params, AnyConfig given = {},
                 Value batch_axes = {}) const {
@@ -744,7 +753,8 @@ class alignas(64) Executor {
   bool quiet_ = false;  // a chain without event sink, and no hook
 };
 
-// The one that everything uses which is not given another. Made at the first call.
+// The process-wide executor, used wherever no other one is passed. Created on first use; lives
+// until the process ends.
 Executor& default_executor();
 
 }  // namespace ejk

@@ -19,16 +19,18 @@ namespace ejk {
 // A device, its driver or its compiler failed.
 class DeviceError : public Error {
  public:
+  // What failed, so that a program can decide what to do next.
   enum class Kind : uint8_t {
     absent,          // no such platform or device here, or built without it
     build,           // the compiler refused the source; log() has all that it said
     invalid_launch,  // more items per group than the device has, arguments that do not fit
     out_of_memory,   // here and now
     lost,            // nothing can run on this device in this process any more
-    other,
+    other,           // anything else that the driver reported
   };
   DeviceError(Kind kind, const std::string& message, std::string log = {})
       : Error(ErrorKind::device, message), device_kind_(kind), log_(std::move(log)) {}
+  // What failed; and the compiler's whole output, "" if it was not the compiler.
   Kind device_kind() const noexcept { return device_kind_; }
   const std::string& log() const noexcept { return log_; }
 
@@ -52,6 +54,7 @@ class Source {
                                                                 const char (&... texts)[N])
       : text_{detail::literal(name), {detail::literal(texts)...}, sizeof...(N)} {}
 
+  // The texts that are compiled together.
   constexpr const detail::SourceText& text() const noexcept { return text_; }
 
  private:
@@ -63,7 +66,7 @@ class KernelName {
  public:
   template <size_t N>
   consteval KernelName(const char (&name)[N]) : text_(detail::literal(name)) {}
-  constexpr std::string_view text() const noexcept { return text_; }
+  constexpr std::string_view text() const noexcept { return text_; }  // the name as in the source
 
  private:
   std::string_view text_;
@@ -71,14 +74,15 @@ class KernelName {
 
 // How many there are in each dimension. An array would leave zeros where nothing is given.
 struct Extent {
-  int64_t x = 1, y = 1, z = 1;
+  int64_t x = 1, y = 1, z = 1;  // 1 where you give nothing; 0 groups: nothing runs
 };
 
 // How a launch is spread: groups, and items (CUDA: threads) in each of them.
 struct Grid {
-  Extent groups = {}, items = {};
+  Extent groups = {}, items = {};  // groups of the launch, and items in each group
 };
 
+// How many groups of b are needed for a items. a >= 0, b > 0.
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Begins to run a kernel of `source` on the device of its views, after what this thread has begun

@@ -16,11 +16,13 @@
 
 namespace ejk {
 
+// Whether `run` reads an argument, changes it in place, or only writes it.
 enum class Role : uint8_t { input, in_out, output };
 
 // An argument without its data: a tensor's type, shape and strides, a scalar's value or type, or a
 // nest of those.
 struct Arg {
+  // Which of the fields below count.
   enum class Kind : uint8_t { value, tensor, list, dict };
 
   // Not inline, here and below: each program would compile them again.
@@ -31,10 +33,11 @@ struct Arg {
   Arg& operator=(Arg&& other) noexcept;
   ~Arg();
 
+  // What the argument is and what `run` does with it.
   Kind kind = Kind::value;
   Role role = Role::input;
-  DType dtype = DType::float32;  // tensors, and scalars that count by type only (rank 0)
-  std::vector<int64_t> shape;
+  DType dtype = DType::float32;    // tensors, and scalars that count by type only (rank 0)
+  std::vector<int64_t> shape;      // tensors: elements along each axis
   std::vector<int64_t> strides;    // in elements; empty: packed
   Value value;                     // scalars that count by value
   bool unkeyed = false;            // not part of the key
@@ -61,7 +64,9 @@ struct Invocation {
   Invocation& operator=(Invocation&& other) noexcept;
   ~Invocation();
 
-  std::string op_id, version;
+  std::string op_id, version;  // the kernel's
+  // Where the call runs: the device (never null in a call), its platform, and the context that
+  // selects hooks.
   const Device* device = nullptr;
   Platform platform = Platform::cpu;
   Context context = Context::plain;
@@ -80,7 +85,7 @@ struct Invocation {
   // The named argument, nullptr if the kernel has none of that name.
   const Arg* kw(std::string_view name) const;
 
-  std::string op() const { return op_id + "@v" + version; }
+  std::string op() const { return op_id + "@v" + version; }  // as in entries and labels
   // The canonical text of the abstract arguments. Outputs stand in a member of their own, which a
   // call without outputs does not have. With a key of the kernel's own it holds that key alone, so
   // that calls which share the key share their entry.

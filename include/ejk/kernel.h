@@ -2,6 +2,8 @@
 // What a kernel is, and the erased form in which the core sees one call of it.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -53,10 +55,22 @@ namespace ejk {
 //
 // A kernel's data members are part of the key, by value.
 
+class AnyKernel;
+
+// A call that can be tuned after it has returned: its kernel and copies of its arguments.
+class KeptCall {
+ public:
+  virtual ~KeptCall() = default;
+  virtual size_t bytes() const = 0;  // of the copies
+  // Calls work(kernel), with whatever that kernel needs around it.
+  virtual void with_kernel(const std::function<void(const AnyKernel&)>& work) const = 0;
+};
+
 // One call of a kernel as the selection sees it. Made by the executor; lives for that call.
 class AnyKernel {
  public:
   virtual ~AnyKernel() = default;
+  // The type that every config of this kernel has on this platform.
   virtual const ConfigType& config_type() const = 0;
   // Empty if the kernel has no such hook. Both pass on what the hook throws.
   virtual std::optional<AnyConfig> heuristic_cfg(const Invocation& inv) const = 0;
@@ -71,8 +85,14 @@ class AnyKernel {
   }
   // Private copies of the arguments to try configurations on.
   virtual std::unique_ptr<Trial> trial(const Invocation& inv) const = 0;
-  // The arguments without their data, so that such ones can be made again; null: nobody can.
+  // The arguments without their data, so that similar ones can be made; null: they cannot.
   virtual Value sketch() const { return {}; }
+  // Copies that outlive the call. nullptr: there is nothing to tune, it cannot be copied or would
+  // refer to what its caller owns (string_view, pointers), or the copies would take more than so
+  // many bytes.
+  virtual std::unique_ptr<KeptCall> keep(const Invocation& /*inv*/, size_t /*most_bytes*/) const {
+    return nullptr;
+  }
 };
 
 }  // namespace ejk

@@ -23,6 +23,7 @@ inline constexpr std::string_view label_attribute = "ejkernel_label";
 // The same label as a scope name: '%' in the place of '@'.
 std::string scope_label(std::string_view label);
 
+// What a label is made of.
 struct LabelParts {
   std::string prefix;  // without '#'
   std::string op;      // "name@vVERSION"; without a version if the label has none
@@ -31,10 +32,11 @@ struct LabelParts {
 // The parts of a text that is one label and nothing else, in either spelling. Empty if it is none.
 std::optional<LabelParts> parse_label(std::string_view label);
 
+// A label that was found, and how often.
 struct Label {
-  std::string text;  // "PREFIX#OP:KEY"; what is there of it if it is truncated
-  std::string prefix, op, key;
-  bool truncated = false;  // cut off, by XLA at '@' or by the end of the file: it has no key
+  std::string text;             // "PREFIX#OP:KEY"; what is there of it if it is truncated
+  std::string prefix, op, key;  // its parts, as far as they are there
+  bool truncated = false;       // cut off, by XLA at '@' or by the end of the file: it has no key
   // How many instructions carry the attribute; without one, how often the name is there. In a dump
   // folder that of the file of each module that has most, summed over the modules.
   uint64_t count = 0;
@@ -44,12 +46,14 @@ struct Label {
 // in it.
 bool cut_by_xla(const Label& label);
 
+// What to look for.
 struct LabelOptions {
   // Further prefixes to look for in scope names, with or without '#'. The attribute is found
   // whatever its label begins with.
   std::vector<std::string> prefixes = {};
 };
 
+// All labels of one computation.
 struct FoundLabels {
   std::string format;         // "StableHLO text", "HLO text", "HLO proto", "bytes", "dump folder"
   std::vector<Label> labels;  // each once, in the order of the file

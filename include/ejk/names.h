@@ -52,6 +52,7 @@ enum class EventKind : uint8_t {
   autotune_finish,
   heuristics,
   error,
+  takeover,
 };
 
 // ---- their names, in the order of the enums
@@ -61,6 +62,7 @@ constexpr auto words(auto... word) {
   return std::array<std::string_view, sizeof...(word)>{word...};
 }
 }  // namespace detail
+// The words of an enum, in the order of its values: those that stand in files and messages.
 constexpr auto names_of(Provenance) {
   return detail::words("measured", "put", "imported", "transferred");
 }
@@ -76,7 +78,7 @@ constexpr auto names_of(Search) { return detail::words("race", "exhaustive", "ra
 constexpr auto names_of(FirstRuns) { return detail::words("child", "none", "mixed"); }
 constexpr auto names_of(EventKind) {
   return detail::words("override", "overlay_hit", "cache_hit", "autotune_start", "autotune_finish",
-                       "heuristics", "error");
+                       "heuristics", "error", "takeover");
 }
 constexpr auto names_of(Origin) {
   return detail::words("override", "overlay", "memory", "persistent", "autotune", "heuristics");
@@ -89,6 +91,8 @@ constexpr auto names_of(ErrorKind) {
   return detail::words("invalid_argument", "no_configuration", "parse", "io", "device");
 }
 
+// The word that stands for a value in files and messages, the value of a word, and whether a word
+// stands for a value.
 template <class E>
 constexpr std::string_view name_of(E value) {
   return names_of(value)[static_cast<size_t>(value)];
@@ -108,10 +112,12 @@ constexpr bool is(std::string_view name, E value) {
 
 // ---- what follows from them
 
-// By a tuning of this store's own. Only that is believed, and goes on.
+// Whether a tuning that wrote to this store measured the entry. Only such an entry is trusted as
+// evidence, and only such a tuning is continued.
 bool is_measured(const Entry& entry);
 
-// Time, memory and is_valid reject only here and now.
+// Whether the rejection also holds next time. A candidate that ran out of time or memory, or that
+// is_valid refused, may pass under other circumstances.
 constexpr bool is_permanent(Rejection kind) {
   return kind != Rejection::timed_out && kind != Rejection::out_of_memory &&
          kind != Rejection::invalid;

@@ -15,6 +15,7 @@ namespace ejk {
 // beside another config that passed. Counts for this call, version of the op, device and
 // environment only.
 struct QuarantineRecord {
+  // The call, the config that failed on it, and where it failed.
   EntryId id;
   Value config, environment;
   std::string why;   // for people: "crashed: SIGSEGV"
@@ -26,13 +27,15 @@ struct QuarantineRecord {
 // stderr_warnings()).
 std::vector<QuarantineRecord> quarantine_list(const std::string& store_path, WarningSink warn = {});
 
-// A config that was running when processes ended, whoever ended them. The next tuning of its op
-// tries it again, later than others and under guard.
+// A config that was running when a process ended, for whatever reason. The next tuning of its op
+// tries it again, after the others and in a child process.
 struct SuspectRecord {
+  // Where it ran, of which op, with which config.
   std::string device, op;
   Value config;
   int times = 0;  // processes
 };
+// All suspects of the store in that directory. Warns as quarantine_list does.
 std::vector<SuspectRecord> suspect_list(const std::string& store_path, WarningSink warn = {});
 
 // Removes the records of that op ("name@vVERSION", or "name" for all its versions; "" for all),

@@ -13,6 +13,7 @@
 #include <ejk/detail/ready_call.h>
 #include <ejk/error.h>
 #include <ejk/record.h>
+#include <ejk/version.h>
 
 // Makes a kernel known by its op: once per kernel type, at namespace scope of a source file,
 //   EJK_REGISTER(Saxpy);
@@ -33,6 +34,7 @@ namespace ejk {
 class RebuiltCall {
  public:
   virtual ~RebuiltCall() = default;
+  // The call and its kernel, as a chain is asked for a config. Both live as long as this object.
   virtual const Invocation& invocation() const = 0;
   virtual const AnyKernel& kernel() const = 0;
   // Runs it, with a config of its kernel's type, on its arrays. Gives the tensors that `run`
@@ -84,7 +86,7 @@ bool has_gradient(const std::string& op);
 namespace detail {
 
 // What a shared library was built with. Must be equal for C++ types to pass between two modules.
-inline constexpr std::string_view header_version = "0.1.0";
+inline constexpr std::string_view header_version = EJK_VERSION;
 inline constexpr std::string_view compiler_version =
 #if defined(__clang__)
     "clang"

@@ -15,18 +15,20 @@
 
 namespace ejk {
 
+// One axis of a space.
 struct SearchParameter {
-  std::string name;
+  std::string name;           // for messages; different for each parameter
   std::vector<Value> values;  // numbers are taken for ordered, all else for unrelated names
 };
 
 // A finite space: parameters and the combinations of their values that are valid. A point is known
 // by its place in that list, 0 .. size()-1.
 struct SearchSpace {
-  std::vector<SearchParameter> parameters;
+  std::vector<SearchParameter> parameters;  // the axes
   // Point after point, for each parameter the index of its value.
   std::vector<uint32_t> points;
 
+  // How many points there are; and the value indices of one, valid as long as the space.
   size_t size() const noexcept {
     return parameters.empty() ? 0 : points.size() / parameters.size();
   }
@@ -35,6 +37,7 @@ struct SearchSpace {
 
 // What was measured at one point. No seconds: it failed (threw, crashed, was wrong).
 struct SearchResult {
+  // The place of the point, and its time.
   size_t point = 0;
   std::optional<double> seconds;
 };
@@ -63,7 +66,7 @@ class SearchStrategy {
 
  protected:
   explicit SearchStrategy(SearchSpace space);
-  const SearchSpace& space() const noexcept { return space_; }
+  const SearchSpace& space() const noexcept { return space_; }         // what is searched
   bool is_open(size_t point) const noexcept { return !used_[point]; }  // neither asked for nor told
 
  private:

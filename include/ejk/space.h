@@ -35,13 +35,14 @@ namespace ejk {
 template <class Config>
 class Space {
  public:
+  // A list of values, or a function that gives one for the fields that were set before.
   template <class T>
   using Values = detail::OfferedValues<Config, T>;
 
   // The values of a field: {1, 2}, a vector, or a function that gives them for what the parameters
   // declared before are set to. A value given twice counts once; without values there is no point.
   // The field may belong to a base of Config. Throws Error(invalid_argument) for a field that is a
-  // parameter already or is none of those written as JSON.
+  // parameter already, or that is not written as JSON.
   template <class T, class Owner>
   Space& param(T Owner::*field, std::type_identity_t<Values<T>> values) & {
     return add<T>(
@@ -73,7 +74,7 @@ class Space {
     return std::move(where(std::move(accept)));
   }
 
-  uint64_t size() const { return candidates()->size(); }
+  uint64_t size() const { return candidates()->size(); }  // configs that all conditions accept
   Config operator[](uint64_t point) const {
     const AnyConfig config = candidates()->config(point);
     return config.as<Config>();
@@ -120,6 +121,7 @@ class Space {
   detail::SpacePoints points_;
 };
 
+// An empty space: add parameters with param, conditions with where.
 template <class Config>
 Space<Config> space() {
   return {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place where a tuning reads clocks; a test, or a device with clocks of its own, brings
-// another.
+// The one place where a tuning reads clocks. A test, or a device with its own clocks, can replace
+// it.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 namespace ejk {
 
+// Which time counts in a race.
 enum class Clock : uint8_t { thread_cpu, wall };
 
 // What passed while something ran.
@@ -17,6 +18,7 @@ struct Elapsed {
   int64_t waits = 0;                                 // how often the thread gave up its CPU
   int64_t preemptions = 0;  // how often a thread of this process lost its CPU to another program
 
+  // By that clock.
   double seconds(Clock clock) const { return clock == Clock::wall ? wall : thread_cpu; }
 };
 

@@ -22,13 +22,14 @@ namespace ejk {
 struct EntryId {
   std::string device;  // fingerprint
   std::string op;      // "name@vVERSION"
+  // See above.
   std::string key;
   std::string spec;
 };
 
 // How one candidate did.
 struct Measurement {
-  Value config;
+  Value config;  // its fields
   // "ok" (the winner), "tied" (not told from the winner), "slower", "rejected", "untried"
   std::string status = "ok";
   // Of a rejection: "wrong" (results), "unsteady" (results that change from run to run), "threw",
@@ -78,7 +79,9 @@ std::string_view outcome_name(Outcome outcome);
 // The format of entries that this version reads and writes.
 inline constexpr int entry_schema = 1;
 
+// What a store holds for one call: the choice, the machine it was made on, and the evidence.
 struct Entry {
+  // The call, how its tuning ended, and the winner's fields (null if there is none).
   EntryId id;
   Outcome outcome = Outcome::tuned;
   Value config;
@@ -97,25 +100,30 @@ struct Entry {
   bool trusted = true;
 };
 
-// The JSON document of an entry, as specified in docs/store_format.md, and back.
+// The JSON document of an entry, as specified in docs/reference/store_format.md, and back.
 // from_document throws Error(parse) for anything that is not an entry of a known schema.
 Value entry_to_document(const Entry& entry);
 Entry entry_from_document(const Value& document);
 
 // Entries of one call that were measured in different environments are kept side by side. 32 hex
-// digits that tell them apart; a transferred entry was measured in none.
+// digits that tell them apart. A transferred entry has its own: it was not measured on this device.
 std::string environment_id(const Entry& entry);
 
-// True if `candidate` should take the place of `present`, which is of the same call and
-// environment: first what this store's own tunings measured, whatever others say of themselves,
-// then one with an answer before a failed tuning, then a complete one before one cut short, then
-// more samples before fewer, then the newer one, then a trusted one; else their digests decide.
-// That is a total order, and the same for everybody: whoever puts what in whatever order, and how
-// often, the same entry stays.
+// True if `candidate` should replace `present`. Both are of the same call and environment. The
+// first rule that tells them apart decides; the better one
+//   1. was measured by a tuning that wrote to this store,
+//   2. has an answer, where the other is a failed tuning,
+//   3. is complete, where the other was cut short,
+//   4. has more samples,
+//   5. is newer,
+//   6. is trusted,
+//   7. is the one that a comparison of their digests prefers.
+// That is a total order which does not depend on who writes: the same entry stays, in whatever
+// order and however often entries are put.
 bool better_evidence(const Entry& candidate, const Entry& present);
 
-// True if a call in `environment` should rather be answered by `a` than by `b`, both of this call:
-// first what was measured, then the entry of that environment, then as above.
+// True if `a` answers a call in `environment` before `b` does. Both are of this call. A measured
+// entry comes first, then the entry of that environment, then the better one (above).
 bool answers_before(const Entry& a, const Entry& b, const Value& environment);
 
 // How much of an entry is read.
@@ -129,7 +137,8 @@ enum class Detail {
 class TuningLease {
  public:
   virtual ~TuningLease() = default;
-  // To be called several times a second: who waits for the lease does not wait for a silent holder.
+  // The holder calls it several times a second. Other processes stop waiting for a holder that is
+  // silent for a second.
   virtual void refresh() {}
 };
 
@@ -139,22 +148,22 @@ class TuningLease {
 class Store {
  public:
   virtual ~Store() = default;
-  // Of the entries of that call the one that answers in `environment` before others
-  // (answers_before); nullptr: in that of this store's process.
+  // The entry of that call that answers first in `environment` (answers_before). nullptr: in the
+  // environment of this process.
   virtual std::optional<Entry> get(const EntryId& id, Detail detail = Detail::all,
                                    const Value* environment = nullptr) = 0;
-  // Keeps the entry if nothing better of its call and environment is there (better_evidence). With
-  // `replace` it takes that place, and whatever else would answer its call before it in its
-  // environment goes. Returns false only if it could not be kept although it should have been.
+  // Keeps the entry unless a better one of its call and environment is there (better_evidence).
+  // With `replace` it is kept in any case, and entries that would answer its call before it in its
+  // environment are removed. Returns false only if writing failed.
   virtual bool put(const Entry& entry, bool replace = false) = 0;
-  // Removes what `get` would find in whatever environment. True if something was removed.
+  // Removes the entries of that call in all environments. True if something was removed.
   virtual bool erase(const EntryId& id) = 0;
   // Visits every readable entry of that op ("" for all) once, until `visit` returns false.
   virtual void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
                         Detail detail = Detail::all) = 0;
-  // The right to tune this key: at once, or after another holder is done or dead. nullptr if
-  // another one still holds it after `patience_seconds` or was not heard of for a second, or if
-  // this store cannot lock.
+  // The right to tune this key. Returns at once if it is free, else waits until the holder is done
+  // or dead. nullptr if another process still holds it after `patience_seconds` or was silent for a
+  // second, or if this store cannot lock.
   virtual std::unique_ptr<TuningLease> lease(const EntryId& id, double patience_seconds) = 0;
   // Where it is, for people.
   virtual std::string where() const = 0;
@@ -168,8 +177,9 @@ class Store {
 // that share the file system. Nothing is read or created until it is needed.
 class DirectoryStore final : public Store {
  public:
+  // How the directory is used.
   struct Options {
-    bool read_only = false;
+    bool read_only = false;  // nothing is written, and no lease is taken
     WarningSink on_warning;  // default: stderr_warnings()
     Value environment;       // of this process, for answers_before; default: cpu_device()'s
   };
@@ -217,8 +227,9 @@ std::string default_store_path();
 // layers are.
 class PersistentCache {
  public:
+  // An answer and the layer that gave it.
   struct Found {
-    Entry entry;
+    Entry entry;        // a copy: it stays valid
     std::string where;  // of the layer that had it
   };
 

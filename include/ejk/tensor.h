@@ -19,6 +19,8 @@
 
 namespace ejk {
 
+// Types of elements, by the names that NumPy and JAX give them. int4, uint4, int2 and uint2 are
+// packed into bytes.
 enum class DType : uint8_t {
   boolean,
   int8,
@@ -57,14 +59,14 @@ size_t dtype_bits(DType dtype);
 // IEEE half precision and bfloat16: storage types that convert to and from float, rounding to
 // nearest even.
 struct Half {
-  uint16_t bits = 0;
+  uint16_t bits = 0;  // as in memory
   Half() = default;
   explicit Half(float value);
   explicit operator float() const;
   bool operator==(const Half&) const = default;
 };
 struct BFloat16 {
-  uint16_t bits = 0;
+  uint16_t bits = 0;  // as in memory
   BFloat16() = default;
   explicit BFloat16(float value);
   explicit operator float() const;
@@ -103,18 +105,22 @@ template <class T>
 concept Element = detail::dtype_index_of<T>()
 >= 0;
 
+// The DType of a C++ type.
 template <Element T>
 inline constexpr DType dtype_of = static_cast<DType>(detail::dtype_index_of<T>());
 
 // A packed row-major array of fixed rank that someone else owns. `const T` marks an input.
 template <Element T, int Rank>
 struct View {
+  // What the view is made of: element type, number of axes, sizes by axis.
   using element_type = T;
   static constexpr int rank = Rank;
   using Sizes = std::array<int64_t, static_cast<size_t>(Rank)>;
+  // The first element, and the elements along each axis.
   T* data = nullptr;
   Sizes shape{};
 
+  // Number of elements.
   int64_t size() const {
     int64_t n = 1;
     for (int64_t d : shape) n *= d;
@@ -126,16 +132,18 @@ struct View {
     ((at = at * shape[static_cast<size_t>(d++)] + static_cast<int64_t>(index)), ...);
     return data[at];
   }
-  std::span<T> span() const { return {data, static_cast<size_t>(size())}; }
+  std::span<T> span() const { return {data, static_cast<size_t>(size())}; }  // all elements
   operator View<const T, Rank>() const requires(!std::is_const_v<T>) { return {data, shape}; }
 };
 
 // The same with strides, counted in elements.
 template <Element T, int Rank>
 struct StridedView {
+  // What the view is made of: element type, number of axes, sizes by axis.
   using element_type = T;
   static constexpr int rank = Rank;
   using Sizes = std::array<int64_t, static_cast<size_t>(Rank)>;
+  // The first element, the elements along each axis, and the step from one to the next.
   T* data = nullptr;
   Sizes shape{};
   Sizes strides{};
@@ -147,7 +155,7 @@ struct StridedView {
     for (size_t d = Rank; d-- > 0; step *= shape[d]) strides[d] = step;
   }
 
-  int64_t size() const { return View<T, Rank>{data, shape}.size(); }
+  int64_t size() const { return View<T, Rank>{data, shape}.size(); }  // number of elements
   template <std::integral... I>
   requires(sizeof...(I) == Rank) T& operator()(I... index) const {
     int64_t at = 0;
@@ -164,17 +172,19 @@ struct StridedView {
 // must outlive the view). No strides means packed. On a device `data` is the handle of its memory
 // (a cl_mem, a CUdeviceptr), never an address of this process.
 struct AnyView {
+  // The first element, the type of all, where they live, and how many there are along each axis.
   void* data = nullptr;
   DType dtype = DType::float32;
   Platform platform = Platform::cpu;
   std::span<const int64_t> shape = {};
   std::span<const int64_t> strides = {};  // in elements
-  bool writable = true;
-  const Device* device = nullptr;  // where it lives; null: on the CPU
-  size_t offset = 0;               // on a device: of the first element in its memory, in bytes
+  bool writable = true;                   // false: `data` is only read
+  const Device* device = nullptr;         // where it lives; null: on the CPU
+  size_t offset = 0;  // on a device: of the first element in its memory, in bytes
 
-  int64_t size() const;
-  bool packed() const;  // row-major without gaps; dimensions of size 1 may have any stride
+  int64_t size() const;  // number of elements
+  bool packed() const;   // row-major without gaps; dimensions of size 1 may have any stride
+  // Of a packed copy.
   size_t bytes() const { return (static_cast<size_t>(size()) * dtype_bits(dtype) + 7) / 8; }
 };
 
@@ -211,15 +221,18 @@ class Tensor {
   // tensors that share them.
   static Tensor around(const AnyView& elements, std::shared_ptr<void> owner = {});
 
+  // Type, number of axes, and elements along each axis.
   DType dtype() const noexcept { return dtype_; }
   int rank() const noexcept { return static_cast<int>(shape_.size()); }
   const std::vector<int64_t>& shape() const noexcept { return shape_; }
   const std::vector<int64_t>& strides() const noexcept { return strides_; }  // in elements
+  // Number of elements; whether they lie row-major without gaps; a view of them, valid as long as
+  // this tensor.
   int64_t size() const { return any().size(); }
   bool packed() const { return any().packed(); }
   AnyView any() const;
-  const Device& device() const;  // cpu_device() for CPU memory
-  bool on_cpu() const noexcept { return device_ == nullptr; }
+  const Device& device() const;                                // cpu_device() for CPU memory
+  bool on_cpu() const noexcept { return device_ == nullptr; }  // its elements can be read here
 
   // The elements as T. Throws Error(invalid_argument) if they are of another type or, as view() and
   // strided() do, if they live on a device.

@@ -17,18 +17,22 @@ namespace ejk {
 // changed by writing it back.
 class Value {
  public:
+  // An integer beyond 64 bits, as its decimal digits with a sign if it is negative.
   struct BigInt {
-    std::string digits;
+    std::string digits;  // as they were read
     bool operator==(const BigInt&) const = default;
   };
+  // Elements of an array; a member of an object, by name.
   using Array = std::vector<Value>;
   using Member = std::pair<std::string, Value>;
   // Members in insertion order. `ordered` objects keep that order in the canonical text (maps with
   // integer keys sort by number before the numbers become text); all others sort by name.
   struct Object {
+    // See above.
     std::vector<Member> members;
     bool ordered = false;
   };
+  // What a value can be. unsigned_integer: above the range of int64_t only.
   enum class Kind {
     null,
     boolean,
@@ -65,10 +69,13 @@ class Value {
   Value& operator=(Value&& other) noexcept;
   ~Value();
 
+  // Empty ones, and an object with these members, whose names must differ.
   static Value array();
   static Value object();
   static Value object(std::vector<Member> members);
 
+  // What the value is. is_int is true for unsigned integers and false for a BigInt; is_number is
+  // true for what as_double takes.
   Kind kind() const noexcept;
   bool is_null() const noexcept { return kind() == Kind::null; }
   bool is_bool() const noexcept { return kind() == Kind::boolean; }
@@ -134,6 +141,7 @@ class Value {
   alignas(8) std::byte data_[40];
 };
 
+// For messages: "string", "array", ...
 std::string_view kind_name(Value::Kind kind);
 
 // The canonical text: members sorted, no white space, ASCII only, floats as the shortest text that

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The code of docs/guide.md on the built-in operations; tests/docs_test.py checks that the two are
+// The code of docs/ on the built-in operations; tests/docs_test.py checks that the two are
 // the same.
 #include <gtest/gtest.h>
 

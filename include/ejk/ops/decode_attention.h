@@ -26,7 +26,9 @@ struct DecodeOptions {
 };
 void ejk_key(KeySink& key, const DecodeOptions& options);
 
+// How the work is cut into pieces on a CPU.
 struct DecodeConfig {
+  // In which order the cache is read.
   enum class Order {
     by_head,      // a few positions of one kv head, then the next head: results stay in registers
     by_position,  // all kv heads of a position, then the next position: memory is read in order
@@ -111,6 +113,7 @@ struct PagedDecodeAttention : DecodeKernel {
   Tensor run(const Config& config, const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,
              const Tensor& block_table, std::span<const int32_t> lengths,
              const DecodeOptions& options) const;
+  // The same into memory of the caller, as DecodeAttention::write does.
   void write(const Config& config, const Tensor& q, const Tensor& k_pages, const Tensor& v_pages,
              const Tensor& block_table, std::span<const int32_t> lengths, const AnyView& out,
              const DecodeOptions& options) const;

@@ -27,8 +27,8 @@ struct AttentionOptions {
   std::optional<int64_t> window_left = {}, window_right = {};
   std::optional<float> softcap = {};  // logits become softcap * tanh(logits / softcap)
   std::optional<float> scale = {};    // of q . k; default: 1 / sqrt(dim)
-  // One length per batch element, or empty. Keys from there on are seen by nobody; queries from
-  // there on see nothing.
+  // One length per batch element, or empty. No query sees the keys from there on, and
+  // queries from there on see no key.
   std::vector<int32_t> query_seq_lengths = {}, key_value_seq_lengths = {};
 };
 void ejk_key(KeySink& key, const AttentionOptions& options);
@@ -49,6 +49,7 @@ void ejk_key(KeySink& key, const AttentionOptions& options);
 // On OpenCL and CUDA devices all of this holds as well; arrays with strides are packed first.
 struct FlashAttention {
   static constexpr std::string_view op_id = "flash_attention", version = "1";
+  // On CPUs.
   struct Config {
     FwdParams fwd = {};  // q_blocksize, kv_blocksize: queries and keys that are worked on at a time
     BwdParams bwd = {};  // the same for the gradient
@@ -56,10 +57,12 @@ struct FlashAttention {
   };
   // On OpenCL and CUDA devices.
   struct GpuConfig {
+    // Which of the two programs runs.
     enum class Way {
       direct,  // one item per group, vectors, registers: for devices that are CPUs
       tiled,   // groups with local memory: for GPUs
     };
+    // How the work is cut into pieces.
     struct Blocks {
       int bq = 0;     // tiled: queries of a group
       int bk = 96;    // keys that are worked on at a time
@@ -67,10 +70,12 @@ struct FlashAttention {
       int tk = 6;     // keys in registers
       int width = 4;  // of vectors; tiled: of loads
     };
-    Way way = Way::direct;
+    Way way = Way::direct;  // of the forward pass and of the gradient
+    // Of the forward pass; and
     Blocks fwd = {},
            bwd = {};  // of the gradient; for that of keys and values the two change places
   };
+  // What the gradient needs besides the arguments.
   struct Residuals {
     Tensor lse;  // log2 of the sum of exponentials, float32 [batch, heads, queries]
   };

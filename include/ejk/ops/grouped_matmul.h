@@ -33,27 +33,34 @@ namespace ejk::ops {
 template <Element In, Element Result = float>
 struct GroupedMatmul {
   static constexpr std::string_view op_id = "grouped_matmul", version = "1";
+  // One blocking for the product and one for the gradient of each factor.
   struct Config {
+    // Of a b; of the gradients of a and b.
     MatmulBlocking forward;
     MatmulBlocking grad_a, grad_b;
     bool operator==(const Config&) const = default;
   };
+  // The same on OpenCL and CUDA devices.
   struct GpuConfig {
+    // Of a b; of the gradients of a and b.
     MatmulGpuBlocking forward;
     MatmulGpuBlocking grad_a, grad_b;
     bool operator==(const GpuConfig&) const = default;
   };
+  // The arrays of `run` on a CPU: rows of a, one matrix per group, rows per group, the result.
   using Rows = StridedView<const In, 2>;
   using Matrices = StridedView<const In, 3>;
   using Sizes = std::span<const int32_t>;
   using Output = Out<StridedView<Result, 2>>;
   using Gradients = std::tuple<Tensor, Tensor>;  // of a and b: packed, of their shapes and type
+  // The gradient needs nothing but the arguments.
   struct Residuals {};
 
   DType result = dtype_of<Result>;  // counts in the key, which does not see outputs
 
   void run(const Config& config, const Rows& a, const Matrices& b, Sizes group_sizes,
            const Output& c) const;
+  // The same arrays on a device, and the gradient of the result.
   using DeviceRows = DeviceView<const In, 2>;
   using DeviceMatrices = DeviceView<const In, 3>;
   using DeviceSizes = DeviceView<const int32_t, 1>;

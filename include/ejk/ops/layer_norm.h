@@ -40,11 +40,13 @@ template <class T>
 struct LayerNorm : RowKernel {
   static constexpr std::string_view op_id = "layer_norm", version = "1";
   using In = StridedView<const T, 2>;  // [rows, columns]
+  // Weight or bias; the result. Below, the same on a device.
   using PerColumn = std::optional<std::span<const T>>;
   using Result = Out<StridedView<T, 2>>;
 
   void run(const Config& config, const In& x, const PerColumn& weight, const PerColumn& bias,
            float eps, const Result& out) const;
+  // The arrays of run_gpu.
   using DeviceIn = DeviceView<const T, 2>;
   using DevicePerColumn = std::optional<DeviceView<const T, 1>>;
   using DeviceResult = Out<DeviceView<T, 2>>;

@@ -21,17 +21,18 @@ namespace ejk::ops {
 // first element to its last, and added in order: kc can change the last bits of a result; the other
 // fields cannot, except for `pack` where a and b lie along k or c is narrower than a SIMD vector.
 struct MatmulBlocking {
+  // Which factors are copied before the product.
   enum class Pack {
-    none,  // both are read as they lie; few rows, or b in the cache
-    b,     // b is copied in the order in which it is read; a is used a few times only
-    a_and_b,
+    none,     // both are read as they lie; few rows, or b in the cache
+    b,        // b is copied in the order in which it is read; a is used a few times only
+    a_and_b,  // both are copied; large products
   };
-  Pack pack = Pack::a_and_b;
-  int kc = 256;     // depth of a block: rows of b, columns of a
-  int mc = 168;     // rows of a and c
-  int nc = 1024;    // columns of b and c
+  Pack pack = Pack::a_and_b;  // see above
+  int kc = 256;               // depth of a block: rows of b, columns of a
+  int mc = 168;               // rows of a and c
+  int nc = 1024;              // columns of b and c
   int vectors = 2;  // SIMD vectors of columns in a register tile: 1 to 4, or 8 (of a single row)
-  int threads = 1;
+  int threads = 1;  // that share the blocks of c
   bool operator==(const MatmulBlocking&) const = default;
 };
 
@@ -39,13 +40,14 @@ struct MatmulBlocking {
 // elements of c from parts of a and b that are bk deep, an item tiles of it in its registers. All
 // fields change results by rounding only.
 struct MatmulGpuBlocking {
+  // Which of the programs runs.
   enum class Way {
     direct,       // one item per group, and vectors: CPUs behind OpenCL
     tiled,        // the items of a group share the parts in local memory: GPUs
     tensor_core,  // the same with tensor cores, for bfloat16 on CUDA; tm x tn are of a warp
   };
-  Way way = Way::tiled;
-  int bm = 64, bn = 64, bk = 16;
+  Way way = Way::tiled;           // see above
+  int bm = 64, bn = 64, bk = 16;  // the block of a group, and its depth
   int tm = 4, tn = 4;  // an item's tile: rows, and columns or (direct) vectors of columns
   int width = 4;       // in a vector: 1, 2, 4, 8, 16; not direct: elements that are read at once
   MatmulBlocking::Pack pack = MatmulBlocking::Pack::none;  // direct: what is copied to local memory
@@ -69,16 +71,20 @@ struct MatmulGpuBlocking {
 template <Element In, Element Result = float>
 struct Matmul {
   static constexpr std::string_view op_id = "matmul", version = "1";
+  // One blocking for the product and one for the gradient of each factor.
   struct Config {
-    MatmulBlocking forward;
+    MatmulBlocking forward;         // of a b
     MatmulBlocking grad_a, grad_b;  // of dc b^T and a^T dc
     bool operator==(const Config&) const = default;
   };
+  // The same on OpenCL and CUDA devices.
   struct GpuConfig {
+    // Of a b; of dc b^T and a^T dc.
     MatmulGpuBlocking forward;
     MatmulGpuBlocking grad_a, grad_b;
     bool operator==(const GpuConfig&) const = default;
   };
+  // The arrays of `run` on a CPU: a and b, the bias, c.
   using Input = StridedView<const In, 3>;
   using Bias = std::optional<StridedView<const In, 1>>;
   using Output = Out<StridedView<Result, 3>>;
@@ -90,6 +96,7 @@ struct Matmul {
 
   void run(const Config& config, const Input& a, const Input& b, const Bias& bias,
            const Output& c) const;
+  // The same arrays on a device, and the gradient of c.
   using DeviceInput = DeviceView<const In, 3>;
   using DeviceBias = std::optional<DeviceView<const In, 1>>;
   using DeviceOutput = Out<DeviceView<Result, 3>>;
@@ -131,6 +138,7 @@ struct Matmul {
                       const StridedView<const Result, 3>& dc) const;
 };
 
+// How the function matmul reads its arguments and makes its result.
 struct MatmulOptions {
   bool transpose_a = false, transpose_b = false;  // the last two axes of the argument
   std::optional<Tensor> bias = {};                // [n], of the type of a and b
@@ -148,9 +156,10 @@ Tensor matmul(const Executor& executor, const Tensor& a, const Tensor& b,
 void matmul_into(const Executor& executor, const Tensor& c, const Tensor& a, const Tensor& b,
                  const MatmulOptions& options = {});
 
+// What matmul_vjp returns.
 struct MatmulGradients {
-  Tensor a, b;  // of the shapes of the arguments
-  std::optional<Tensor> bias;
+  Tensor a, b;                 // of the shapes of the arguments
+  std::optional<Tensor> bias;  // empty if there was no bias
 };
 // The result, and a function from the gradient of the result to those of the arguments, which it
 // shares: they must not change in between.

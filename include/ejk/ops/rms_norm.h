@@ -32,12 +32,13 @@ namespace ejk::ops {
 template <class T>
 struct RmsNorm : RowKernel {
   static constexpr std::string_view op_id = "rms_norm", version = "1";
-  using In = StridedView<const T, 2>;  // [rows, columns]
-  using Weight = std::optional<std::span<const T>>;
-  using Result = Out<StridedView<T, 2>>;
+  using In = StridedView<const T, 2>;                // [rows, columns]
+  using Weight = std::optional<std::span<const T>>;  // one element per column
+  using Result = Out<StridedView<T, 2>>;             // of the shape of x
 
   void run(const Config& config, const In& x, const Weight& weight, float eps,
            const Result& out) const;
+  // The arrays of run_gpu.
   using DeviceIn = DeviceView<const T, 2>;
   using DeviceWeight = std::optional<DeviceView<const T, 1>>;
   using DeviceResult = Out<DeviceView<T, 2>>;

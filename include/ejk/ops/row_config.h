@@ -9,15 +9,16 @@ namespace ejk::ops {
 
 // No field changes a result by a bit.
 struct RowConfig {
-  int threads = 1;
+  int threads = 1;        // that share the rows
   bool streamed = false;  // writes past the caches: for outputs that do not stay in them anyway
   bool ahead = false;     // begins with the next row while a row is written
   // Of the gradient. Measured where the policy says validate_backward, else a guess.
   struct Backward {
+    // As in the forward pass.
     int threads = 1;
     bool streamed = false;
   };
-  Backward backward = {};
+  Backward backward = {};  // see above
 };
 
 // On OpenCL and CUDA devices. Fields change results by rounding only.

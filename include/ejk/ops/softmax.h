@@ -29,10 +29,11 @@ namespace ejk::ops {
 template <class T>
 struct Softmax : RowKernel {
   static constexpr std::string_view op_id = "softmax", version = "1";
-  using In = StridedView<const T, 2>;  // [rows, columns]
-  using Result = Out<StridedView<T, 2>>;
+  using In = StridedView<const T, 2>;     // [rows, columns]
+  using Result = Out<StridedView<T, 2>>;  // of the shape of x
 
   void run(const Config& config, const In& x, float scale, const Result& out) const;
+  // The arrays of run_gpu.
   using DeviceIn = DeviceView<const T, 2>;
   using DeviceResult = Out<DeviceView<T, 2>>;
   void run_gpu(const GpuConfig& config, const DeviceIn& x, float scale,
