@@ -24,7 +24,12 @@ void require(detail::SharedStore& store) {
 }  // namespace
 
 std::shared_ptr<Store> open_store(const std::string& address, OpenStoreOptions options) {
-  const bool database = detail::postgres::is_database_url(address);
+  return detail::open_store(address, std::move(options), {});
+}
+
+std::shared_ptr<Store> detail::open_store(const std::string& address, OpenStoreOptions options,
+                                          PostgresStore::Options far) {
+  const bool database = postgres::is_database_url(address);
   const std::string path = !database                   ? base::expand_home(address)
                            : options.directory.empty() ? default_store_path()
                                                        : options.directory;
@@ -35,10 +40,9 @@ std::shared_ptr<Store> open_store(const std::string& address, OpenStoreOptions o
   auto near = std::make_shared<DirectoryStore>(
       path, DirectoryStore::Options{options.read_only, options.on_warning, options.environment});
   if (!database) return near;
-  detail::PostgresStore::Options far;
   far.on_warning = std::move(options.on_warning);
   far.environment = std::move(options.environment);
-  auto store = std::make_shared<detail::SharedStore>(std::move(near), address, std::move(far));
+  auto store = std::make_shared<SharedStore>(std::move(near), address, std::move(far));
   if (base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_URL_REQUIRED") == "1") require(*store);
   return store;
 }

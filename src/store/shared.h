@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include <ejk/open_store.h>
 #include <ejk/store.h>
 
 #include "store/memory.h"
@@ -76,5 +77,9 @@ class SharedStore final : public Store {
   std::shared_ptr<Sender> sender_;
   std::unique_ptr<PostgresStore> far_;
 };
+
+// As ejk::open_store does, with other deadlines for a database.
+std::shared_ptr<Store> open_store(const std::string& address, OpenStoreOptions options,
+                                  PostgresStore::Options far);
 
 }  // namespace ejk::detail

@@ -157,7 +157,8 @@ TEST_F(PostgresFaults, RequiredMeansAnErrorThatNamesTheCureAndNoSecret) {
   OpenStoreOptions with{.on_warning = warnings.sink(), .directory = scratch / "near"};
   std::string said;
   try {
-    open_store(server().tcp_url("ejk_1", "writer", "wrong-s3cret"), with);
+    const std::string url = server().tcp_url("ejk_1", "writer", "wrong-s3cret");
+    open_store(url + "?connect_timeout=60", with);  // it may be slow here; it shall answer
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::io);
     said = error.what();

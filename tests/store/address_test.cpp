@@ -73,6 +73,21 @@ TEST_F(AddressTest, OtherMachinesMustShowACertificateUnlessTheUrlSaysElse) {
   EXPECT_EQ(sslmode("postgresql:///d"), "verify-full");
 }
 
+TEST_F(AddressTest, TheUrlSaysHowLongConnectingMayTake) {
+  EXPECT_EQ(read_address("postgresql://h/d").connect_seconds, std::nullopt);
+  EXPECT_EQ(read_address("postgresql://h/d?connect_timeout=20").connect_seconds, 20);
+  for (const std::string wrong : {"0", "-1", "3601", "nan", "soon", "1s", "%201"}) {
+    try {
+      read_address("postgresql://ann:s3cret@h/d?connect_timeout=" + wrong);
+      ADD_FAILURE() << wrong;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::invalid_argument);
+      EXPECT_NE(std::string(error.what()).find("expected seconds"), std::string::npos) << wrong;
+      EXPECT_EQ(std::string(error.what()).find("s3cret"), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(WithoutPassword, HidesItWithoutTheClientLibraryToo) {
   EXPECT_EQ(without_password("postgresql://ann:s3cret@h/d?password=two&a=b"),
             "postgresql://ann:***@h/d?password=***&a=b");

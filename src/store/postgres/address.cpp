@@ -2,6 +2,7 @@
 #include "store/postgres/address.h"
 
 #include <algorithm>
+#include <charconv>
 #include <memory>
 
 #include <ejk/error.h>
@@ -13,6 +14,7 @@ namespace ejk::detail::postgres {
 namespace {
 
 constexpr std::string_view hidden = "***";
+constexpr double longest_connect_seconds = 3600;
 
 // Of the password in "scheme://user:PASSWORD@host"; empty if there is none.
 std::string_view password_in_authority(std::string_view url) {
@@ -70,6 +72,17 @@ bool all_near(std::string_view hosts) {
   return true;
 }
 
+double seconds_of(const std::string& connect_timeout, const std::string& where) {
+  double seconds = 0;
+  const char* const end = connect_timeout.data() + connect_timeout.size();
+  const auto [stop, error] = std::from_chars(connect_timeout.data(), end, seconds);
+  if (error == std::errc() && stop == end && seconds > 0 && seconds <= longest_connect_seconds)
+    return seconds;
+  throw Error(ErrorKind::invalid_argument,
+              "[" + where + "] got connect_timeout=" + connect_timeout +
+                  "; expected seconds, more than 0 and at most 3600");
+}
+
 }  // namespace
 
 bool is_database_url(std::string_view address) {
@@ -104,7 +117,7 @@ Address read_address(const std::string& url) {
     throw Error(ErrorKind::invalid_argument,
                 "got " + out.where + "; expected the URL of a database: " + out.scrubbed(why));
   }
-  std::string user, host, address, port, database, service, sslmode;
+  std::string user, host, address, port, database, service, sslmode, connect_timeout;
   for (const ConnectionOption* o = options.get(); o->keyword != nullptr; ++o) {
     if (o->value == nullptr) continue;
     const std::string name = o->keyword, value = o->value;
@@ -117,6 +130,7 @@ Address read_address(const std::string& url) {
     if (name == "dbname") database = value;
     if (name == "service") service = value;
     if (name == "sslmode") sslmode = value;
+    if (name == "connect_timeout") connect_timeout = value;
   }
   if (const auto own = base::env("PGPASSWORD"); own && !own->empty()) out.secrets.push_back(*own);
   // The longest first: one may be a part of another.
@@ -124,6 +138,7 @@ Address read_address(const std::string& url) {
   out.where = "postgresql://" + (user.empty() ? "" : user + "@") + (host.empty() ? address : host) +
               (port.empty() ? "" : ":" + port) + "/" + database +
               (service.empty() ? "" : "?service=" + service);
+  if (!connect_timeout.empty()) out.connect_seconds = seconds_of(connect_timeout, out.where);
   if (host.empty() && address.empty()) host = base::env_or_empty("PGHOST");
   const bool near = service.empty() && base::env_or_empty("PGSERVICE").empty() && all_near(host) &&
                     all_near(address);

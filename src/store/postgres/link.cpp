@@ -336,7 +336,10 @@ struct Link::State {
 Link::Link(Address address, Options options)
     : owner_(::getpid()),
       where_(address.where),
-      state_(std::make_shared<State>(std::move(address), std::move(options))) {}
+      state_([&] {
+        if (address.connect_seconds) options.connect_seconds = *address.connect_seconds;
+        return std::make_shared<State>(std::move(address), std::move(options));
+      }()) {}
 
 Link::~Link() {
   // In a forked child there is no thread, and its locks may be held for ever.

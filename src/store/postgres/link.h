@@ -60,7 +60,7 @@ double random_number();
 class Link {
  public:
   struct Options {
-    double connect_seconds = 1;
+    double connect_seconds = 1;  // unless the address has its own
     double idle_seconds = 30;  // without work, until the connection is closed
     Breaker::Options breaker = {};
     std::function<double()> now = base::seconds_now;
