@@ -123,7 +123,7 @@ Value or_null(const std::optional<double>& number) { return number ? Value(*numb
 
 int fleet_status_verb(const FleetOptions& options, Output& out) {
   Problems problems;
-  const auto store = open_layers(options.kernels.store, true, problems, Patience::of_people);
+  const auto store = open_layers(options.kernels.store, true, problems);
   detail::SharedStore* const shared = database_of(*store);
   const std::string where = shared ? shared->far().where() : store->layers().front()->where();
   const Leases leases = shared ? leases_of(shared->far()) : leases_of(where);

@@ -252,13 +252,23 @@ std::vector<std::string> store_paths(const std::string& given) {
   return out;
 }
 
+// A person waits longer for a database than a call does.
+detail::PostgresStore::Options patient_options(Problems& problems) {
+  detail::PostgresStore::Options out;
+  out.connect_seconds = out.get_seconds = out.put_seconds = 10;
+  out.prefetch_seconds = 60;
+  out.on_warning = problems.sink();
+  return out;
+}
+
 std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filter& filter,
                                Problems& problems, Detail detail) {
   std::vector<Held> out;
   std::set<std::string> answered;
   Progress progress;
   for (const std::string& path : paths) {
-    const auto store = open_store(path, {.read_only = true, .on_warning = problems.sink()});
+    const auto store = detail::open_store(
+        path, {.read_only = true, .on_warning = problems.sink()}, patient_options(problems));
     const auto* directory = dynamic_cast<const DirectoryStore*>(store.get());
     const std::string where = directory == nullptr ? store->where() : path;
     const size_t begin = out.size();
@@ -299,20 +309,12 @@ std::vector<BadFile> bad_files(const std::string& store, const std::string& reco
   return out;
 }
 
-detail::PostgresStore::Options patient_options(Problems& problems) {
-  detail::PostgresStore::Options out;
-  out.connect_seconds = out.get_seconds = out.put_seconds = 10;
-  out.prefetch_seconds = 60;
-  out.on_warning = problems.sink();
-  return out;
-}
-
 detail::SharedStore* database_of(const PersistentCache& layers) {
   return dynamic_cast<detail::SharedStore*>(layers.layers().front().get());
 }
 
 std::shared_ptr<PersistentCache> open_layers(const std::string& given, bool read_only,
-                                             Problems& problems, Patience patience) {
+                                             Problems& problems) {
   std::vector<std::shared_ptr<Store>> layers;
   if (const auto snapshot = detail::snapshot_of_launch(); snapshot && given.empty()) {
     layers.push_back(snapshot);
@@ -323,13 +325,9 @@ std::shared_ptr<PersistentCache> open_layers(const std::string& given, bool read
   if (given.empty())
     for (const std::string& layer : layers_from_environment()) places.push_back(layer);
   for (const std::string& place : places) {
-    const OpenStoreOptions options{.read_only = read_only || !layers.empty(),
-                                   .on_warning = problems.sink()};
-    if (patience == Patience::of_people && is_shared(place))
-      layers.push_back(std::make_shared<detail::SharedStore>(
-          std::static_pointer_cast<DirectoryStore>(open_store(store_path(""), options)), place,
-          patient_options(problems)));
-    else layers.push_back(open_store(place, options));
+    layers.push_back(detail::open_store(
+        place, {.read_only = read_only || !layers.empty(), .on_warning = problems.sink()},
+        patient_options(problems)));
   }
   return std::make_shared<PersistentCache>(std::move(layers));
 }

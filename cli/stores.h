@@ -96,12 +96,9 @@ std::string records_of(const std::string& given);
 // Of the entries in a store and the records in a folder, those that were set aside (".bad") too.
 std::vector<BadFile> bad_files(const std::string& store, const std::string& records);
 
-// How long a database may take to answer: as long as calls wait for it, or people and jobs.
-enum class Patience { of_calls, of_people };
 // The layers for a selector; the first one can be written unless `read_only`.
 std::shared_ptr<PersistentCache> open_layers(const std::string& given, bool read_only,
-                                             Problems& problems,
-                                             Patience patience = Patience::of_calls);
+                                             Problems& problems);
 // The database behind the first of them; nullptr: there is none.
 detail::SharedStore* database_of(const PersistentCache& layers);
 // Deadlines for people.

@@ -357,8 +357,7 @@ int tune_verb(const TuneOptions& options, Output& out) {
                                   " is set, and nothing is tuned in a run with pins; unset it");
   load_plugins(options.kernels);
   Problems problems;
-  const auto store = open_layers(options.kernels.store, options.dry_run, problems,
-                                 options.share ? Patience::of_people : Patience::of_calls);
+  const auto store = open_layers(options.kernels.store, options.dry_run, problems);
   if (options.share && !options.dry_run) check_database(*store);
   if (options.dry_run) return show_plan(options, *store, problems, out);
 
