@@ -84,8 +84,8 @@ lint_all = $(filter src/%.cpp,$(sources))
 lint_changed = $(filter $(lint_all),$(shell git diff --name-only $(BASE)...))
 lint:
 	@command -v clang-tidy >/dev/null || { echo 'make lint needs clang-tidy; on Debian: apt-get install clang-tidy' >&2; exit 1; }
-	@. cmake/setup.sh && build dev ejk  # for the headers made of kernels
-	printf '%s\n' $(if $(BASE),$(lint_changed),$(lint_all)) | xargs -r -n 1 -P $$(nproc) clang-tidy -p build/dev --quiet
+	@. cmake/setup.sh && build clang ejk  # for the headers made of kernels
+	printf '%s\n' $(if $(BASE),$(lint_changed),$(lint_all)) | xargs -r -n 1 -P $$(nproc) clang-tidy -p build/clang --quiet
 
 clang:
 	@command -v clang++ >/dev/null || { echo 'make clang needs clang++; on Debian: apt-get install clang' >&2; exit 1; }
