@@ -267,8 +267,8 @@ std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filt
   std::set<std::string> answered;
   Progress progress;
   for (const std::string& path : paths) {
-    const auto store = detail::open_store(
-        path, {.read_only = true, .on_warning = problems.sink()}, patient_options(problems));
+    const auto store = detail::open_store(path, {.read_only = true, .on_warning = problems.sink()},
+                                          patient_options(problems));
     const auto* directory = dynamic_cast<const DirectoryStore*>(store.get());
     const std::string where = directory == nullptr ? store->where() : path;
     const size_t begin = out.size();

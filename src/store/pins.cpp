@@ -47,6 +47,7 @@ PostgresPins::PostgresPins(const std::string& url, std::string run, double conne
     : run_(std::move(run)), seconds_(seconds), store_(url, [&] {
         PostgresStore::Options options;
         options.connect_seconds = connect;
+        options.connect_again = true;                    // all ranks begin at the same time
         options.on_warning = [](const std::string&) {};  // it is thrown
         return options;
       }()) {}

@@ -326,6 +326,18 @@ TEST_F(DatabasePins, ARankThatIsKilledBlocksNobody) {
   EXPECT_EQ(pins.find(call_id(50)), Value(1));
 }
 
+TEST_F(DatabasePins, ARankWaitsWhileTheServerHasTooManyClients) {
+  server().must("postgres", "CREATE ROLE few LOGIN CONNECTION LIMIT 1");
+  server().must("postgres", "GRANT ejk_writer TO few");
+  const std::string url = server().url(server().new_database(), "few");
+  auto first = std::make_unique<PostgresStore>(url, patient_options([](const std::string&) {}));
+  ASSERT_TRUE(first->ask({"SELECT 1"}));
+  std::jthread rank([&] { EXPECT_EQ(Pins(board(url)).pin(call_id(0), block(7)), block(7)); });
+  while (read_text(server().log()).find("too many connections for role") == std::string::npos)
+    std::this_thread::yield();
+  first.reset();
+}
+
 TEST_F(DatabasePins, OneThatIsAwayIsAnErrorThatNamesTheCure) {
   const Scratch scratch(memory_directory());
   EXPECT_THAT(error_of([&] { board("postgresql:///d?host=" + scratch / "nowhere")->read(); }),

@@ -78,9 +78,9 @@ double seconds_of(const std::string& connect_timeout, const std::string& where) 
   const auto [stop, error] = std::from_chars(connect_timeout.data(), end, seconds);
   if (error == std::errc() && stop == end && seconds > 0 && seconds <= longest_connect_seconds)
     return seconds;
-  throw Error(ErrorKind::invalid_argument,
-              "[" + where + "] got connect_timeout=" + connect_timeout +
-                  "; expected seconds, more than 0 and at most 3600");
+  throw Error(ErrorKind::invalid_argument, "[" + where +
+                                               "] got connect_timeout=" + connect_timeout +
+                                               "; expected seconds, more than 0 and at most 3600");
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ struct ConnectionOption {
 constexpr int connection_bad = 1;
 constexpr int polling_failed = 0, polling_reading = 1, polling_writing = 2, polling_ok = 3;
 constexpr int command_ok = 1, tuples_ok = 2, fatal_error = 7;
+constexpr int errors_verbose = 2;  // PGVerbosity
 constexpr int field_sqlstate = 'C', field_message = 'M';
 
 // X(type, name, parameters)
@@ -33,6 +34,7 @@ constexpr int field_sqlstate = 'C', field_message = 'M';
   X(char*, PQerrorMessage, (const Connection*))                                                  \
   X(void, PQfinish, (Connection*))                                                               \
   X(int, PQsetnonblocking, (Connection*, int on))                                                \
+  X(int, PQsetErrorVerbosity, (Connection*, int verbosity))                                      \
   X(NoticeProcessor, PQsetNoticeProcessor, (Connection*, NoticeProcessor processor, void* with)) \
   X(int, PQsendQuery, (Connection*, const char* sql))                                            \
   X(int, PQsendQueryParams,                                                                      \

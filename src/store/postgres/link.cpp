@@ -39,6 +39,12 @@ std::string text_or(const char* text, const char* otherwise) {
   return text == nullptr || *text == '\0' ? otherwise : text;
 }
 
+// Too many clients, or a server that starts or recovers. Of a refusal libpq tells only the text.
+bool passes(const Answer& refused) {
+  return refused.trouble == Trouble::away && (refused.why.find(": 53300: ") != std::string::npos ||
+                                              refused.why.find(": 57P03: ") != std::string::npos);
+}
+
 // The server is going, or has dropped this connection.
 bool ends_connection(const std::string& sqlstate) {
   return sqlstate.starts_with("57P") || sqlstate.starts_with("08");
@@ -121,7 +127,9 @@ struct Link::State {
   }
 
   std::string connection_error() const {
-    return address.scrubbed(text_or(libpq().PQerrorMessage(connection), "no reason was given"));
+    std::string text = text_or(libpq().PQerrorMessage(connection), "no reason was given");
+    text.resize(std::min(text.size(), text.find("\nLOCATION: ")));  // in the server's sources
+    return address.scrubbed(std::move(text));
   }
 
   Answer late(const char* step, double seconds) {
@@ -132,6 +140,10 @@ struct Link::State {
   Answer connect() {
     const double deadline = now() + options.connect_seconds;
     Answer answer = open_connection(deadline);
+    while (options.connect_again && passes(answer) && rest_before(deadline)) {
+      drop();
+      answer = open_connection(deadline);
+    }
     if (answer && !options.greeting.sql.empty()) {
       answer = run(options.greeting, deadline);
       const bool heard = answer || answer.trouble == Trouble::sql;
@@ -146,6 +158,14 @@ struct Link::State {
     return answer;
   }
 
+  // 0.1 to 0.3 s, so that those who were refused together do not come back together.
+  bool rest_before(double deadline) {
+    const double seconds = 0.1 + 0.2 * options.random();
+    if (now() + seconds >= deadline) return false;
+    pollfd stop = {wake.get(), POLLIN, 0};
+    return ::poll(&stop, 1, static_cast<int>(seconds * 1e3)) <= 0;
+  }
+
   Answer open_connection(double deadline) {
     const Libpq& pq = libpq();
     if (!pq.why_not.empty()) return {Trouble::away, pq.why_not};
@@ -158,6 +178,7 @@ struct Link::State {
     names.push_back(nullptr), values.push_back(nullptr);
     connection = pq.PQconnectStartParams(names.data(), values.data(), 0);
     if (connection == nullptr) return {Trouble::away, "out of memory"};
+    pq.PQsetErrorVerbosity(connection, errors_verbose);  // with their codes
     pq.PQsetNoticeProcessor(
         connection, [](void*, const char*) {}, nullptr);
     if (pq.PQstatus(connection) == connection_bad) return {Trouble::away, connection_error()};
@@ -334,9 +355,7 @@ struct Link::State {
 };
 
 Link::Link(Address address, Options options)
-    : owner_(::getpid()),
-      where_(address.where),
-      state_([&] {
+    : owner_(::getpid()), where_(address.where), state_([&] {
         if (address.connect_seconds) options.connect_seconds = *address.connect_seconds;
         return std::make_shared<State>(std::move(address), std::move(options));
       }()) {}

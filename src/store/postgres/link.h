@@ -61,6 +61,8 @@ class Link {
  public:
   struct Options {
     double connect_seconds = 1;  // unless the address has its own
+    // A server that starts, or has too many clients, refuses at once: then ask again until then.
+    bool connect_again = false;
     double idle_seconds = 30;  // without work, until the connection is closed
     Breaker::Options breaker = {};
     std::function<double()> now = base::seconds_now;

@@ -125,6 +125,7 @@ PostgresStore::PostgresStore(const std::string& url, Options options)
     : options_(std::move(options)), warn_(options_.on_warning) {
   Link::Options link;
   link.connect_seconds = options_.connect_seconds;
+  link.connect_again = options_.connect_again;
   link.idle_seconds = options_.idle_seconds;
   link.breaker = options_.breaker;
   link.on_warning = options_.on_warning;

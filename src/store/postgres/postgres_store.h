@@ -24,7 +24,8 @@ class PostgresStore final : public Store {
  public:
   struct Options {
     double connect_seconds = 1, get_seconds = 0.25, put_seconds = 2, prefetch_seconds = 2;
-    double lease_seconds = 60;  // without a sign of its holder, which gives four in that time
+    bool connect_again = false;  // if it refuses, for connect_seconds
+    double lease_seconds = 60;   // without a sign of its holder, which gives four in that time
     double idle_seconds = 30;
     postgres::Breaker::Options breaker = {};
     WarningSink on_warning = {};
