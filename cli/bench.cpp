@@ -71,7 +71,7 @@ int bench_verb(const BenchOptions& options, Output& out) {
     calls = recorded_calls(options.kernels, filter, problems);
   }
   if (calls.empty())
-    throw Failure(exit_nothing, "no such calls of this device are recorded in " +
+    throw Failure(exit_nothing, "no matching calls of this device are recorded in " +
                                     where_to_record(options.kernels));
 
   const StopOnInterrupt stop;

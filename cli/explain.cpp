@@ -32,7 +32,7 @@ LayerAnswer judge(const Held& held, bool& asked) {
                         : "it is used";
   std::string misfit;
   if (const ConfigType* type = registered_config(e.id.op, device->platform); type == nullptr)
-    why += ", if its kernel takes it, which cannot be asked here (--plugin LIB makes it known)";
+    why += " if its kernel accepts it (the kernel is not known here; pass --plugin LIB to check)";
   else if (type->from_value(e.config, misfit) == nullptr)
     return {&held, false, "its config does not fit " + std::string(type->name) + ": " + misfit};
   if (!e.evidence.complete) why += "; its tuning was cut short and goes on where that is allowed";

@@ -130,7 +130,7 @@ int fleet_status_verb(const FleetOptions& options, Output& out) {
   const auto calls = recorded_calls(options.kernels, options.filter, problems);
   if (calls.empty())
     throw Failure(exit_nothing,
-                  "no such calls are recorded in " + where_to_record(options.kernels));
+                  "no matching calls are recorded in " + where_to_record(options.kernels));
   const auto choices = choices_of(*store);
 
   const double now = static_cast<double>(time(nullptr));

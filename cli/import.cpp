@@ -45,8 +45,8 @@ int finish(const Counts& counts, const std::string& into, bool dry_run, bool int
            const Problems& problems, Output& out) {
   out.line(std::string(dry_run ? "would go to " : "into ") + into + ": " +
            std::to_string(counts.added) + " new, " + std::to_string(counts.replaced) +
-           " in the place of weaker ones, " + std::to_string(counts.kept) +
-           " left out (what is there is as good)");
+           " in place of weaker ones, " + std::to_string(counts.kept) +
+           " left out (the store has as good or better)");
   if (counts.heuristics > 0)
     out.line(std::to_string(counts.heuristics) +
              " left out because they are heuristics, not measured (--with-heuristics takes them)");

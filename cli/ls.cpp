@@ -65,7 +65,7 @@ int ls_verb(const LsOptions& options, Output& out) {
     out.line("no entries in " + place + " (ejk tune and ejk import add entries)");
   else if (shown == 0)
     out.line(place + " has " + count_text(entries.size(), "entry", "entries") +
-             ", but none of that op and device");
+             "; none matches the given op and device (ejk ls alone lists all)");
   Value places = Value::array();
   for (const std::string& path : paths) places.push_back(path);
   out.document(Value::object({{"stores", std::move(places)},

@@ -127,8 +127,13 @@ class Line {
 
   static void store(CLI::App* verb, std::string& to) {
     verb->add_option("--store", to,
-                     "The store. Verbs that look or tune also take postgresql://...; default: "
+                     "The store: a directory, or postgresql://...; default: "
                      "EJKERNEL_PERSISTENT_CACHE_DIR and its layers")
+        ->type_name("DIR");
+  }
+  static void directory(CLI::App* verb, std::string& to) {
+    verb->add_option("--store", to,
+                     "The store, a directory; default: EJKERNEL_PERSISTENT_CACHE_DIR")
         ->type_name("DIR");
   }
   static void filter(CLI::App* verb, Filter& to) {
@@ -258,7 +263,8 @@ class Line {
         ->expected(1)
         ->allow_extra_args(false);
 
-    verb = add("what-if", "Show what a store would give recorded calls: coverage and expected loss",
+    verb = add("what-if",
+               "Show which recorded calls a store covers, and what tuning the rest may save",
                "ejk what-if --min-coverage 90",
                [this](Output& out) { return what_if_verb(what_if_, out); });
     store(verb, what_if_.kernels.store);
@@ -297,11 +303,11 @@ class Line {
     listen(verb, serve_.listen);
 
     verb =
-        add("doctor", "Check whether this machine is fit for measuring, and the store",
+        add("doctor", "Check the store, and whether this machine is fit for measuring",
             "ejk doctor --seconds 5", [this](Output& out) {
               return doctor_.selftest ? doctor_selftest(doctor_, out) : doctor_verb(doctor_, out);
             });
-    store(verb, doctor_.store);
+    directory(verb, doctor_.store);
     verb->add_option("--seconds", doctor_.seconds, "How long to measure the noise; 0: not at all")
         ->type_name("S")
         ->check(number_of(0, false, 600))
@@ -309,7 +315,7 @@ class Line {
     CLI::Option* const selftest =
         verb->add_flag("--selftest", doctor_.selftest,
                        "Check the results of the library's kernels on all OpenCL and CUDA devices");
-    verb->add_option("--platform", doctor_.platform, "Only on its devices")
+    verb->add_option("--platform", doctor_.platform, "Only the devices of this platform")
         ->type_name("NAME")
         ->check(CLI::IsMember({"opencl", "cuda"}))
         ->needs(selftest);
@@ -393,15 +399,15 @@ class Line {
         ->callback([this] { verb_ = [](Output&) { return worker_verb(); }; });
 
     verb = add("bench", "Measure stored configs against the heuristics",
-               "ejk bench matmul --arg f32[64,64] --arg f32[64,64] --arg f32[64,64]",
+               "ejk bench softmax --arg f32[64,64] --arg 1 --arg f32[64,64]",
                [this](Output& out) { return bench_verb(bench_, out); });
     call(verb, bench_.op, bench_.args);
     call_device(verb, bench_.filter.device);
-    verb->add_option("--key", bench_.filter.key, "Of recorded calls only this key")
+    verb->add_option("--key", bench_.filter.key, "Only recorded calls with this key")
         ->type_name("KEY");
     store(verb, bench_.kernels.store);
     with_kernels(verb, bench_.kernels);
-    verb->add_option("--seconds", bench_.seconds, "For each call, about")
+    verb->add_option("--seconds", bench_.seconds, "Seconds for each call, about")
         ->type_name("S")
         ->check(number_of(0, true))
         ->capture_default_str();
@@ -428,7 +434,7 @@ class Line {
                      "Exports, entries, stores, caches; - is standard input")
         ->type_name("FILE")
         ->required();
-    store(verb, import_.store);
+    directory(verb, import_.store);
     verb->add_option("--as-device", import_.as_device,
                      "File them under this device: a fingerprint, or \"this\"")
         ->type_name("DEVICE");
@@ -450,7 +456,7 @@ class Line {
     CLI::App* verb = add("prune", "Remove entries that are not needed any more",
                          "ejk prune --older-than 90d --dry-run",
                          [this](Output& out) { return prune_verb(prune_, out); });
-    store(verb, prune_.store);
+    directory(verb, prune_.store);
     filter(verb, prune_.filter);
     verb->add_option("--key", prune_.filter.key, "Only this key")->type_name("KEY");
     verb->add_option("--older-than", prune_.older_than,
@@ -523,7 +529,7 @@ class Line {
         add(*store_verbs, "push", "Send a database the entries that it has not received yet",
             "ejk store push --all", [this](Output& out) { return store_push_verb(store_, out); });
     url(verb);
-    store(verb, store_.store);
+    directory(verb, store_.store);
     verb->add_flag("--all", store_.all,
                    "All entries and recorded calls of this machine, not only what is waiting");
 
@@ -533,13 +539,13 @@ class Line {
     verb = add(*quarantine, "ls", "List the configs in quarantine", "ejk quarantine ls",
                [this](Output& out) { return quarantine_ls_verb(quarantine_, out); });
     verb->add_option("op", quarantine_.op, "Only this op")->type_name("OP")->transform(op_name());
-    store(verb, quarantine_.store);
+    directory(verb, quarantine_.store);
     verb =
         add(*quarantine, "clear", "Allow configs to be tried again", "ejk quarantine clear matmul",
             [this](Output& out) { return quarantine_clear_verb(quarantine_, out); });
-    verb->add_option("op", quarantine_.op, "Of this op")->type_name("OP")->transform(op_name());
-    verb->add_flag("--all", quarantine_.all, "Of all ops");
-    store(verb, quarantine_.store);
+    verb->add_option("op", quarantine_.op, "Only this op")->type_name("OP")->transform(op_name());
+    verb->add_flag("--all", quarantine_.all, "All ops");
+    directory(verb, quarantine_.store);
   }
 
   static int print(const std::string& text, Output& out) {

@@ -241,7 +241,7 @@ std::string coverage_html(const Value& coverage) {
       " of the calls, " +
       figure(at(coverage, "coverage"), "time",
              percent_text(number(at(coverage, "coverage"), "time"))) +
-      " of the time. Expected regret: " + time_figure(coverage, "expected_regret_seconds") +
+      " of the time. Left to save by tuning: " + time_figure(coverage, "expected_regret_seconds") +
       " of " + time_figure(coverage, "seconds") +
       ".</p><table><thead><tr><th>answer<th>shapes<th>calls<th>time</thead>";
   for (const Value& tier : at(coverage, "tiers").as_array())

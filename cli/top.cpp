@@ -78,7 +78,7 @@ int top_verb(const TopOptions& options, Output& out) {
       options.kernels, {.ops = options.ops, .device = options.device, .key = ""}, problems);
   if (calls.empty())
     throw Failure(exit_nothing,
-                  "no such calls are recorded in " + where_to_record(options.kernels));
+                  "no matching calls are recorded in " + where_to_record(options.kernels));
   const std::vector<Spent> list = spent_in(calls, *store);
   double all = 0, saved = 0, may_save = 0;
   for (const Spent& s : list)
@@ -119,7 +119,7 @@ int top_verb(const TopOptions& options, Output& out) {
   if (shown < list.size())
     out.line(fmt::format("... and {} more (--number 0 lists all)", list.size() - shown));
   out.line(fmt::format("{} in all; stored configs save {} of the heuristics' time", time_text(all),
-                       time_text(saved)));
+                       saved > 0 ? time_text(saved) : "nothing"));
   if (may_save > 0)
     out.line(fmt::format("tuning the rest may save about {} (ejk tune --recorded)",
                          time_text(may_save)));

@@ -276,7 +276,7 @@ int show_plan(const TuneOptions& options, PersistentCache& store, Problems& prob
   }
   if (!table.empty()) out.table(table);
   else if (recorded == 0)
-    out.line("nothing to tune: no such calls of this device are recorded in " +
+    out.line("nothing to tune: no matching calls of this device are recorded in " +
              where_to_record(options.kernels));
   else
     out.line(std::string("nothing to tune: all recorded calls") +

@@ -119,13 +119,14 @@ int what_if_verb(const WhatIfOptions& options, Output& out) {
   const size_t elsewhere =
       std::erase_if(calls, [&](const RecordedCall& call) { return !matches(filter, call.id); });
   if (calls.empty())
-    throw Failure(exit_nothing,
-                  elsewhere == 0
-                      ? "no such calls are recorded in " + where_to_record(options.kernels)
-                      : fmt::format("no such calls are recorded in {} by {}; {} by other devices "
-                                    "(--device)",
-                                    shown_store(recorded_folder(options.kernels)),
-                                    device_named(options.device), elsewhere));
+    throw Failure(
+        exit_nothing,
+        elsewhere == 0
+            ? "no matching calls are recorded in " + where_to_record(options.kernels)
+            : fmt::format("no matching calls are recorded in {} by {}; {} by other devices "
+                          "(--device)",
+                          shown_store(recorded_folder(options.kernels)),
+                          device_named(options.device), elsewhere));
   Value document = coverage_document(calls, *store);
   document["device"] = device_named(options.device);
   document["other_devices"] = elsewhere;
@@ -147,7 +148,7 @@ int what_if_verb(const WhatIfOptions& options, Output& out) {
   out.table(table);
   const Value& coverage = *document.find("coverage");
   out.line(
-      fmt::format("covered: {} of the calls, {} of the time; expected regret: {} of {}",
+      fmt::format("covered: {} of the calls, {} of the time; left to save by tuning: {} of {}",
                   percent_text(number(coverage, "calls")), percent_text(number(coverage, "time")),
                   time_text(number(document, "expected_regret_seconds")), time_text(all_seconds)));
 

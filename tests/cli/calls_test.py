@@ -236,7 +236,7 @@ def test_a_config_that_the_kernel_cannot_take_covers_nothing(ejk, plugin, shifte
     (stored,) = ejk("explain", shifted["key"], *plugin, *nowhere, "--json").json["stored"]
     assert stored["origin"] == "none" and "does not fit" in stored["layers"][0]["why"]
     (unknown,) = ejk("explain", shifted["key"], *nowhere, "--json").json["stored"]
-    assert "cannot be asked here" in unknown["layers"][0]["why"]
+    assert "the kernel is not known here" in unknown["layers"][0]["why"]
 
 
 def test_few_samples_make_no_interval(ejk, device, tmp_path):

@@ -275,7 +275,7 @@ def test_the_state_of_each_device(ejk, device, tmp_path):
     assert len(text) == 3 and "min" in text[1 if device["fingerprint"] < "cpu|other" else 2]
     (alone,) = ejk("fleet", "status", "--device", "cpu|other", "--json").json["devices"]
     assert alone["recorded"] == 3
-    assert "no such calls are recorded" in ejk("fleet", "status", "--op", "nobody", expect=3).stderr
+    assert "no matching calls are recorded" in ejk("fleet", "status", "--op", "nobody", expect=3).stderr
 
 
 def test_a_lock_that_a_dead_process_left_is_no_lease(ejk, device, tmp_path):

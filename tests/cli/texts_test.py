@@ -113,8 +113,8 @@ def test_an_empty_store_says_what_fills_it(ejk, tmp_path):
 
 
 def test_a_filter_that_leaves_nothing_says_so(ejk, store):
-    assert "2 entries, but none of that op and device" in ejk("ls", "nobody", expect=3).stdout
-    assert "2 entries, but none of that op and device" in ejk("ls", "--device", "gpu").stdout
+    assert "2 entries; none matches the given op and device" in ejk("ls", "nobody", expect=3).stdout
+    assert "2 entries; none matches the given op and device" in ejk("ls", "--device", "gpu").stdout
     assert "nothing of nobody is quarantined" in ejk("quarantine", "clear", "nobody", expect=3).stdout
 
 
