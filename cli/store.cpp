@@ -88,8 +88,8 @@ int store_init_verb(const StoreOptions& options, Output& out) {
   else {
     out.line(database.where() + " has a store now: " + version_text(version));
     out.line(
-        "let programs read it with GRANT ejk_reader TO name, hosts that tune write it with "
-        "ejk_writer, people replace and erase with ejk_admin");
+        "next: GRANT ejk_reader TO programs that only read, ejk_writer TO hosts that tune, "
+        "ejk_admin TO people who publish, replace and erase");
   }
   out.document(
       Value::object({{"store", database.where()}, {"version", version}, {"made", !there}}));
@@ -162,10 +162,8 @@ int store_push_verb(const StoreOptions& options, Output& out) {
                                        std::to_string(done) + " recorded calls");
                          return !stop.requested();
                        });
-  out.line(store.far().where() + ": " + count_text(sent, "entry is", "entries are") +
-           " there, or a better one");
-  if (calls.sent > 0)
-    out.line(count_text(calls.sent, "recorded call is", "recorded calls are") + " there, too");
+  out.line(store.far().where() + " got " + count_text(sent, "entry", "entries") + " and " +
+           count_text(calls.sent, "recorded call", "recorded calls"));
   if (refused + calls.refused > 0)
     out.line(count_text(refused, "entry", "entries") + " and " +
              count_text(calls.refused, "recorded call", "recorded calls") + " refused");
