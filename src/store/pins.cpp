@@ -281,7 +281,7 @@ std::string run_of_launch() {
                 std::string(pin_variable) +
                     ": got no name of this run; expected one that all its ranks have and no other "
                     "run has: set " +
-                    run_variable + " where the ranks are launched (of a job of Slurm it is known)");
+                    run_variable + " where the ranks are launched (a Slurm job needs none)");
   if (run.size() > most_run_bytes || base::printable(run) != run)
     throw Error(ErrorKind::invalid_argument,
                 std::string(run_variable) + ": got \"" +

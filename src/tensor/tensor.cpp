@@ -165,8 +165,8 @@ void check_copy(const AnyView& from, const AnyView& to) {
                     dtype_name(from.dtype), dtype_name(to.dtype)));
   if (!std::ranges::equal(from.shape, to.shape))
     refuse(
-        fmt::format("[copy_elements] shape {} was given for a target of shape {}: both must be "
-                    "equal, reshape or slice one of them",
+        fmt::format("[copy_elements] got shape {} for a target of shape {}; expected equal "
+                    "shapes; reshape or slice one of them",
                     shape_text(from.shape), shape_text(to.shape)));
   for (const AnyView* view : {&from, &to})
     if (view->platform != Platform::cpu && view->device == nullptr)
@@ -226,8 +226,7 @@ std::vector<int64_t> packed_strides(DType dtype, const std::vector<int64_t>& sha
   int64_t step = 1, bits = 0;
   for (size_t d = shape.size(); d-- > 0;) {
     if (shape[d] < 0)
-      refuse(
-          fmt::format("[tensor] shape {} was given: sizes must be 0 or more", shape_text(shape)));
+      refuse(fmt::format("[tensor] got shape {}; expected sizes of 0 or more", shape_text(shape)));
     strides[d] = step;
     if (__builtin_mul_overflow(step, std::max<int64_t>(shape[d], 1), &step))
       refuse_size(dtype, shape);
@@ -241,7 +240,7 @@ std::vector<int64_t> packed_strides(DType dtype, const std::vector<int64_t>& sha
 
 void check_axis(std::string_view what, int axis, const std::vector<int64_t>& shape) {
   if (axis >= 0 && static_cast<size_t>(axis) < shape.size()) return;
-  refuse(fmt::format("[tensor.{}] axis {} was given for shape {}: expected 0 to {}", what, axis,
+  refuse(fmt::format("[tensor.{}] got axis {} for shape {}; expected 0 to {}", what, axis,
                      shape_text(shape), static_cast<int64_t>(shape.size()) - 1));
 }
 
@@ -265,7 +264,7 @@ DType dtype_from_name(std::string_view name) {
     if (dtype_facts[i].name == name) return static_cast<DType>(i);
   std::vector<std::string_view> known;
   for (const DTypeFacts& facts : dtype_facts) known.push_back(facts.name);
-  refuse(fmt::format("[dtype] \"{}\" was given: expected one of {}", name, fmt::join(known, ", ")));
+  refuse(fmt::format("[dtype] got \"{}\"; expected one of {}", name, fmt::join(known, ", ")));
 }
 
 size_t dtype_bits(DType dtype) { return dtype_facts[static_cast<size_t>(dtype)].bits; }
@@ -422,7 +421,7 @@ Tensor Tensor::transposed(std::vector<int> order) const {
   }
   if (!permutation)
     refuse(
-        fmt::format("[tensor.transposed] order [{}] was given for shape {}: expected each of "
+        fmt::format("[tensor.transposed] got order [{}] for shape {}; expected each of "
                     "its {} axes once",
                     fmt::join(order, ", "), shape_text(shape_), rank()));
   Tensor result = *this;
@@ -460,7 +459,7 @@ Tensor Tensor::selected(int axis, int64_t index) const {
   const auto d = static_cast<size_t>(axis);
   if (index < 0 || index >= shape_[d])
     refuse(
-        fmt::format("[tensor.selected] index {} was given for an axis of size {}: expected 0 to "
+        fmt::format("[tensor.selected] got index {} for an axis of size {}; expected 0 to "
                     "{}",
                     index, shape_[d], shape_[d] - 1));
   Tensor result = *this;
@@ -475,7 +474,7 @@ Tensor Tensor::reshaped(std::vector<int64_t> shape) const {
   const AnyView target{nullptr, dtype_, Platform::cpu, shape, strides, false};
   if (target.size() != size())
     refuse(
-        fmt::format("[tensor.reshaped] shape {} was given for {} elements of shape {}: expected "
+        fmt::format("[tensor.reshaped] got shape {} for {} elements of shape {}; expected "
                     "one of the same size",
                     shape_text(shape), size(), shape_text(shape_)));
   if (!packed())

@@ -195,7 +195,7 @@ def _run(kernel: NativeKernel, arrays: tuple[Any, ...], given: tuple[Any, ...], 
 def _checked_run(kernel: NativeKernel, arrays: tuple[Any, ...], given: tuple[Any, ...], cfg: Any, executor: Any) -> Any:
     for a in arrays:
         if a is not None and not (hasattr(a, "shape") and hasattr(a, "dtype")):
-            raise TypeError(f"[{kernel.op_id}] {type(a).__name__} was given: arrays are needed (numpy.asarray, jnp.asarray)")
+            raise TypeError(f"[{kernel.op_id}] got {type(a).__name__}; expected an array (numpy.asarray, jnp.asarray)")
     checked, options = kernel.checked(arrays, given)
     if not any(map(_jax.is_array, checked)):
         return _in_memory(kernel, checked, options, cfg, executor)

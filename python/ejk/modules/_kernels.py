@@ -59,7 +59,7 @@ class NativeKernel(Kernel):
         options = self.options_of(*(kwargs.pop(name, default) for name, _, default in self._options))
         if kwargs:
             raise TypeError(
-                f"[{self.op_id}] {', '.join(kwargs)} was given by name: arrays go by place, and options are "
+                f"[{self.op_id}] got {', '.join(kwargs)} by name; expected arrays by place; options are "
                 + ", ".join(options)
             )
         if options.get("result", "") is None:
@@ -91,12 +91,12 @@ class NativeKernel(Kernel):
         return [(a.dtype.name, list(shape)) for a, shape in zip(args_there(inv.args), shapes)], options
 
     def check(self, fits: bool, arrays: Iterable[Any], needed: str) -> None:
-        """Raises `ValueError` with what was given and what is needed, unless it fits."""
+        """Raises `ValueError` with what it got and what is needed, unless it fits."""
         if not fits:
             given = ", ".join(
                 "None" if a is None else f"{_dtype_name(a)}{list(a.shape)}" for a in arrays
             )
-            raise ValueError(f"[{self.op_id}] {given} was given: {needed} is needed")
+            raise ValueError(f"[{self.op_id}] got {given}; expected {needed}")
 
     # -- how --
 

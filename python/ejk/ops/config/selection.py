@@ -136,7 +136,7 @@ class Tuner(Generic[Cfg]):
     def __init__(self, warmup: int = 1, iters: int = 3) -> None:
         for name, value in (("warmup", warmup), ("iters", iters)):
             if value < 0:
-                raise ValueError(f"[Tuner] {name}={value} was given: 0 or more is expected")
+                raise ValueError(f"[Tuner] got {name}={value}; expected 0 or more")
         self.warmup, self.iters = warmup, iters
 
     def measure(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> float:

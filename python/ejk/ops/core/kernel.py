@@ -213,7 +213,7 @@ class Invocation(Generic[Cfg, Out]):
         if isinstance(op_id, Kernel):
             op_id, kernel = None, op_id
         if op_id is None and kernel is None:
-            raise TypeError("[Invocation] neither op_id= nor kernel= was given: one of them is needed")
+            raise TypeError("[Invocation] got neither op_id= nor kernel=; expected one of them")
         values = (
             op_id if op_id is not None else op_of(kernel),
             tuple(args),

@@ -101,10 +101,10 @@ def _key_of_data(kernel: Any, cfg: Any, kwargs: dict[str, Any], axes: tuple[Any,
 def _told_apart(name: str, executor: Any, kernel: Any) -> tuple[Any, Any]:
     if isinstance(executor, Kernel):
         if kernel is not None:
-            raise TypeError(f"[{name}] a kernel was given first: in_axes= goes by name then")
+            raise TypeError(f"[{name}] got a kernel first and another argument by place; expected in_axes= by name")
         return default_executor(), executor
     if kernel is None:
-        raise TypeError(f"[{name}] no kernel was given: (executor, kernel) or (kernel) is expected")
+        raise TypeError(f"[{name}] got no kernel; expected (executor, kernel) or (kernel)")
     return executor, kernel
 
 

@@ -80,8 +80,8 @@ def _text_of(lowered: typing.Any) -> str | bytes:
     if hasattr(lowered, "operation"):  # a module of MLIR, as lowered.compiler_ir() gives it
         return str(lowered)
     raise TypeError(
-        f"[labels] a {type(lowered).__name__} was given: a lowered, compiled or exported computation, "
-        "its text or its bytes are expected"
+        f"[labels] got a {type(lowered).__name__}; expected a lowered, compiled or exported computation, "
+        "its text or its bytes"
     )
 
 
