@@ -41,8 +41,8 @@ std::string text_or(const char* text, const char* otherwise) {
 
 // Too many clients, or a server that starts or recovers. Of a refusal libpq tells only the text.
 bool passes(const Answer& refused) {
-  return refused.trouble == Trouble::away && (refused.why.find(": 53300: ") != std::string::npos ||
-                                              refused.why.find(": 57P03: ") != std::string::npos);
+  return refused.trouble == Trouble::away && (refused.why.find(" 53300: ") != std::string::npos ||
+                                              refused.why.find(" 57P03: ") != std::string::npos);
 }
 
 // The server is going, or has dropped this connection.
