@@ -6,7 +6,7 @@
 #include <deque>
 #include <fstream>
 
-#include "fakes.h"
+#include "choose/launched_run.h"
 #include "store/keep.h"
 #include "store/pins.h"
 #include "store/snapshot.h"
@@ -17,22 +17,11 @@ using ejk::detail::GatheredPins;
 using ejk::detail::PinBoard;
 using ejk::detail::Pins;
 using fakes::Show;
+using fakes::Threaded;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-struct Threaded : Show {
-  static constexpr std::string_view op_id = "threaded";
-  struct Config {
-    int threads = 0;
-  };
-  void run(const Config& c, std::span<const float>, ejk::Out<std::span<float>> y) const {
-    for (float& v : *y) v = static_cast<float>(c.threads);
-  }
-  Config heuristic_cfg(const ejk::Invocation&) const { return {1}; }
-  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {4096}}; }
-};
 
 struct WithoutHeuristic {
   static constexpr std::string_view op_id = "without_heuristic", version = "3";
@@ -68,7 +57,7 @@ class Board final : public PinBoard {
   }
 };
 
-class PinnedRun : public testing::Test {
+class PinnedRun : public fakes::LaunchedRun {
  protected:
   PinnedRun() {
     ::setenv(ejk::detail::pin_variable, "1", 1);
@@ -92,20 +81,10 @@ class PinnedRun : public testing::Test {
     use_board();
   }
   template <class Kernel = Show>
-  float run(const ejk::Executor& executor) {
-    executor(Kernel{}, x, y);
-    return y[0];
-  }
-  template <class Kernel = Show>
   ejk::Entry entry(ejk::Value config) {
     ::unsetenv(ejk::detail::pin_variable);
-    const auto inv = ejk::Executor(setup.options()).describe(Kernel{}, x, y);
+    ejk::Entry out = LaunchedRun::entry<Kernel>(std::move(config));
     ::setenv(ejk::detail::pin_variable, "1", 1);
-    ejk::Entry out;
-    out.id = {inv.device->fingerprint, inv.op(), inv.call_key(), inv.spec()};
-    out.config = std::move(config);
-    out.environment = inv.device->environment;
-    out.evidence.samples = 10;
     return out;
   }
   // In a store of its own.
@@ -114,23 +93,12 @@ class PinnedRun : public testing::Test {
     options.persistent->put(stored);
     return options;
   }
-  static ejk::Value block(int size) { return ejk::Value::object({{"block", size}}); }
   void pin(const ejk::Entry& of) {
     board->pinned[ejk::detail::call_id(of.id)] = ejk::stable_json(of.config);
-  }
-  static std::string error_of(const std::function<void()>& work) {
-    try {
-      work();
-    } catch (const ejk::Error& error) {
-      return error.what();
-    }
-    return "";
   }
 
   std::shared_ptr<Board> board = std::make_shared<Board>();
   std::deque<fakes::TempDir> stores;
-  fakes::Setup setup;
-  std::vector<float> x = std::vector<float>(8, 1), y = std::vector<float>(8, 0);
 };
 
 TEST_F(PinnedRun, TheFirstRankDecidesAndTheOthersTakeItsChoice) {

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <limits>
 
-#include "fakes.h"
+#include "choose/launched_run.h"
 #include "store/snapshot.h"
 
 namespace {
@@ -17,65 +17,28 @@ using ejk::detail::publish_snapshot;
 using ejk::detail::read_snapshot_address;
 using ejk::detail::snapshot_text;
 using fakes::Show;
+using fakes::Threaded;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-struct Threaded : Show {
-  static constexpr std::string_view op_id = "threaded";
-  struct Config {
-    int threads = 0;
-  };
-  void run(const Config& c, std::span<const float>, ejk::Out<std::span<float>> y) const {
-    for (float& v : *y) v = static_cast<float>(c.threads);
-  }
-  Config heuristic_cfg(const ejk::Invocation&) const { return {1}; }
-  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {4096}}; }
-};
-
-class Snapshot : public testing::Test {
+class Snapshot : public fakes::LaunchedRun {
  protected:
   ~Snapshot() override { ::unsetenv(ejk::detail::snapshot_variable); }
 
   static void launch_with(const std::string& address) {
     ::setenv(ejk::detail::snapshot_variable, address.c_str(), 1);
   }
-  template <class Kernel = Show>
-  float run(const ejk::Executor& executor) {
-    executor(Kernel{}, x, y);
-    return y[0];
-  }
-  template <class Kernel = Show>
-  ejk::Entry entry(ejk::Value config) {
-    const auto inv = ejk::Executor(setup.options()).describe(Kernel{}, x, y);
-    ejk::Entry out;
-    out.id = {inv.device->fingerprint, inv.op(), inv.call_key(), inv.spec()};
-    out.config = std::move(config);
-    out.environment = inv.device->environment;
-    out.evidence.samples = 10;
-    return out;
-  }
-  static ejk::Value block(int size) { return ejk::Value::object({{"block", size}}); }
   // Into the file "choices"; gives its address.
   std::string published(std::vector<ejk::Entry> entries) {
     const std::string text = snapshot_text(std::move(entries)), path = dir.path() + "/choices";
     std::ofstream(path) << text;
     return path + "#" + name_of_snapshot(text);
   }
-  std::string error_of(const std::function<void()>& work) {
-    try {
-      work();
-    } catch (const ejk::Error& error) {
-      return error.what();
-    }
-    return "";
-  }
 
   fakes::TempDir dir, store;
-  fakes::Setup setup;
-  std::vector<float> x = std::vector<float>(8, 1), y = std::vector<float>(8, 0);
 };
 
 TEST_F(Snapshot, AnswersInsteadOfTheStore) {
