@@ -104,6 +104,11 @@ def test_no_output_has_the_password(ejk, database):
             assert "s3cret" not in done.stdout + done.stderr, arguments
 
 
+def test_why_a_database_cannot_be_reached_is_one_line_without_escapes(ejk):
+    told = ejk("store", "check", "postgresql://127.0.0.1:1/d", expect=None).stderr
+    assert "Connection refused; Is the server running" in told and "\\n" not in told
+
+
 def test_verbs_that_change_a_directory_refuse_a_database(ejk, database):
     assert "expected a directory" in ejk("prune", "--all", "--store", database, expect=2).stderr
 

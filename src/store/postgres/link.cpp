@@ -129,6 +129,8 @@ struct Link::State {
   std::string connection_error() const {
     std::string text = text_or(libpq().PQerrorMessage(connection), "no reason was given");
     text.resize(std::min(text.size(), text.find("\nLOCATION: ")));  // in the server's sources
+    for (size_t at = text.find("\n\t"); at != text.npos; at = text.find("\n\t", at))
+      text.replace(at, 2, "; ");
     return address.scrubbed(std::move(text));
   }
 
