@@ -275,6 +275,12 @@ TEST(Guide, ACallMayBeTunedLater) {
   EXPECT_EQ(waiting, 0U);
 }
 
+TEST(Guide, ChoicesCanBeWatched) {
+  ejk::SelectorOptions options;
+  options.policy = ejk::AutotunePolicy{.drift_watch = true};
+  EXPECT_TRUE(ejk::ConfigSelectorChain(options).policy().drift_watch);
+}
+
 TEST(Guide, NoConfigurationNamesEveryTier) {
   const ejk::Executor executor = without_disk();
   const auto frozen = ejk::policy_override({.allow_autotune = false, .allow_heuristics = false});

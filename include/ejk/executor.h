@@ -16,6 +16,7 @@
 #include <ejk/detail/call_counts.h>
 #include <ejk/detail/kernel_traits.h>
 #include <ejk/detail/warm_table.h>
+#include <ejk/detail/watch_timer.h>
 #include <ejk/record.h>
 #include <ejk/selector.h>
 
@@ -693,9 +694,12 @@ class alignas(64) Executor {
         const detail::WarmUse use(found);
         if (!entry->ask_first) [[likely]] {
           const auto& config = *static_cast<const Config*>(entry->config);
-          if (entry->record != 0 && detail::count_call(detail::call_count(entry->record)))
-              [[unlikely]]
-            return run_timed<P>(entry->record, kernel, config, params);
+          if (entry->counted) [[unlikely]] {
+            if (entry->record != 0 && detail::count_call(detail::call_count(entry->record)))
+              return run_timed<P>(entry->record, kernel, config, params);
+            if (entry->timed && found.reader->is_turn_to_time())
+              return run_watched<P>(*entry->watched, kernel, config, params);
+          }
           return P::run(kernel, config, params);
         }
       }
@@ -712,9 +716,21 @@ class alignas(64) Executor {
   }
 
   template <class P, class K, class Params>
+  [[gnu::noinline, gnu::cold]] decltype(auto) run_watched(detail::WatchedCall& call,
+                                                          const K& kernel,
+                                                          const typename P::Config& config,
+                                                          Params& params) const {
+    const detail::WatchTimer timer(*chain_, call, [&] {
+      chain_->tune_again(invocation<P>(kernel, params), bound<P>(kernel, params));
+    });
+    return P::run(kernel, config, params);
+  }
+
+  template <class P, class K, class Params>
   [[gnu::noinline, gnu::cold]] decltype(auto) run_slowly(const K& kernel, Params& params) const {
     const Choice choice = lookup<P>(kernel, params);
     const auto& config = choice.config.template as<typename P::Config>();
+    if (choice.watched) return run_watched<P>(*choice.watched, kernel, config, params);
     if (choice.record != 0) return run_timed<P>(choice.record, kernel, config, params);
     return P::run(kernel, config, params);
   }
@@ -733,6 +749,8 @@ class alignas(64) Executor {
         const detail::WarmUse use(found);
         if (auto choice = chain_->reuse(*entry)) {
           choice->record = entry->record;
+          if (entry->timed && found.reader->is_turn_to_time() && chain_->policy().drift_watch)
+            choice->watched = entry->watched;
           if (Recording* recording = detail::scoped_recording())
             choice->record =
                 recording->record(invocation<P>(kernel, params), bound<P>(kernel, params));

@@ -53,6 +53,7 @@ enum class EventKind : uint8_t {
   heuristics,
   error,
   takeover,
+  drift,
 };
 
 // ---- their names, in the order of the enums
@@ -78,7 +79,7 @@ constexpr auto names_of(Search) { return detail::words("race", "exhaustive", "ra
 constexpr auto names_of(FirstRuns) { return detail::words("child", "none", "mixed"); }
 constexpr auto names_of(EventKind) {
   return detail::words("override", "overlay_hit", "cache_hit", "autotune_start", "autotune_finish",
-                       "heuristics", "error", "takeover");
+                       "heuristics", "error", "takeover", "drift");
 }
 constexpr auto names_of(Origin) {
   return detail::words("override", "overlay", "memory", "persistent", "autotune", "heuristics");

@@ -27,6 +27,7 @@ namespace detail {
 class Chain;
 struct ScopeNode;
 struct WarmEntry;
+struct WatchedCall;
 class WarmTable;
 // The calling thread's innermost scope; nullptr in the usual case, which is all a warm call asks.
 inline thread_local constinit ScopeNode* innermost_scope = nullptr;
@@ -81,6 +82,11 @@ struct PolicyFields {
   // core and none while the machine is busy (SelectorOptions::is_busy). 0, and without `guard`:
   // only ConfigSelectorChain::idle tunes them.
   Each<double> background_share = at_first(0.05);
+  // One warm call in about 1000 is timed and compared with the evidence of its config: calls on the
+  // CPU that take 5 us or more. If a call has become slower than its evidence, beyond the noise and
+  // on a machine that is not busy, there is an event "drift", `ejk doctor` lists the call, and it
+  // is tuned again under Fallback::background.
+  Each<bool> drift_watch = at_first(false);
 };
 using AutotunePolicy = PolicyFields<std::type_identity_t>;  // what a selector may do on a miss
 using PolicyUpdates = PolicyFields<std::optional>;  // fields that are not set stay as they are
@@ -132,15 +138,17 @@ ScopeSnapshot current_scopes();
 // One step of a choice. Its texts are valid during the call of the sink only.
 struct Event {
   // "override", "overlay_hit", "cache_hit", "autotune_start", "autotune_finish", "heuristics",
-  // "takeover" (calls have another config from now on, which was tuned in the background), "error"
+  // "takeover" (calls have another config from now on, which was tuned in the background), "drift"
+  // (calls have become slower than the evidence of their config says), "error"
   std::string_view kind;
   std::string_view device, op, key;  // of the call
   std::string_view tier;             // of a cache_hit: "memory" or "persistent"
   Value config;                      // null where none was found
-  double seconds = 0;                // spent finding it (tuning included)
-  std::string_view message;          // of an error, or how a tuning ended
+  double seconds = 0;           // spent finding it (tuning included); of a drift: a call takes now
+  std::string_view message;     // of an error, or how a tuning ended
+  double evidence_seconds = 0;  // of a drift: a call took when it was tuned
 };
-// Called on the thread that asks for a config or tunes one, from several threads at once. What it
+// Called on the thread that makes a call or tunes one, from several threads at once. What it
 // throws becomes a warning, and the call continues.
 using EventSink = std::function<void(const Event&)>;
 
@@ -152,6 +160,8 @@ struct Choice {
   AnyConfig config;
   Origin origin = Origin::memory;
   uint32_t record = 0;  // the call in a recording; 0: it is not recorded
+  // Its run is timed for AutotunePolicy::drift_watch; nullptr: it is not.
+  std::shared_ptr<detail::WatchedCall> watched = {};
 };
 
 // Anything that can find a configuration for a call. Called from any thread.
@@ -210,7 +220,8 @@ struct SelectorOptions {
   // Where calls are recorded; default: recording_from_environment(). See record.h.
   std::shared_ptr<Recording> recording = {};
   // Asked several times a second, by a thread of the chain, whether tunings in the background shall
-  // wait. Default: as long as less than half a core of the machine is free.
+  // wait, and by calls that drift_watch finds slow, whether that is why. Several threads may ask at
+  // once. Default: as long as less than half a core of the machine is free.
   std::function<bool()> is_busy = {};
   // Set from elsewhere to end tunings with what they have: &StopOnInterrupt::requested()
   const std::atomic<bool>* stop = nullptr;
@@ -263,6 +274,12 @@ class ConfigSelectorChain final : public ConfigChooser {
   uint64_t scoped_salt() const;
   // The choice for a warm entry under scopes, events and policy; empty if the chain must be asked.
   std::optional<Choice> reuse(const detail::WarmEntry& entry);
+  // The clock of watched calls, in seconds.
+  double watch_seconds() const;
+  // A watched call took this long. True if it shall be tuned again.
+  bool saw_run(detail::WatchedCall& call, double seconds);
+  // Tunes this call again in the background; records it where the policy does not allow that.
+  void tune_again(const Invocation& inv, const AnyKernel& kernel);
 
  private:
   SelectorOptions options_;

@@ -300,6 +300,7 @@ CHANGED = {
     "resume_share": 0.5,
     "background_bytes": 1 << 20,
     "background_share": 0.5,
+    "drift_watch": True,
 }
 
 

@@ -14,7 +14,7 @@ constexpr size_t smallest_table = 64;  // slots; doubled when half full
 
 bool is_same_choice(const WarmEntry& a, const WarmEntry& b) {
   return a.ask_first == b.ask_first && a.heuristic == b.heuristic && a.record == b.record &&
-         a.owner.type() == b.owner.type() && a.owner == b.owner;
+         a.watched == b.watched && a.owner.type() == b.owner.type() && a.owner == b.owner;
 }
 
 }  // namespace
@@ -34,6 +34,17 @@ WarmTable::~WarmTable() {
 size_t WarmTable::entries() const {
   const std::lock_guard lock(mutex_);
   return used_ + retired_.entries.size();
+}
+
+std::vector<std::vector<uint64_t>> WarmTable::words_of(const EntryId& id) const {
+  std::vector<std::vector<uint64_t>> words;
+  const std::lock_guard lock(mutex_);
+  for_each(*slots_.load(), [&](const Slot&, const WarmEntry* entry) {
+    const EntryId& own = entry->id;
+    if (own.key == id.key && own.op == id.op && own.device == id.device && own.spec == id.spec)
+      words.push_back(entry->rest);
+  });
+  return words;
 }
 
 template <class F>
@@ -60,6 +71,8 @@ void WarmTable::publish(uint64_t hash, std::unique_ptr<WarmEntry> entry,
   if (words.size() > std::numeric_limits<uint16_t>::max()) return;
   entry->count = static_cast<uint16_t>(words.size());
   entry->config = entry->owner.get();
+  entry->timed = entry->watched != nullptr;
+  entry->counted = entry->timed || entry->record != 0;
   entry->rest = words;
   if (words.size() <= WarmEntry::inline_words) std::copy(words.begin(), words.end(), entry->first);
   entry->words = words.size() <= WarmEntry::inline_words ? entry->first : entry->rest.data();

@@ -133,6 +133,7 @@ auto Chain::tune_alone(Call& call) -> std::optional<Found> {
   std::string why;
   const auto config = call.check(call.winner, why);
   if (!config) return call.pass(Origin::autotune, "its winner " + why, entry->config);
+  watch(call, *entry, *config, true);
   keep(call, *config, Origin::autotune);
   return Found{*config, Origin::autotune};
 }
@@ -259,12 +260,6 @@ std::vector<std::vector<Measurement>> other_tunings(PersistentCache& store, cons
   return found;
 }
 
-std::string journal_place(const PersistentCache* store) {
-  if (store == nullptr) return {};
-  const Store* const layer = store->writable_layer();
-  return layer == nullptr ? std::string() : layer->local_directory();
-}
-
 }  // namespace
 
 // ---- the tuning ---------------------------------------------------------------------------------
@@ -323,8 +318,7 @@ std::optional<TuneResult> Chain::measure(Call& call,
                                          const std::shared_ptr<const CandidateSet>& candidates,
                                          const std::optional<AnyConfig>& heuristic) {
   std::unique_ptr<Journal> journal;
-  if (const std::string place = journal_place(options_.persistent.get());
-      !place.empty() && options_.persist_autotune)
+  if (const std::string place = local_directory(); !place.empty())
     journal = std::make_unique<Journal>(place, call.id, call.inv.device->environment,
                                         options_.on_warning);
   TuneResult result;
@@ -482,6 +476,7 @@ std::pair<Choice, Entry> Chain::tune_by_hand(Call& call) {
   if (options_.persistent && options_.persist_autotune)
     options_.persistent->put(*entry, entry->evidence.complete || call.unfinished);
   call.generation = generation();  // asked for by name: whatever was put meanwhile does not stop it
+  watch(call, *entry, *config, true);
   keep(call, *config, Origin::autotune);
   return {Choice{config->config(), Origin::autotune}, std::move(*entry)};
 }

@@ -86,21 +86,14 @@ struct Background::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<LaterCall> waiting;
-  LaterCall* current = nullptr;  // is being tuned
-  RecentMap<bool> known;         // by id; true: it waits or is being tuned
-  size_t bytes = 0;              // of the copies
-  size_t idlers = 0;             // threads in `idle`: the thread gives way to them
+  bool is_on = false;     // one of them is being tuned
+  RecentMap<bool> known;  // by id; true: it waits or is being tuned
+  size_t bytes = 0;       // of the copies
+  size_t idlers = 0;      // threads in `idle`: the thread gives way to them
   bool ends = false;
   base::Fd give_way{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::function<bool()> is_busy;
   std::thread thread;
-
-  LaterCall* find(const std::string& id) {
-    const auto is = [&](const LaterCall& later) { return text_of(later.id) == id; };
-    if (current != nullptr && is(*current)) return current;
-    const auto found = std::ranges::find_if(waiting, is);
-    return found == waiting.end() ? nullptr : &*found;
-  }
 
   // The first that may be tuned there now.
   std::deque<LaterCall>::iterator next(Place place) {
@@ -111,14 +104,11 @@ struct Background::State {
   }
 
   // Tunes one and puts it back if it must wait again. Unlocks meanwhile.
-  void tune(std::unique_lock<std::mutex>& lock, std::deque<LaterCall>::iterator which, Turn turn) {
+  void tune(std::unique_lock<std::mutex>& lock, std::deque<LaterCall>::iterator which,
+            const Turn& turn) {
     LaterCall later = std::move(*which);
-    turn.words = [this, &later] {
-      const std::lock_guard held(mutex);
-      return later.words;
-    };
     waiting.erase(which);
-    current = &later;
+    is_on = true;
     lock.unlock();
     is_tuning = true;
     End end = End::done;
@@ -129,7 +119,7 @@ struct Background::State {
     }
     is_tuning = false;
     lock.lock();
-    current = nullptr;
+    is_on = false;
     changed.notify_all();
     if (end == End::gave_way) return waiting.push_front(std::move(later));
     if (end == End::later) return waiting.push_back(std::move(later));
@@ -163,16 +153,17 @@ Background::~Background() {
   delete state_;
 }
 
-bool Background::knows(const std::string& id, const std::vector<uint64_t>& words) {
+bool Background::knows(const std::string& id) const {
   if (!is_mine()) return true;
   const std::lock_guard lock(state_->mutex);
+  return state_->known.find(id) != nullptr;
+}
+
+bool Background::waits(const std::string& id) const {
+  if (!is_mine()) return true;  // it waits in another process
+  const std::lock_guard lock(state_->mutex);
   const bool* const waits = state_->known.find(id);
-  if (waits == nullptr) return false;
-  LaterCall* const later = *waits ? state_->find(id) : nullptr;
-  if (later != nullptr && !words.empty() && words != later->inv.words &&
-      std::ranges::find(later->words, words) == later->words.end())
-    later->words.push_back(words);
-  return true;
+  return waits != nullptr && *waits;
 }
 
 size_t Background::room(const AutotunePolicy& policy) const {
@@ -187,13 +178,10 @@ void Background::note(const std::string& id) {
 }
 
 void Background::add(LaterCall later) {
-  std::unique_lock lock(state_->mutex);
+  const std::lock_guard lock(state_->mutex);
   const std::string id = text_of(later.id);
-  if (const bool* const waits = state_->known.find(id); waits != nullptr && *waits) {
-    lock.unlock();  // another thread was faster
-    knows(id, later.inv.words);
-    return;
-  }
+  if (const bool* const waits = state_->known.find(id); waits != nullptr && *waits)
+    return;  // another thread was faster
   state_->known.insert_or_assign(id, true);
   state_->bytes += later.kept->bytes();
   state_->waiting.push_back(std::move(later));
@@ -243,13 +231,13 @@ size_t Background::idle(double seconds) {
   if (!is_mine()) return 0;
   const double until = base::seconds_now() + seconds;
   std::unique_lock lock(state_->mutex);
-  const auto left = [&] { return state_->waiting.size() + (state_->current != nullptr ? 1 : 0); };
+  const auto left = [&] { return state_->waiting.size() + (state_->is_on ? 1 : 0); };
   if (!(seconds > 0) || left() == 0 || is_tuning) return left();
   // The tuning in a process is broken off: at its share of a core it has not got far.
   ++state_->idlers;
   ::eventfd_write(state_->give_way.get(), 1);
   for (double rest = seconds; rest > 0; rest = until - base::seconds_now()) {
-    if (state_->current != nullptr) {
+    if (state_->is_on) {
       state_->changed.wait_until(lock, base::Clock::now() + base::duration_of(rest));
       continue;
     }

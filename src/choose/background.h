@@ -33,8 +33,8 @@ struct LaterCall {
   Invocation inv;  // as the chain sees it under its policy
   AutotunePolicy policy;
   std::shared_ptr<const KeptCall> kept;
-  std::vector<std::vector<uint64_t>> words = {};  // of other warm calls with the same id
-  std::optional<Entry> so_far = {};               // of a tuning that was cut short
+  std::optional<Entry> so_far = {};  // of a tuning that was cut short
+  bool replaces = false;             // what is stored, which has become slow
 };
 
 // The queue. One call at a time is tuned: by its own thread, which lets a process do it, or by a
@@ -57,8 +57,6 @@ class Background {
     double share;                   // of one core, in a process
     int give_way;                   // becomes readable when it must end at once
     std::function<bool()> is_busy;  // the process must wait
-    // Of all warm calls with this id that were made until now.
-    std::function<std::vector<std::vector<uint64_t>>()> words = {};
   };
   struct Work {
     std::function<End(LaterCall&, const Turn&)> tune;
@@ -71,8 +69,10 @@ class Background {
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
-  // True if the call waits or was here before; a new key of it is noted.
-  bool knows(const std::string& id, const std::vector<uint64_t>& words);
+  // True if the call waits or was here before.
+  bool knows(const std::string& id) const;
+  // True if it waits or is being tuned.
+  bool waits(const std::string& id) const;
   // Of policy.background_bytes, what may still be taken.
   size_t room(const AutotunePolicy& policy) const;
   void add(LaterCall later);

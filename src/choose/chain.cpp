@@ -73,6 +73,7 @@ Chain::Chain(const ConfigSelectorChain& selector, const SelectorOptions& options
       warm_(warm),
       launch_(std::move(launch)),
       state_(std::make_unique<State>(options.most_shapes, options.on_warning, *options.policy)),
+      drift_(options.is_busy, options.most_shapes),
       background_({[this](LaterCall& later, const Background::Turn& turn) {
                      return tune_kept(later, turn);
                    },
@@ -239,6 +240,8 @@ void Chain::publish(const Call& call, const std::vector<uint64_t>& words, const 
   entry->record = call.inv.record;
   entry->heuristic = origin == Origin::heuristics;
   entry->ask_first = entry->heuristic && may_still_tune(*options_.policy, call.id);
+  if (call.policy.drift_watch && !entry->heuristic)
+    entry->watched = drift_.find(text_of(call.id), config);
   const uint64_t hash = hash_words(words.data(), words.size());
   warm_.publish(hash, std::move(entry), words, call.generation);
 }
@@ -270,6 +273,12 @@ std::optional<Choice> Chain::reuse(const WarmEntry& entry) {
           base::seconds_now() - started,
           {}});
   return Choice{entry.owner, Origin::memory};
+}
+
+std::string Chain::local_directory() const {
+  if (!options_.persistent || !options_.persist_autotune) return {};
+  const Store* const layer = options_.persistent->writable_layer();
+  return layer == nullptr ? std::string() : layer->local_directory();
 }
 
 // ---- telling -----------------------------------------------------------------------------------

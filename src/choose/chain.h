@@ -19,6 +19,7 @@
 #include "base/time.h"
 #include "base/warn.h"
 #include "choose/background.h"
+#include "choose/drift.h"
 #include "choose/key_watch.h"
 #include "choose/recent_map.h"
 #include "choose/single_flight.h"
@@ -61,6 +62,8 @@ class Chain {
   Explanation explain(const Invocation& inv, const AnyKernel& kernel);
   size_t idle(double seconds);
   std::optional<Choice> reuse(const WarmEntry& entry);
+  bool saw_run(WatchedCall& call, double seconds);
+  void tune_again(const Invocation& inv, const AnyKernel& kernel);
 
  private:
   struct Call;
@@ -107,10 +110,14 @@ class Chain {
   bool recall_unfinished(Call& call);
   bool tunes_later(const Call& call) const;
   void tune_later(const Call& call);
+  std::shared_ptr<const KeptCall> copies_of(const Call& call);
   Background::End tune_kept(LaterCall& later, const Background::Turn& turn);
   Background::End tune_kept(Call& call, LaterCall& later, const Background::Turn& turn);
   void take_over(Call& call, const Checked& config, Origin origin, const Value& before);
   void record_for_later(const Invocation& inv, const AnyKernel& kernel);
+  void watch(const Call& call, const Entry& entry, const Checked& config, bool tuned_here);
+  // Where tunings of this selector keep what concerns this machine; "": nowhere.
+  std::string local_directory() const;
   std::pair<Choice, Entry> tune_by_hand(Call& call);
   std::optional<Entry> run_tuner(Call& call);
   std::optional<TuneResult> measure(Call& call,
@@ -139,6 +146,7 @@ class Chain {
   WarmTable& warm_;
   const Launch launch_;
   std::unique_ptr<State> state_;
+  Drift drift_;
   Background background_;  // the last: its thread uses the others
 };
 

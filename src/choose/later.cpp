@@ -24,7 +24,17 @@ auto Chain::from_heuristics_for_now(Call& call) -> std::optional<Found> {
   return found;
 }
 
-// Once for each key. The caller's arrays are copied now: they may be gone when it is tuned.
+// The call with its arrays, which may be gone when it is tuned; nullptr: there is no room for them.
+std::shared_ptr<const KeptCall> Chain::copies_of(const Call& call) {
+  try {
+    return call.kernel.keep(call.inv, background_.room(call.policy));
+  } catch (...) {
+    warn_of(call, "keep", "a call cannot be tuned later: " + base::what_was_thrown());
+    return nullptr;
+  }
+}
+
+// Once for each key.
 void Chain::tune_later(const Call& call) {
   if (call.dry || !tunes_later(call)) return;
   const std::string id = text_of(call.id);
@@ -32,17 +42,10 @@ void Chain::tune_later(const Call& call) {
     const std::lock_guard lock(state_->mutex);
     if (state_->tried_in_vain.contains(id)) return;
   }
-  if (background_.knows(id, call.inv.words)) return;
-  std::shared_ptr<const KeptCall> kept;
-  try {
-    kept = call.kernel.keep(call.inv, background_.room(call.policy));
-  } catch (...) {
-    warn_of(call, "keep", "a call cannot be tuned later: " + base::what_was_thrown());
-  }
-  if (kept) {
-    background_.add({.id = call.id, .inv = call.inv, .policy = call.policy, .kept = kept});
-    return;
-  }
+  if (background_.knows(id)) return;
+  if (auto kept = copies_of(call))
+    return background_.add(
+        {.id = call.id, .inv = call.inv, .policy = call.policy, .kept = std::move(kept)});
   background_.note(id);
   std::string why;
   if (call.candidates(why)) record_for_later(call.inv, call.kernel);
@@ -52,10 +55,7 @@ void Chain::tune_later(const Call& call) {
 // written.
 void Chain::record_for_later(const Invocation& inv, const AnyKernel& kernel) {
   const WhileOthersMayFork free;  // recordings have a lock of their own for forks
-  const Store* const layer = options_.persistent && options_.persist_autotune
-                                 ? options_.persistent->writable_layer()
-                                 : nullptr;
-  const std::string place = layer == nullptr ? "" : layer->local_directory();
+  const std::string place = local_directory();
   std::shared_ptr<Recording> recording = options_.recording;
   if (!recording && !place.empty()) {
     const std::lock_guard lock(state_->recording_mutex);
@@ -103,7 +103,7 @@ Background::End Chain::tune_kept(Call& call, LaterCall& later, const Background:
     std::string why;
     call.unfinished_config = call.check(later.so_far->config, why);
     if (call.unfinished_config) call.unfinished = call.stored = later.so_far;
-  } else if (!options_.persistent || !recall_unfinished(call)) {
+  } else if (!later.replaces && (!options_.persistent || !recall_unfinished(call))) {
     // A call that waited for its own tuning, or another process, may have been faster.
     if (present && present->origin != Origin::heuristics) return Background::End::done;
     if (const auto found = from_persistent(call)) {
@@ -117,11 +117,15 @@ Background::End Chain::tune_kept(Call& call, LaterCall& later, const Background:
   if (!entry || entry->outcome == Outcome::failed) return Background::End::done;
   const double spent = entry->evidence.tuning_seconds;
   call.add_unfinished(*entry);
-  if (options_.persistent && options_.persist_autotune)
-    options_.persistent->put(*entry, call.unfinished && may_replace(call));
+  // Only a whole tuning may replace what was chosen before.
+  const bool counts = !later.replaces || entry->evidence.complete;
+  if (counts && options_.persistent && options_.persist_autotune)
+    options_.persistent->put(*entry, later.replaces || (call.unfinished && may_replace(call)));
   std::string why;
-  if (const auto config = call.check(call.winner, why))
+  if (const auto config = call.check(call.winner, why); config && counts) {
+    watch(call, *entry, *config, true);
     take_over(call, *config, Origin::autotune, before);
+  }
   const bool cut = !entry->evidence.complete && spent >= turn.seconds &&
                    turn.seconds < later.policy.budget_seconds;
   if (!cut) return Background::End::done;
@@ -136,7 +140,7 @@ void Chain::take_over(Call& call, const Checked& config, Origin origin, const Va
   const auto present = options_.cache->find(call.id);
   if (present && present->origin == Origin::memory) return;  // put by hand meanwhile
   keep(call, config, origin);
-  for (const auto& words : call.turn->words()) publish(call, words, config.config(), origin);
+  for (const auto& words : warm_.words_of(call.id)) publish(call, words, config.config(), origin);
   const Value now = config.config().to_value();
   if (options_.on_event && now != before)
     emit(call.event(EventKind::takeover, now, "was " + stable_json(before)));

@@ -64,4 +64,17 @@ std::optional<Choice> ConfigSelectorChain::reuse(const detail::WarmEntry& entry)
   return chain_->reuse(entry);
 }
 
+double ConfigSelectorChain::watch_seconds() const {
+  const auto& own = tuner().options().stopwatch;
+  return own ? own->now() : system_stopwatch()->now();
+}
+
+bool ConfigSelectorChain::saw_run(detail::WatchedCall& call, double seconds) {
+  return chain_->saw_run(call, seconds);
+}
+
+void ConfigSelectorChain::tune_again(const Invocation& inv, const AnyKernel& kernel) {
+  chain_->tune_again(inv, kernel);
+}
+
 }  // namespace ejk

@@ -167,6 +167,7 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
                        entry.config);
     }
   }
+  watch(call, entry, *config, false);
   keep(call, *config, Origin::persistent);
   if (call.policy.resume && is_measured(entry) && !entry.evidence.complete && !of_any_outputs &&
       entry.environment == *here)

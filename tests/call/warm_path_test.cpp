@@ -112,15 +112,16 @@ class WarmPath : public testing::Test {
     o.tuner = std::make_shared<fakes::FakeTuner>();
     return o;
   }
-  void call() {
-    executor(Fixed{}, ejk::View<const float, 2>{data, {2, 2}}, ejk::View<float, 2>{data, {2, 2}},
-             2.f);
-    executor(Checked{}, ejk::View<float, 2>{data, {2, 2}}, std::span<float>(data));
-    executor(Shared{}, ejk::View<float, 2>{data, {2, 2}}, std::span<float>(data));
-    executor(General{}, tensor, other, std::optional<int>(4), mode, many, ejk::kw("causal", true));
-    executor(Anywhere{}, tensor, other);
-    executor(Anywhere{}, there, there);
-    executor(Anywhere{}, there, ejk::device_view<float, 1>(there));
+  void call() { call(executor); }
+  void call(const ejk::Executor& caller) {
+    caller(Fixed{}, ejk::View<const float, 2>{data, {2, 2}}, ejk::View<float, 2>{data, {2, 2}},
+           2.f);
+    caller(Checked{}, ejk::View<float, 2>{data, {2, 2}}, std::span<float>(data));
+    caller(Shared{}, ejk::View<float, 2>{data, {2, 2}}, std::span<float>(data));
+    caller(General{}, tensor, other, std::optional<int>(4), mode, many, ejk::kw("causal", true));
+    caller(Anywhere{}, tensor, other);
+    caller(Anywhere{}, there, there);
+    caller(Anywhere{}, there, ejk::device_view<float, 1>(there));
   }
 
   float data[4] = {};
@@ -141,6 +142,30 @@ TEST_F(WarmPath, AllocatesNothing) {
   call();
   const long before = allocations;
   for (int i = 0; i < 1000; ++i) call();
+  EXPECT_EQ(allocations, before);
+}
+
+// Its calls are watched, and always faster than that.
+struct LongEvidence : fakes::FakeTuner {
+  ejk::TuneResult tune(const ejk::TuneTask& task) override {
+    auto result = FakeTuner::tune(task);
+    result.evidence.seconds = 1;
+    return result;
+  }
+};
+
+TEST_F(WarmPath, AllocatesNothingForCallsThatAreWatched) {
+#ifndef EJK_COUNTS_ALLOCATIONS
+  GTEST_SKIP() << "the sanitizer has the allocator";
+#endif
+  auto watching = options();
+  watching.policy->drift_watch = true;
+  watching.tuner = std::make_shared<LongEvidence>();
+  const ejk::Executor watched(watching);
+  call(watched);
+  call(watched);
+  const long before = allocations;
+  for (int i = 0; i < 10'000; ++i) call(watched);  // some windows of timed calls
   EXPECT_EQ(allocations, before);
 }
 

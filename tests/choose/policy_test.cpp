@@ -21,7 +21,8 @@ constexpr AutotunePolicy changed{.allow_autotune = false,
                                  .resume = false,
                                  .resume_share = 0.5,
                                  .background_bytes = 1,
-                                 .background_share = 0.5};
+                                 .background_share = 0.5,
+                                 .drift_watch = true};
 
 TEST(Policy, UpdatesHaveTheFieldsOfAPolicyAndSetNone) {
   const ejk::Value fields = to_value(AutotunePolicy{}), updates = to_value(PolicyUpdates{});

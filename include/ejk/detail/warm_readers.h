@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -19,6 +20,15 @@ struct alignas(128) WarmReader {
   void look_at(const void* entry) noexcept { sees.store(entry, std::memory_order_release); }
   void look_away() noexcept { look_at(idle); }
   bool is_idle() const noexcept { return sees.load(std::memory_order_relaxed) == idle; }
+  // Counts a watched call of its thread. True if this one is to be timed.
+  bool is_turn_to_time() noexcept {
+    if (--calls_until_timed != 0) return false;
+    calls_until_timed = watch_interval;
+    return true;
+  }
+
+  // A prime: in a program that makes its calls in turn, each of them gets timed.
+  static constexpr uint32_t watch_interval = 1031;
 
   std::atomic<const void*> sees;
   // What it sees then: all readers, or another thing if it needs fences. nullptr: it is none.
@@ -26,6 +36,7 @@ struct alignas(128) WarmReader {
   WarmReader* next = nullptr;  // of the same thread: a kernel may make calls itself
   WarmReader* next_of_all = nullptr;
   std::atomic<bool> taken{true};  // by a thread
+  uint32_t calls_until_timed = watch_interval;
 };
 
 inline constinit WarmReader no_reader{nullptr};

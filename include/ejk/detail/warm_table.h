@@ -14,14 +14,18 @@
 
 namespace ejk::detail {
 
+struct WatchedCall;  // src/choose/drift.h
+
 // What a warm call needs of a choice: the words of a short key share its first line, those of most
 // others are in the next one.
 struct alignas(64) WarmEntry {
   const void* config = nullptr;
   uint32_t record = 0;  // counts calls; 0: nobody does
   uint16_t count = 0;
-  bool ask_first = false;  // a warm call may not use it without asking the selector
-  bool heuristic = false;  // a call under scopes must ask the policy
+  bool ask_first : 1 = false;  // a warm call may not use it without asking the selector
+  bool heuristic : 1 = false;  // a call under scopes must ask the policy
+  bool counted : 1 = false;    // its calls are recorded or timed:
+  bool timed : 1 = false;      // some are, see `watched`
   const uint64_t* words = nullptr;
   static constexpr size_t inline_words = 13;
   uint64_t first[inline_words];
@@ -29,7 +33,8 @@ struct alignas(64) WarmEntry {
   std::vector<uint64_t> rest;  // owns all the words of a long key
   AnyConfig owner;
   EntryId id;
-  uint64_t turn = 0;  // counts what was published
+  std::shared_ptr<WatchedCall> watched;  // some of its calls are timed; nullptr: none
+  uint64_t turn = 0;                     // counts what was published
 };
 
 // An entry and the reader that looks at it, or none. Whoever finds one lets go of it: WarmUse.
@@ -78,6 +83,9 @@ class WarmTable {
   // Adds or replaces. An entry made for an older generation of the cache is not taken.
   void publish(uint64_t hash, std::unique_ptr<WarmEntry> entry, std::vector<uint64_t> words,
                uint64_t generation);
+
+  // The words of all entries with that id.
+  std::vector<std::vector<uint64_t>> words_of(const EntryId& id) const;
 
   // Entries in memory, those that wait for their readers included.
   size_t entries() const;

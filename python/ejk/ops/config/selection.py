@@ -53,6 +53,9 @@ class AutotunePolicy:
     """Of programs in C++: copies of the arguments of calls that wait for their tuning take at most so many bytes."""
     background_share: float = 0.05
     """Of programs in C++: the process that tunes them takes at most this share of one core."""
+    drift_watch: bool = False
+    """Of programs in C++: some calls are timed. A call that has become slower than its evidence is told and tuned
+    again. In Python a call returns before its arrays are there, so its time says nothing."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, _check({name: value})[name])
