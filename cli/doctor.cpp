@@ -22,6 +22,7 @@
 #include <ejk/quarantine.h>
 #include <ejk/record.h>
 
+#include "store/drift_notes.h"
 #include "store/pins.h"
 #include "verbs.h"
 
@@ -237,6 +238,25 @@ void look_at_store(const std::string& given, Findings& out) {
                    "ejk quarantine ls", quarantined});
 }
 
+// Calls of programs with `drift_watch`, as long as they were not tuned again, in the environment of
+// today.
+void look_at_drift(const std::string& path, Findings& out) {
+  const auto silent = [](const std::string&) {};
+  DirectoryStore store(path, {.read_only = true, .on_warning = silent, .environment = {}});
+  for (const detail::DriftNote& note : detail::drift_notes(path, silent)) {
+    if (note.environment != cpu_device().environment) continue;
+    const auto entry = store.get(note.id, Detail::choice, &note.environment);
+    if (!entry || !is_about(note, *entry)) continue;
+    out.push_back({"slower call", "warn",
+                   fmt::format("{} {}: took {} when it was tuned ({}), and {} in a program ({})",
+                               call_name(note.id.op, note.id.key), call_text(note.id.spec),
+                               time_text(note.evidence_seconds), note.tuned,
+                               time_text(note.now_seconds), note.time),
+                   fmt::format("ejk tune --recorded --retune --op {}", note.id.op),
+                   note.now_seconds / note.evidence_seconds});
+  }
+}
+
 void look_at_environment(Findings& out) {
   const std::set<std::string_view> known = {"EJKERNEL_PERSISTENT_CACHE_DIR",
                                             "EJKERNEL_PERSISTENT_CACHE_LAYERS",
@@ -279,6 +299,7 @@ int doctor_verb(const DoctorOptions& options, Output& out) {
   if (options.seconds > 0) look_at_noise(root, options.seconds, findings);
   look_at_platforms(findings);
   look_at_store(options.store, findings);
+  look_at_drift(store_path(options.store), findings);
   look_at_environment(findings);
 
   Table table({{"WHAT"}, {"STATE"}, {"FOUND"}});

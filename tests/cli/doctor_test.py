@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from tool import BUILD, ROOT, TOOL
+from tool import BUILD, ROOT, TOOL, digits, entry, measured
 
 
 def machine(tmp_path, **files):
@@ -78,6 +78,47 @@ def test_doctor_knows_the_variables_that_the_documents_list():
     shown = set(re.findall(r"(?m)^\| `(EJKERNEL_\w+)` \|", (ROOT / "docs/reference/environment.md").read_text()))
     known = set(re.findall(r'"(EJKERNEL_\w+)"', (ROOT / "cli/doctor.cpp").read_text()))
     assert shown == known
+
+
+def drifted(store, of):
+    """What a program with drift_watch notes of a call."""
+    spec = json.dumps(of["spec"], sort_keys=True, separators=(",", ":"))
+    call = [of["device"]["fingerprint"], of["op"], of["key"], spec, of["environment"]]
+    note = dict(zip(("device", "op", "key", "spec", "environment"), call, strict=True)) | {
+        "schema": 1, "config": of["config"], "tuned": of["evidence"]["time"],
+        "evidence_seconds": of["evidence"]["seconds"], "now_seconds": 2.5e-3, "time": "2024-06-07T08:09:10Z",
+    }  # fmt: skip
+    path = store / "drift" / f"{digits(call)}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(note))
+    return path
+
+
+@pytest.fixture
+def doctor(ejk, tmp_path):
+    root = machine(tmp_path, proc__loadavg="0.01 1.0 1.0 1/1 1")
+    return lambda: findings(ejk("doctor", "--seconds", "0", "--root", root, "--json"))
+
+
+def test_doctor_lists_calls_that_have_become_slow_until_they_are_tuned_again(doctor, store, device):
+    tuned = entry(device)
+    measured(store, tuned)
+    drifted(store, tuned)
+    found = doctor()["slower call"]
+    assert found["state"] == "warn" and found["number"] == 2.5
+    assert f"gemm@v1:{tuned['key']}" in found["detail"] and "float32[8,4]" in found["detail"]
+    assert "1 ms" in found["detail"] and "2.5 ms" in found["detail"]
+    assert found["cure"] == "ejk tune --recorded --retune --op gemm@v1"
+    measured(store, entry(device, time="2024-06-08T08:09:10Z"))
+    assert "slower call" not in doctor()
+
+
+def test_doctor_lists_no_call_of_another_environment_and_no_file_that_is_no_note(doctor, store, device):
+    other = entry(device, environment=device["environment"] | {"compiler": "another one"})
+    measured(store, other)
+    path = drifted(store, other)
+    (path.parent / "note.json").write_text("{")
+    assert "slower call" not in doctor()
 
 
 EMULATED_CUDA = BUILD / "tests/libemulated_cuda.so"
