@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the first calls of a program cost and reach if they are tuned in the background, and what
-// that does to a program that needs all cores.
+// What the first calls of a program cost and reach if they are tuned in the background, what that
+// does to a program that needs all cores, and what it costs to watch whether choices stay right.
 // Options: --seconds N of the program (60), --load-seconds N of each part under load (4).
 #include <algorithm>
 #include <atomic>
@@ -13,6 +13,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <time.h>
 
 #include <ejk/ejk.h>
 
@@ -172,6 +174,90 @@ double harm(double seconds) {
   return bench::median(ratios);
 }
 
+// ---- calls that are watched -------------------------------------------------------------------
+
+// A chain of dependent additions: 4 cycles each.
+template <int steps>
+struct Additions {
+  static constexpr std::string_view op_id = steps == 1 ? "bench.empty" : "bench.additions";
+  struct Config {
+    int name = 0;
+  };
+  [[gnu::noinline]] void run(const Config&, const float& x, ejk::Out<std::span<float>> y) const {
+    float sum = x;
+    for (int i = 0; i < steps; ++i) sum += x;
+    (*y)[0] = sum;
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{0}, {1}}; }
+};
+
+class CountingStopwatch final : public ejk::Stopwatch {
+ public:
+  double now() override { return ++reads, system_->now(); }
+  ejk::Elapsed time(const std::function<void()>& work, ejk::Clock finest) override {
+    return system_->time(work, finest);
+  }
+  bool beside_other_threads() override { return system_->beside_other_threads(); }
+  int64_t reads = 0;
+
+ private:
+  std::shared_ptr<ejk::Stopwatch> system_ = ejk::system_stopwatch();
+};
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+struct WatchCost {
+  double over_not;     // a warm call that is watched
+  double control;      // one that is not, over another that is not
+  double timed;        // share of calls
+  double nanoseconds;  // of a call
+};
+
+// Tuned once by each of three executors, then called in turn, by CPU time. In each sample as many
+// calls are timed as in a long run.
+template <class K>
+WatchCost watch_cost(int rounds, int turns) {
+  const auto clock = std::make_shared<CountingStopwatch>();
+  std::vector<std::unique_ptr<ejk::Executor>> executors;
+  for (const bool watched : {true, false, false}) {
+    ejk::SelectorOptions options;
+    options.policy = ejk::AutotunePolicy{.budget_seconds = 1, .drift_watch = watched};
+    options.on_warning = [](const std::string&) {};
+    if (watched)
+      options.tuner = std::make_shared<ejk::Tuner>(ejk::TunerOptions{.stopwatch = clock});
+    executors.push_back(std::make_unique<ejk::Executor>(std::move(options)));
+  }
+  const float x = 1;
+  std::vector<float> y(1);
+  const auto run = [&](const ejk::Executor& executor, int calls) {
+    for (int i = 0; i < calls; ++i) executor(K{}, x, y), bench::clobber(y.data());
+  };
+  for (const auto& executor : executors) run(*executor, 2);
+  clock->reads = 0;
+  const int calls = turns * static_cast<int>(ejk::detail::WarmReader::watch_interval);
+  std::vector<std::vector<double>> seconds(executors.size());
+  for (size_t r = 0; r < static_cast<size_t>(rounds); ++r)
+    for (size_t i = 0; i < executors.size(); ++i) {
+      const size_t which = (i + r) % executors.size();
+      const double start = cpu_seconds();
+      run(*executors[which], calls);
+      seconds[which].push_back(cpu_seconds() - start);
+    }
+  std::vector<double> over, control;
+  for (size_t r = 0; r < seconds[0].size(); ++r) {
+    over.push_back(seconds[0][r] / seconds[1][r]);
+    control.push_back(seconds[2][r] / seconds[1][r]);
+  }
+  return {bench::median(over), bench::median(control),
+          static_cast<double>(clock->reads) / 2 / rounds / calls,
+          1e9 * bench::median(seconds[1]) / calls};
+}
+
 double option(int argc, char** argv, const std::string& name, double otherwise) {
   for (int i = 1; i + 1 < argc; ++i)
     if (argv[i] == name) return std::atof(argv[i + 1]);
@@ -184,9 +270,22 @@ int main(int argc, char** argv) {
   const FirstMinute found = first_minute(option(argc, argv, "--seconds", 60));
   const double throughput = harm(option(argc, argv, "--load-seconds", 4));
   std::printf("a program on all cores keeps %.3f of its throughput\n", throughput);
+  const WatchCost watched = watch_cost<Additions<4000>>(101, 2);
+  const WatchCost empty = watch_cost<Additions<1>>(301, 20);
+  const auto print = [](const char* what, const WatchCost& cost) {
+    std::printf(
+        "%s (%.0f ns): drift watch takes %.4f of a warm call, control %.4f; timed: 1 in %.0f\n",
+        what, cost.nanoseconds, cost.over_not, cost.control, cost.timed > 0 ? 1 / cost.timed : 0.);
+  };
+  print("4000 additions", watched);
+  print("almost no work", empty);
   bench::print_json({{"slowest_over_heuristic", found.slowest},
                      {"slowest_over_usual_heuristic", found.over_median},
                      {"slowest_autotune_over_heuristic", found.slowest_autotune},
                      {"gain_reached_share", found.gain_reached},
-                     {"harm", throughput}});
+                     {"harm", throughput},
+                     {"drift_overhead", watched.over_not},
+                     {"drift_overhead_empty", empty.over_not},
+                     {"drift_control", watched.control},
+                     {"drift_control_empty", empty.control}});
 }
