@@ -237,7 +237,7 @@ std::string call_text(const std::string& spec) {
       add(name + "=" + argument_text(argument));
   if (const Value* outputs = value.find("outputs_spec"); outputs && outputs->is_array())
     for (const Value& output : outputs->as_array()) add("-> " + argument_text(output));
-  for (const char* name : {"batch_axes", "method", "kernel", "objective"})
+  for (const char* name : {"batch_axes", "method", "kernel", "numerics", "objective"})
     if (const Value* member = value.find(name); member && !member->is_null())
       add(std::string(name) + ":" + value_text(*member));
   return out.empty() ? "(no arguments)" : out;

@@ -281,6 +281,37 @@ TEST(Guide, ChoicesCanBeWatched) {
   EXPECT_TRUE(ejk::ConfigSelectorChain(options).policy().drift_watch);
 }
 
+struct LaneSum {
+  static constexpr std::string_view op_id = "guide_lane_sum", version = "1";
+  struct Config {
+    int lanes = 4;   // sums that are made side by side: their number changes the result
+    int unroll = 1;  // how often the loop is written down: does not
+  };
+  int numerics(const Config& config) const { return config.lanes; }
+  float run(const Config& config, std::span<const float> x) const {
+    std::vector<float> sums(static_cast<size_t>(config.lanes));
+    for (size_t i = 0; i < x.size(); ++i) sums[i % sums.size()] += x[i];
+    return std::accumulate(sums.begin(), sums.end(), 0.f);
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {.lanes = 8}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const {
+    return {{4, 1}, {4, 2}, {8, 1}, {8, 2}};
+  }
+};
+
+TEST(Guide, ResultsMayStayTheSame) {
+  const std::vector<float> x(100, 0.1f);
+  ejk::SelectorOptions options;
+  options.policy = ejk::AutotunePolicy{.numerics = ejk::Numerics::same};
+  EXPECT_EQ(ejk::Executor(options).choose_config(LaneSum{}, x).config.lanes, 8);
+  options.reference_cfgs["guide_lane_sum@v1"] = ejk::make_config(LaneSum::Config{.lanes = 4});
+  EXPECT_EQ(ejk::Executor(options).choose_config(LaneSum{}, x).config.lanes, 4);
+  {
+    const auto exact = ejk::policy_override({.numerics = ejk::Numerics::same});  // this thread only
+    EXPECT_EQ(without_disk().choose_config(LaneSum{}, x).config.lanes, 8);
+  }
+}
+
 TEST(Guide, NoConfigurationNamesEveryTier) {
   const ejk::Executor executor = without_disk();
   const auto frozen = ejk::policy_override({.allow_autotune = false, .allow_heuristics = false});

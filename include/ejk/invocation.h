@@ -77,6 +77,7 @@ struct Invocation {
   Value members;                                    // the kernel's own data members; null: none
   Value batch_axes;                                 // of a batched call: argument index -> axis
   bool backward = false;                            // forward plus backward is what counts
+  Value numerics;                                   // the class a config must have; null: any
   AnyConfig override_cfg;                           // given with the call
   std::vector<uint64_t> words;                      // the warm key; empty: not to be kept warm
   uint32_t record = 0;                              // in a recording; 0: is not recorded

@@ -32,6 +32,10 @@ namespace ejk {
 //     what to tune over: std::vector<Config> or Space
 //   bool is_valid(const Config&, const Invocation&) const
 //     whether a config can run this call
+//   auto numerics(const Config&[, const Invocation&]) const
+//     a number, text, tuple or struct: configs for which it is equal give bitwise equal results, of
+//     the call and of its gradients. nullopt, or no such hook: nothing is known, and every config
+//     is a class of its own. See Numerics::same in selector.h
 //   void reference(args...) const
 //     slow and right, as `run` without the config
 //   std::optional<Tolerance> tolerance(DType) const
@@ -51,7 +55,8 @@ namespace ejk {
 //   {method}_{context}_{platform} > {method}_{context} > {method}_{platform} > {method}_gpu
 //   > {method}, where {method}_gpu is for OpenCL and CUDA
 // A variant of run may take another config than `Config`, a struct of its own. Then its heuristic,
-// candidates and gradient are those that speak of that struct; is_valid may be overloaded by it.
+// candidates and gradient are those that speak of that struct; is_valid and numerics may
+// be overloaded by it.
 //
 // A kernel's data members are part of the key, by value.
 
@@ -78,6 +83,13 @@ class AnyKernel {
   // True if the kernel does not say.
   virtual bool is_valid(const AnyConfig& config, const Invocation& inv) const = 0;
   virtual bool has_is_valid() const { return false; }
+  // The class of the config: those of equal classes give bitwise equal results. Null if the kernel
+  // does not say. Passes on what the hook throws.
+  virtual Value numerics(const AnyConfig& /*config*/, const Invocation& /*inv*/) const {
+    return {};
+  }
+  // Whether Invocation::words tell all calls apart that differ in a shape.
+  virtual bool words_tell_shapes() const { return true; }
   // Whether candidate_cfgs has this config. Passes on what the hook throws.
   virtual bool offers(const AnyConfig& config, const Invocation& inv) const {
     const auto offered = candidate_cfgs(inv);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <iosfwd>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,6 +43,13 @@ enum class Fallback : uint8_t {
   background,  // so it does, and is tuned after it has returned: see background_bytes
 };
 
+// What a choice may change in the results of a call.
+enum class Numerics : uint8_t {
+  any,   // their last bits
+  same,  // nothing: a config must be of the class that the kernel's `numerics` gives the reference
+         // config. That is heuristic_cfg's, or the one in SelectorOptions::reference_cfgs
+};
+
 // A field of type Each<T> is a T, or an optional T that is empty at first: the list of fields is
 // written once, here.
 template <template <class> class Each>
@@ -61,6 +69,9 @@ struct PolicyFields {
   Each<Fallback> cache_miss_fallback = at_first(Fallback::autotune);
   // Measure forward plus backward. Such results are kept apart from forward-only ones.
   Each<bool> validate_backward = at_first(false);
+  // Of calls and their gradients. Choices under Numerics::same are kept apart, by class. A config
+  // that is given with the call is not questioned.
+  Each<Numerics> numerics = at_first(Numerics::any);
   // Tuning one key inside a call takes at most about this long, tries at most so many
   // configurations (0: any number) and ends with the first that is this fast (0: none is).
   Each<double> budget_seconds = at_first(10.0);
@@ -229,6 +240,9 @@ struct SelectorOptions {
   // earlier one is read from the store or chosen again. A cache that is given has a limit of its
   // own, and what was put into it by hand stays.
   size_t most_shapes = ConfigCache::default_most_shapes;
+  // Under Numerics::same, what results must be equal to, by op ("name@vVERSION"), in place of what
+  // heuristic_cfg returns here: make_config(Config{...}).
+  std::map<std::string, AnyConfig> reference_cfgs = {};
 };
 
 // The chain. Thread-safe. Threads that miss on one key at once tune it once; so do processes that

@@ -85,6 +85,8 @@ struct Entry {
   EntryId id;
   Outcome outcome = Outcome::tuned;
   Value config;
+  // The class of the config: the kernel's `numerics`; null: not known
+  Value numerics = {};
   // "measured"; "put" by a program under its key; "imported"; "transferred" from another device
   std::string provenance = "measured";
   Value device;  // identity

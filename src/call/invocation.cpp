@@ -136,6 +136,7 @@ const Arg* Invocation::kw(std::string_view name) const {
 std::string Invocation::spec() const {
   if (!own_key.empty()) {
     Value spec = Value::object({{"key", own_key}});
+    if (!numerics.is_null()) spec["numerics"] = numerics;
     if (backward) spec["objective"] = "forward+backward";
     return stable_json(spec);
   }
@@ -152,6 +153,7 @@ std::string Invocation::spec() const {
                               {"method", named ? Value(context_name(context)) : Value()}});
   // Members the original does not know are there only when they differ from its world.
   if (!members.is_null()) spec["kernel"] = members;
+  if (!numerics.is_null()) spec["numerics"] = numerics;
   if (backward) spec["objective"] = "forward+backward";
   if (!key_args)
     if (Value outputs = outputs_of(*this); !outputs.is_null())
@@ -178,8 +180,9 @@ bool Invocation::is_known_by(const std::string& text) const {
 }
 
 std::string Invocation::call_key() const {
-  // Results for another objective live beside the others, under a key of their own.
-  if (!own_key.empty() && !backward) return own_key;
+  // Results for another objective, or of one class, live beside the others, under a key of their
+  // own.
+  if (!own_key.empty() && !backward && numerics.is_null()) return own_key;
   return short_hash(std::string_view(spec()));
 }
 

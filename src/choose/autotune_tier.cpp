@@ -28,11 +28,11 @@ double patience_for(const AutotunePolicy& policy) {
 // What a call would do here, without doing it.
 std::nullopt_t Chain::would_tune(Call& call) {
   try {
-    const auto candidates = call.kernel.candidate_cfgs(call.inv);
+    const auto candidates = call.offered();
     if (!candidates) return call.pass(Origin::autotune, "the kernel has no candidate_cfgs");
     call.would_tune = candidates->size() > 0;
-    return call.pass(Origin::autotune,
-                     "would measure " + std::to_string(candidates->size()) + " candidates");
+    return call.pass(Origin::autotune, "would measure " + std::to_string(candidates->size()) +
+                                           " candidates" + call.what_is_excluded());
   } catch (...) {
     return call.pass(Origin::autotune, "candidate_cfgs threw: " + base::what_was_thrown());
   }
@@ -140,22 +140,33 @@ auto Chain::tune_alone(Call& call) -> std::optional<Found> {
 
 // ---- what goes into a race and what comes out ---------------------------------------------------
 
+std::shared_ptr<const CandidateSet> Chain::Call::offered() const {
+  if (!given) return kernel.candidate_cfgs(inv);
+  return same ? same->of_the_class(given) : given;
+}
+
+std::string Chain::Call::what_is_excluded() const {
+  return same && !same->excluded().empty() ? "; " + same->excluded() : "";
+}
+
 std::shared_ptr<const CandidateSet> Chain::Call::candidates(std::string& why) const {
   constexpr uint64_t most = 100'000;  // of a larger set one may be taken for granted
-  std::shared_ptr<const CandidateSet> offered;
+  std::shared_ptr<const CandidateSet> found;
   try {
-    offered = given ? given : kernel.candidate_cfgs(inv);
-    if (!offered) why = "the kernel has no candidate_cfgs";
-    else if (offered->size() == 0) why = "candidate_cfgs returned no candidate";
+    found = offered();
+    if (!found) why = "the kernel has no candidate_cfgs";
+    else if (found->size() == 0)
+      why = same && !same->excluded().empty() ? same->excluded()
+                                              : "candidate_cfgs returned no candidate";
     if (!why.empty()) return nullptr;
-    for (uint64_t i = 0; i < std::min(offered->size(), most); ++i)
-      if (!problem_with(offered->config(i))) return offered;
+    for (uint64_t i = 0; i < std::min(found->size(), most); ++i)
+      if (!problem_with(found->config(i))) return found;
   } catch (...) {
     why = "candidate_cfgs threw: " + base::what_was_thrown();
     return nullptr;
   }
-  if (offered->size() > most) return offered;
-  why = "is_valid rejected all " + std::to_string(offered->size()) + " candidates";
+  if (found->size() > most) return found;
+  why = "is_valid rejected all " + std::to_string(found->size()) + " candidates";
   return nullptr;
 }
 
@@ -173,7 +184,14 @@ Entry Chain::Call::entry_of(const TuneResult& result) const {
   Entry entry;
   entry.id = id;
   entry.outcome = result.winner ? result.outcome : Outcome::failed;
-  if (result.winner) entry.config = result.config.to_value();
+  if (result.winner) {
+    entry.config = result.config.to_value();
+    try {
+      entry.numerics = kernel.numerics(result.config, inv);
+    } catch (...) {  // then it is not known
+      static_cast<void>(base::what_was_thrown());
+    }
+  }
   entry.device = inv.device->identity;
   entry.environment = inv.device->environment;
   entry.evidence = result.evidence;

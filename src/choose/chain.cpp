@@ -14,26 +14,49 @@ std::string text_of(const EntryId& id) {
   return id.device + '\n' + id.op + '\n' + id.key + '\n' + id.spec;
 }
 
+namespace {
+
+Invocation with_objective(Invocation inv, const AutotunePolicy& policy) {
+  if (policy.validate_backward) inv.backward = true;
+  if (!inv.words.empty()) inv.words[0] ^= salt_of(policy);
+  return inv;
+}
+
+std::optional<SameNumerics> restriction(const SelectorOptions& options,
+                                        const AutotunePolicy& policy, const Invocation& inv,
+                                        const AnyKernel& kernel) {
+  if (policy.numerics != Numerics::same) return std::nullopt;
+  const auto named = options.reference_cfgs.find(inv.op());
+  return std::optional<SameNumerics>(
+      std::in_place, kernel, inv,
+      named == options.reference_cfgs.end() ? AnyConfig() : named->second);
+}
+
+}  // namespace
+
 Chain::Call::Call(const Chain& chain, const Invocation& invocation, const AnyKernel& any_kernel,
                   bool is_dry)
-    : inv(invocation),
-      kernel(any_kernel),
-      policy(chain.policy()),
+    : policy(chain.policy()),
+      inv(with_objective(invocation, policy)),
+      same(restriction(chain.options_, policy, inv, any_kernel)),
+      kernel(same ? static_cast<const AnyKernel&>(*same) : any_kernel),
       dry(is_dry),
       started(base::seconds_now()),
       generation(chain.generation()) {
-  if (policy.validate_backward) {
-    inv.backward = true;
-    if (!inv.words.empty()) inv.words[0] ^= backward_salt;
+  if (same) {
+    inv.numerics = same->reference_class();
+    // The reference may be another one for every shape.
+    if (!kernel.words_tell_shapes()) inv.words.clear();
   }
   id = {inv.device->fingerprint, inv.op(), {}, inv.spec()};
   id.key = inv.call_key();
 }
 
 Chain::Call::Call(const Chain& chain, const LaterCall& later, const AnyKernel& any_kernel)
-    : inv(later.inv),
-      kernel(any_kernel),
-      policy(later.policy),
+    : policy(later.policy),
+      inv(later.inv),
+      same(restriction(chain.options_, policy, inv, any_kernel)),
+      kernel(same ? static_cast<const AnyKernel&>(*same) : any_kernel),
       dry(false),
       by_hand(true),
       started(base::seconds_now()),
@@ -41,6 +64,8 @@ Chain::Call::Call(const Chain& chain, const LaterCall& later, const AnyKernel& a
       id(later.id) {}
 
 std::optional<std::string> Chain::Call::problem_with(const AnyConfig& config) const {
+  if (same)
+    if (auto other_class = same->problem_with(config)) return other_class;
   try {
     if (kernel.is_valid(config, inv)) return std::nullopt;
     return "is not valid for this call (is_valid)";

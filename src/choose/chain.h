@@ -22,6 +22,7 @@
 #include "choose/drift.h"
 #include "choose/key_watch.h"
 #include "choose/recent_map.h"
+#include "choose/same_numerics.h"
 #include "choose/single_flight.h"
 #include "platform/zygote.h"
 #include "store/pins.h"
@@ -34,7 +35,11 @@ std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKerne
 bool kernel_vouches(const AnyKernel& kernel, const Invocation& inv, const AnyConfig& config);
 // By which a later call tells whether a kernel offers what it did; "" for large sets.
 std::string digest_of_candidates(const CandidateSet& offered);
-inline constexpr uint64_t backward_salt = 0x5851F42D4C957F2D;
+// What tells the warm words of choices under this policy from those of others.
+inline uint64_t salt_of(const AutotunePolicy& policy) {
+  return (policy.validate_backward ? 0x5851F42D4C957F2D : 0) ^
+         (policy.numerics == Numerics::same ? 0x14057B7EF767814F : 0);
+}
 
 // What a selector does where the warm table does not help.
 class Chain {
@@ -200,6 +205,11 @@ struct Chain::Call {
             message};
   }
 
+  // What the kernel offers, or what is given instead, without what numerics excludes. nullptr: the
+  // kernel offers nothing. Passes on what the hook throws.
+  std::shared_ptr<const CandidateSet> offered() const;
+  // "; numerics excludes ..." of what was offered last, or "".
+  std::string what_is_excluded() const;
   // The candidates, of which one at least can run this call; nullptr, with `why`, if none can.
   std::shared_ptr<const CandidateSet> candidates(std::string& why) const;
   // The heuristic to race against; empty, with `why` if it threw.
@@ -217,12 +227,13 @@ struct Chain::Call {
   // The caller's own wish is not questioned.
   Checked override_cfg() const { return Checked(inv.override_cfg); }
 
-  Invocation inv;
-  const AnyKernel& kernel;
   AutotunePolicy policy;
-  const bool dry;                   // only explains: nothing is kept, sent or tuned
-  bool keeps = !dry;                // an answer is kept for later calls
-  bool would_tune = false;          // of a dry call
+  Invocation inv;
+  const std::optional<SameNumerics> same;  // what the policy's numerics restrict the kernel to
+  const AnyKernel& kernel;                 // so restricted
+  const bool dry;                          // only explains: nothing is kept, sent or tuned
+  bool keeps = !dry;                       // an answer is kept for later calls
+  bool would_tune = false;                 // of a dry call
   bool stored_is_unusable = false;  // the persistent entry must make room, whatever its evidence
   std::shared_ptr<const CandidateSet> given;  // instead of the kernel's candidates
   std::optional<Entry> stored;                // what the store had when it was asked

@@ -68,6 +68,7 @@ void Chain::record_for_later(const Invocation& inv, const AnyKernel& kernel) {
   if (!recording) return;
   Invocation forward = inv;
   forward.backward = false;
+  forward.numerics = {};
   forward.words.clear();
   if (const uint32_t record = recording->record(forward, kernel)) count_call(call_count(record));
 }

@@ -19,7 +19,7 @@ ConfigSelectorChain::ConfigSelectorChain(SelectorOptions options)
   options_.on_warning = base::warnings_to(std::move(options_.on_warning));
   if (!options_.on_progress) options_.on_progress = progress_from_environment();
   if (!options_.recording) options_.recording = recording_from_environment();
-  if (options_.policy->validate_backward) salt_ = detail::backward_salt;
+  salt_ = detail::salt_of(*options_.policy);
   const auto snapshot = detail::snapshot_of_launch();
   detail::Chain::Launch launch{.snapshot = snapshot != nullptr,
                                .pins = detail::pin_mode_of_launch(),
@@ -56,9 +56,7 @@ Explanation ConfigSelectorChain::explain(const Invocation& inv, const AnyKernel&
 
 size_t ConfigSelectorChain::idle(double seconds) { return chain_->idle(seconds); }
 
-uint64_t ConfigSelectorChain::scoped_salt() const {
-  return policy().validate_backward ? detail::backward_salt : 0;
-}
+uint64_t ConfigSelectorChain::scoped_salt() const { return detail::salt_of(policy()); }
 
 std::optional<Choice> ConfigSelectorChain::reuse(const detail::WarmEntry& entry) {
   return chain_->reuse(entry);

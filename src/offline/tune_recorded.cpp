@@ -68,6 +68,11 @@ bool is_same_tuning(const Entry& a, const Entry& b) {
          a.evidence.tuning_seconds == b.evidence.tuning_seconds;
 }
 
+// What is stored under the keys of recorded calls says nothing about choices under such a policy.
+bool has_own_keys(const AutotunePolicy& policy) {
+  return policy.validate_backward || policy.numerics == Numerics::same;
+}
+
 // One run through a list of calls.
 class Tunings {
  public:
@@ -174,6 +179,7 @@ class Tunings {
 
   // One that was cut short since the plan was made is not tuned again by each process in turn.
   bool was_settled_by_others(const RecordedCall& call, const std::optional<StoredCall>& before) {
+    if (has_own_keys(selector_.policy())) return false;
     auto now = stored_for(*selector_.persistent(), call);
     if (!now || now->for_any_outputs) return false;
     if (now->entry.outcome == Outcome::failed) {
@@ -211,7 +217,7 @@ class Tunings {
   // What is stored, and was measured to its end, is used as it is.
   bool is_tuned(const RecordedCall& call) {
     PersistentCache* store = selector_.persistent();
-    if (store == nullptr || selector_.policy().validate_backward) return false;
+    if (store == nullptr || has_own_keys(selector_.policy())) return false;
     auto stored = stored_for(*store, call);
     if (!stored || !stored->is_tuned()) return false;
     keep(std::move(stored->entry));
@@ -315,7 +321,8 @@ OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOpti
   const size_t offered = calls.size();
   PersistentCache* const store = options.retune ? nullptr : selector.persistent();
   const auto choices = store == nullptr ? nullptr : choices_of(*store);
-  TuningPlan plan = plan_with_choices(std::move(calls), choices.get());
+  TuningPlan plan = plan_with_choices(std::move(calls),
+                                      has_own_keys(selector.policy()) ? nullptr : choices.get());
   if (options.share) tunings.share(plan.to_tune, *choices);
   else
     for (size_t i = 0; i < plan.to_tune.size(); ++i)

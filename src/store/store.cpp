@@ -54,9 +54,9 @@ constexpr std::array<std::pair<std::string_view, double Measurement::*>, 4> meas
     {"ratio_low", &Measurement::ratio_low},
     {"ratio_high", &Measurement::ratio_high},
 }};
-constexpr std::array<std::string_view, 12> entry_names = {
-    "schema",  "op",     "key",        "spec",     "device",     "environment",
-    "outcome", "config", "provenance", "evidence", "candidates", "checksum"};
+constexpr std::array<std::string_view, 13> entry_names = {
+    "schema", "op",       "key",        "spec",     "device",     "environment", "outcome",
+    "config", "numerics", "provenance", "evidence", "candidates", "checksum"};
 constexpr std::array<std::string_view, 2> device_names = {"fingerprint", "identity"};
 constexpr std::array<std::string_view, 3> evidence_others = {"samples", "complete", "offered"};
 constexpr std::array<std::string_view, 6> measurement_others = {
@@ -277,6 +277,7 @@ Value entry_to_document(const Entry& entry) {
   out["environment"] = entry.environment;
   out["outcome"] = outcome_name(entry.outcome);
   out["config"] = entry.config;
+  if (!entry.numerics.is_null()) out["numerics"] = entry.numerics;
   out["provenance"] = entry.provenance;
   out["evidence"] = evidence_document(entry.evidence);
   append_unknown(out["evidence"], entry.extra.find("evidence"));
@@ -304,6 +305,7 @@ Entry entry_from_document(const Value& document) {
   read_member(document, "outcome",
               [&](const Value& v) { out.outcome = outcome_from(v.as_string()); });
   read_member(document, "config", [&](const Value& v) { out.config = v; });
+  read_member(document, "numerics", [&](const Value& v) { out.numerics = v; });
   read_text(document, "provenance", out.provenance);
   read_member(document, "evidence", [&](const Value& v) {
     (void)v.as_object();

@@ -139,6 +139,17 @@ TEST_F(PinnedRun, BetterEvidenceChangesNothingUntilTheNextRun) {
   EXPECT_EQ(run(ejk::Executor(options)), 3) << "another run";
 }
 
+TEST_F(PinnedRun, WhatIsPinnedMustBeOfTheClassThatTheNumericsAsk) {
+  auto options = setup.options();
+  options.policy->numerics = ejk::Numerics::same;
+  EXPECT_EQ(run(ejk::Executor(options)), 7);
+  ASSERT_EQ(board->pinned.size(), 1U);
+  board->pinned.begin()->second = ejk::stable_json(block(3));
+  next_rank();
+  EXPECT_THAT(error_of([&] { run(ejk::Executor(options)); }),
+              AllOf(HasSubstr("pinned for all ranks"), HasSubstr("has the numerics class")));
+}
+
 TEST_F(PinnedRun, OverridesAndOverlaysWinAndAreNotPinned) {
   const ejk::Executor executor(options_with(entry(block(3))));
   executor(Show{}, {.block = 50}, x, y);

@@ -21,6 +21,13 @@ namespace {
 
 EJK_REGISTER(fakes::Show);
 
+// Even and odd blocks give other results.
+struct Parity : fakes::Show {
+  static constexpr std::string_view op_id = "parity";
+  int numerics(const Config& config) const { return config.block % 2; }
+};
+EJK_REGISTER(Parity);
+
 // Known to nobody by name.
 struct Hidden : fakes::Show {
   static constexpr std::string_view op_id = "hidden";
@@ -138,6 +145,21 @@ TEST_F(Offline, WhatIsTunedIsKeptUnlessAskedFor) {
   result = autotune_lowered(selector, text, here);
   EXPECT_EQ(setup.tuner->asked, 2);
   EXPECT_EQ(result.already, 0u);
+}
+
+TEST_F(Offline, WhatIsTunedWithoutItIsTunedAgainUnderNumericsSame) {
+  call<Parity>(4);
+  auto any = chain();
+  EXPECT_EQ(autotune_recorded(any, here).entries.at(0).numerics, ejk::Value(0));
+  ejk::SelectorOptions options = setup.options(folder.path() + "/store");
+  options.policy->numerics = ejk::Numerics::same;
+  ejk::ConfigSelectorChain same(std::move(options));
+  const auto result = autotune_recorded(same, here);
+  EXPECT_EQ(setup.tuner->asked, 2);
+  EXPECT_EQ(result.already, 0U);
+  ASSERT_THAT(result.entries, SizeIs(1));
+  EXPECT_EQ(result.entries[0].numerics, ejk::Value(1)) << "the heuristic's";
+  EXPECT_EQ(*result.entries[0].config.find("block"), ejk::Value(3));
 }
 
 // What an entry and a record were kept under before outputs counted.

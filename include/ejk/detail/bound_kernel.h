@@ -440,6 +440,17 @@ class BoundKernel final : public AnyKernel {
 
   bool has_is_valid() const override { return P::has_is_valid; }
 
+  Value numerics(const AnyConfig& config, const Invocation& inv) const override {
+    if constexpr (!P::has_numerics) return {};
+    else if constexpr (P::numerics_sees_call)
+      return class_of(hook_numerics::call(kernel_, config.as<Config>(), inv));
+    else if constexpr (hook_numerics::callable<K, const Config&>)
+      return class_of(hook_numerics::call(kernel_, config.as<Config>()));
+    else return wrong_numerics();
+  }
+
+  bool words_tell_shapes() const override { return P::words_tell_shapes(typename P::Indices{}); }
+
   bool offers(const AnyConfig& config, const Invocation& inv) const override {
     using C = typename P::Candidates;
     if constexpr (C::found) {
@@ -477,6 +488,16 @@ class BoundKernel final : public AnyKernel {
   }
 
  private:
+  template <class T>
+  static Value class_of(const T& returned) {
+    if constexpr (MadeOfValues<T>) return value_of(returned);
+    else return wrong_numerics();
+  }
+  static Value wrong_numerics() {
+    static_cast<void>(mistake::numerics_has_another_signature<K>{});
+    return {};
+  }
+
   const K& kernel_;
   const Params& params_;
 };

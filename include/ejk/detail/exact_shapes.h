@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shapes that a key leaves out: is_valid sees them, so it is asked once for each of them.
+// The shapes that a key leaves out: is_valid and numerics see them, so they are asked once for
+// each.
 #pragma once
 
 #include <map>

@@ -28,7 +28,7 @@ struct NoHook {
   EJK_DETAIL_HOOKS_OF(each, candidate_cfgs)     \
   EJK_DETAIL_HOOKS_OF(each, fwd_with_residuals) \
   EJK_DETAIL_HOOKS_OF(each, vjp)                \
-  each(prepare) each(key) each(is_valid) each(reference) each(custom_vjp)
+  each(prepare) each(key) each(is_valid) each(numerics) each(reference) each(custom_vjp)
 
 // A name is looked up by what it hides: in a struct that inherits both the kernel and a member of
 // that name, the name is ambiguous exactly if the kernel has it, be it overloaded or a template.

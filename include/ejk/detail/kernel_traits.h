@@ -100,14 +100,25 @@ struct Plan {
   static constexpr bool has_is_valid =
       has<K, hook_is_valid> &&
       (!has_own_config || hook_is_valid::callable<K, const Config&, const Invocation&>);
+  static constexpr bool numerics_sees_call =
+      hook_numerics::callable<K, const Config&, const Invocation&>;
+  static constexpr bool has_numerics =
+      has<K, hook_numerics> &&
+      (!has_own_config || numerics_sees_call || hook_numerics::callable<K, const Config&>);
   static constexpr bool has_prepare = has<K, hook_prepare>;
+  // is_valid and numerics are asked once for every exact shape that shares the key.
+  static constexpr bool asks_of_shapes = has_is_valid || has_numerics;
 
   // -- key words -----------------------------------------------------------------------------
 
   template <size_t... I>
   static consteval int words_of_parameters(std::index_sequence<I...>) {
     return sum_of_words(
-        {total_words<Param<I>...>(), (has_is_valid ? shape_words<in_key, Param<I>>() : 0)...});
+        {total_words<Param<I>...>(), (asks_of_shapes ? shape_words<in_key, Param<I>>() : 0)...});
+  }
+  template <size_t... I>
+  static consteval bool words_tell_shapes(std::index_sequence<I...>) {
+    return asks_of_shapes || ((shape_words<in_key, Param<I>>() == 0) && ...);
   }
   static constexpr int parameter_words = words_of_parameters(Indices{});
   static constexpr bool fixed =
@@ -130,8 +141,7 @@ struct Plan {
       if constexpr (!std::is_empty_v<K>) emit_by_value(kernel, sink);
       (ArgTraits<Param<I>>::emit(std::get<I>(params), sink), ...);
     }
-    // is_valid is asked once for every exact shape that shares the key.
-    if constexpr (has_is_valid) (push_shapes<in_key>(std::get<I>(params), sink), ...);
+    if constexpr (asks_of_shapes) (push_shapes<in_key>(std::get<I>(params), sink), ...);
   }
   // What the key hook returns counts by value, arrays in it as arrays do.
   template <class T>

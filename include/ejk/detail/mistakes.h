@@ -101,6 +101,13 @@ struct is_valid_has_another_signature {
                 "ejk::Invocation&) const`");
 };
 template <class Kernel>
+struct numerics_has_another_signature {
+  static_assert(sizeof(Kernel) == 0,
+                "ejk: the kernel's numerics must be `auto numerics(const Config&) const` or `auto "
+                "numerics(const Config&, const ejk::Invocation&) const`, and return a number, a "
+                "text, a tuple or a plain struct of them");
+};
+template <class Kernel>
 struct reference_has_another_signature {
   static_assert(
       sizeof(Kernel) == 0,
