@@ -55,6 +55,10 @@ struct DecodeKernel {
   struct Residuals {};  // weights are made again
   Space<Config> candidate_cfgs(const Invocation& inv) const;
   bool is_valid(const Config& config, const Invocation& inv) const;
+  // Threads do not change a result. No field changes a gradient.
+  std::tuple<int, int, Config::Order> numerics(const Config& config) const {
+    return {config.splits, config.k_block, config.order};
+  }
 
   GpuConfig heuristic_cfg_gpu(const Invocation& inv) const;
   Space<GpuConfig> candidate_cfgs_gpu(const Invocation& inv) const;

@@ -101,6 +101,12 @@ struct FlashAttention {
   Config heuristic_cfg(const Invocation& inv) const;
   Space<Config> candidate_cfgs(const Invocation& inv) const;
   bool is_valid(const Config& config, const Invocation& inv) const;
+  // The blocks, as far as they can change the last bits of a result.
+  struct SumOrder {
+    // Queries (0: they cannot) and keys of the forward pass, and of the gradient.
+    int64_t fwd_queries = 0, fwd_keys = 0, bwd_queries = 0, bwd_keys = 0;
+  };
+  SumOrder numerics(const Config& config, const Invocation& inv) const;
 
   // The same on the device that the arrays live on, where results and residuals stay.
   Tensor run_gpu(const GpuConfig& config, const Tensor& q, const Tensor& k, const Tensor& v,

@@ -2,9 +2,11 @@
 // Rows that are sorted by group, each group with a matrix of its own (as jax.lax.ragged_dot).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -73,6 +75,8 @@ struct GroupedMatmul {
   Config heuristic_cfg(const Invocation& inv) const;
   Space<Config> candidate_cfgs(const Invocation& inv) const;
   bool is_valid(const Config& config, const Invocation& inv) const;
+  // How the elements of the result and of the gradients of a and b are summed over k.
+  std::array<std::string, 3> numerics(const Config& config, const Invocation& inv) const;
 
   GpuConfig heuristic_cfg_gpu(const Invocation& inv) const;
   Space<GpuConfig> candidate_cfgs_gpu(const Invocation& inv) const;

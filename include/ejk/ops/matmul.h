@@ -2,8 +2,10 @@
 // Matrix products: c = a b + bias, batched, on the CPU with any strides, on devices packed.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -109,6 +111,8 @@ struct Matmul {
   Config heuristic_cfg(const Invocation& inv) const;
   Space<Config> candidate_cfgs(const Invocation& inv) const;
   bool is_valid(const Config& config, const Invocation& inv) const;
+  // How the elements of the result and of the gradients of a and b are summed over k.
+  std::array<std::string, 3> numerics(const Config& config, const Invocation& inv) const;
 
   GpuConfig heuristic_cfg_gpu(const Invocation& inv) const;
   Space<GpuConfig> candidate_cfgs_gpu(const Invocation& inv) const;

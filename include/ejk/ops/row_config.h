@@ -2,6 +2,8 @@
 // What the operations over the last axis (rms_norm, layer_norm, softmax) can be run with.
 #pragma once
 
+#include <string_view>
+
 #include <ejk/invocation.h>
 #include <ejk/space.h>
 
@@ -37,6 +39,8 @@ struct RowKernel {
   Config heuristic_cfg(const Invocation& inv) const;
   Space<Config> candidate_cfgs(const Invocation& inv) const;
   bool is_valid(const Config& config, const Invocation& inv) const;
+  // One class: no field changes a result or a gradient.
+  std::string_view numerics(const Config&) const { return "all"; }
 
   GpuConfig heuristic_cfg_gpu(const Invocation& inv) const;
   Space<GpuConfig> candidate_cfgs_gpu(const Invocation& inv) const;

@@ -109,6 +109,19 @@ void ejk_key(KeySink& key, const AttentionOptions& o) {
   key("key_value_seq_lengths", !o.key_value_seq_lengths.empty());
 }
 
+namespace {
+
+// Whether some query may not see some key; `options` as ejk_key wrote them.
+bool has_mask(const Arg& options) {
+  for (size_t i = 0; i < options.names.size(); ++i)
+    if (const Value& given = options.items[i].value;
+        options.names[i] != "softcap" && !given.is_null() && given != Value(false))
+      return true;
+  return false;
+}
+
+}  // namespace
+
 Tensor FlashAttention::run(const Config& config, const Tensor& q, const Tensor& k, const Tensor& v,
                            const AttentionOptions& options) const {
   const Call call(q, k, v, options);
@@ -217,6 +230,25 @@ bool FlashAttention::is_valid(const Config& config, const Invocation&) const {
   return positive(config.fwd.q_blocksize) && positive(config.fwd.kv_blocksize) &&
          positive(config.bwd.q_blocksize) && positive(config.bwd.kv_blocksize) &&
          config.threads > 0;
+}
+
+// Blocks of queries do not change the order of a sum over keys. But whether a value that is not
+// finite is near a mask, and so added in another way, depends on which queries are worked on
+// together.
+FlashAttention::SumOrder FlashAttention::numerics(const Config& config,
+                                                  const Invocation& inv) const {
+  SumOrder order{config.fwd.q_blocksize.value_or(default_q_block),
+                 config.fwd.kv_blocksize.value_or(default_k_block),
+                 config.bwd.q_blocksize.value_or(default_q_block),
+                 config.bwd.kv_blocksize.value_or(default_k_block)};
+  const auto &q = inv.args[0].shape, &k = inv.args[1].shape;
+  if (q.size() != 4 || k.size() != 4 || k[2] == 0) return order;
+  const int64_t queries = q[1], keys = k[1], group = q[2] / k[2];
+  order.fwd_queries = has_mask(inv.args[3]) ? std::min(order.fwd_queries, queries * group) : 0;
+  order.fwd_keys = std::min(order.fwd_keys, keys);
+  order.bwd_queries = std::min(order.bwd_queries, queries);
+  order.bwd_keys = std::min(order.bwd_keys, keys);
+  return order;
 }
 
 Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,

@@ -135,6 +135,24 @@ bool GroupedMatmul<In, Result>::is_valid(const Config& config, const Invocation&
 }
 
 template <Element In, Element Result>
+auto GroupedMatmul<In, Result>::numerics(const Config& config, const Invocation& inv) const
+    -> std::array<std::string, 3> {
+  const auto &shape_a = inv.args[0].shape, &shape_b = inv.args[1].shape;
+  const int64_t rows = shape_a[0], k = shape_a[1], n = shape_b[2];
+  const Matrix a = matrix_of(inv.args[0]), b = matrix_of(inv.args[1]);
+  const auto cotangents = any_cotangent(rows, n);
+  return {gemm_sums({rows, n, k, a, b, {}, nullptr}, config.forward),
+          sums_in(cotangents,
+                  [&](const Matrix& dc) {
+                    return gemm_sums({rows, k, n, dc, b.transposed(), {}, nullptr}, config.grad_a);
+                  }),
+          sums_in(cotangents, [&](const Matrix& dc) {
+            return gemm_sums({k, n, rows, a.transposed(), dc, {}, nullptr}, config.grad_b,
+                             Depth::up_to_k);
+          })};
+}
+
+template <Element In, Element Result>
 auto GroupedMatmul<In, Result>::gradients(const Config& config, const Rows& a, const Matrices& b,
                                           Sizes sizes, const StridedView<const Result, 2>& dc) const
     -> Gradients {

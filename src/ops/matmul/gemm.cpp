@@ -12,6 +12,7 @@
 
 #include <ejk/parallel.h>
 
+#include "base/format.h"
 #include "base/pages.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -289,6 +290,14 @@ bool gemm_can_run(const MatmulBlocking& b) {
   constexpr int64_t most = int64_t{1} << 24;  // floats that a thread packs
   return known_tile && known_pack && b.kc > 0 && b.mc > 0 && b.nc > 0 && b.threads > 0 &&
          b.kc * (int64_t{b.mc} + std::max(b.nc, 128)) <= most;
+}
+
+std::string gemm_sums(const Gemm& problem, const MatmulBlocking& blocking, Depth depth) {
+  const Gemm p = without_idle_strides(problem);
+  if (by_dots(p, blocking) || way_of(p, blocking).packed_dots) return "lanes";  // whatever kc is
+  if (p.k <= blocking.kc) return "one stretch";
+  if (depth == Depth::up_to_k) return fmt::format("stretches up to {}", blocking.kc);
+  return fmt::format("{} stretches", (p.k + blocking.kc - 1) / blocking.kc);  // Blocks, evenly
 }
 
 void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking) {

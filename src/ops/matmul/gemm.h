@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include <ejk/ops/matmul.h>
 #include <ejk/tensor.h>
@@ -51,6 +52,16 @@ void gemm(std::span<const Gemm> problems, const MatmulBlocking& blocking);
 
 // Whether gemm knows such tiles and the memory it would need for packing is bounded.
 bool gemm_can_run(const MatmulBlocking& blocking);
+
+// What k a description of sums is for.
+enum class Depth {
+  exactly_k,
+  up_to_k,  // whatever the data say
+};
+// How an element of c is summed over k; of the matrices the strides count. Blockings of which it is
+// equal give the same bits.
+std::string gemm_sums(const Gemm& problem, const MatmulBlocking& blocking,
+                      Depth depth = Depth::exactly_k);
 
 // How much of k stays in registers where b is read as it lies.
 int64_t gemm_depth_in_registers();

@@ -132,6 +132,30 @@ bool Matmul<In, Result>::is_valid(const Config& config, const Invocation&) const
   return products_can_run(config);
 }
 
+template <Element In, Element Result>
+auto Matmul<In, Result>::numerics(const Config& config, const Invocation& inv) const
+    -> std::array<std::string, 3> {
+  const auto &shape_a = inv.args[0].shape, &shape_b = inv.args[1].shape;
+  const int64_t batch = batch_of(inv), m = shape_a[1], n = shape_b[2], k = shape_a[2];
+  const Matrix a = matrix_of(inv.args[0]), b = matrix_of(inv.args[1]);
+  // As it is, or transposed as `multiply` does for some c.
+  const std::array<Gemm, 2> ways{
+      {{m, n, k, a, b, {}, nullptr}, {n, m, k, b.transposed(), a.transposed(), {}, nullptr}}};
+  const std::array<int64_t, 2> depths{m, batch * m};  // one by one, or all rows in one
+  const auto cotangents = any_cotangent(m, n);
+  const auto of_grad_b = [&](const Matrix& dc) {
+    return sums_in(depths, [&](int64_t depth) {
+      return gemm_sums({k, n, depth, a.transposed(), dc, {}, nullptr}, config.grad_b);
+    });
+  };
+  return {sums_in(ways, [&](const Gemm& way) { return gemm_sums(way, config.forward); }),
+          sums_in(cotangents,
+                  [&](const Matrix& dc) {
+                    return gemm_sums({m, k, n, dc, b.transposed(), {}, nullptr}, config.grad_a);
+                  }),
+          sums_in(cotangents, of_grad_b)};
+}
+
 // ---- gradients ----------------------------------------------------------------------------------
 
 namespace {

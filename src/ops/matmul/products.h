@@ -3,8 +3,11 @@
 // types that are known at run time only.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -69,6 +72,22 @@ Space<Config> product_space(const Invocation& inv, const Config& guess, int64_t 
   space.param(&Config::grad_a, gradient(guess.grad_a));
   space.param(&Config::grad_b, gradient(guess.grad_b));
   return space;
+}
+// Of one product whose strides are not all known: how its elements are summed in each of the cases.
+template <class Sums, class Cases>
+std::string sums_in(const Cases& cases, const Sums& sums) {
+  std::vector<std::string> all;
+  for (const auto& one : cases) all.push_back(sums(one));
+  std::string text = all[0];
+  if (std::ranges::all_of(all, [&](const auto& other) { return other == all[0]; })) return text;
+  for (size_t i = 1; i < all.size(); ++i) text += " or " + all[i];
+  return text;
+}
+// A cotangent of any strides is one of these, as far as they count: rows that lie side by side,
+// columns that do, or neither.
+inline std::array<Matrix, 3> any_cotangent(int64_t rows, int64_t columns) {
+  const DType f = DType::float32;
+  return {{{nullptr, f, columns, 1}, {nullptr, f, 1, rows}, {nullptr, f, 2 * columns, 2}}};
 }
 template <class Config>
 bool products_can_run(const Config& config) {
