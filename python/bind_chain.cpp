@@ -177,6 +177,10 @@ class PythonKernel final : public AnyKernel, public ConfigReader {
     return interruption_.guarded(
         [&] { return nb::cast<bool>(kernel_.attr("is_valid")(object_of(config))); });
   }
+  Value numerics(const AnyConfig& config, const Invocation&) const override {
+    return interruption_.guarded(
+        [&] { return value_of(kernel_.attr("numerics")(object_of(config))); });
+  }
   std::unique_ptr<Trial> trial(const Invocation& inv) const override {
     return interruption_.guarded([&]() -> std::unique_ptr<Trial> {
       return std::make_unique<PythonTrial>(kernel_.attr("trial")(inv.backward), interruption_);
@@ -369,7 +373,8 @@ struct Selector {
 
 void make_selector(Selector* made, std::shared_ptr<ConfigCache> cache, int warmup, int iters,
                    bool own_tuner, std::shared_ptr<PersistentCache> persistent, bool own_persistent,
-                   bool persist_autotune, bool forbid_reautotune, bool strict_environment) {
+                   bool persist_autotune, bool forbid_reautotune, bool strict_environment,
+                   nb::dict reference_cfgs) {
   new (made) Selector;
   SelectorOptions options;
   options.cache = cache ? std::move(cache) : own_cache();
@@ -381,6 +386,8 @@ void make_selector(Selector* made, std::shared_ptr<ConfigCache> cache, int warmu
   options.persist_autotune = persist_autotune;
   options.forbid_reautotune = forbid_reautotune;
   options.strict_environment = strict_environment;
+  for (auto [op, config] : reference_cfgs)
+    options.reference_cfgs[text_of(op)] = config_of(config, text_of(op));
   options.on_event = tell;
   options.on_progress = [display = progress_display()](const TuneProgress& progress) {
     if (shows_progress()) display(progress);
@@ -538,7 +545,7 @@ void bind_chain(nb::module_& m) {
            nb::arg("iters") = 3, nb::arg("own_tuner") = false,
            nb::arg("persistent").none() = nb::none(), nb::arg("own_persistent") = false,
            nb::arg("persist_autotune") = true, nb::arg("forbid_reautotune") = true,
-           nb::arg("strict_environment") = false, in_core())
+           nb::arg("strict_environment") = false, nb::arg("reference_cfgs") = nb::dict(), in_core())
       .def("choose", &choose, nb::arg("call"), nb::arg("kernel"), nb::arg("given").none(),
            nb::arg("scopes"), nb::arg("listens"), in_core())
       .def("tune", &tune, nb::arg("call"), nb::arg("kernel"), nb::arg("candidates").none(),

@@ -152,6 +152,12 @@ void bind_ops(nb::module_& m) {
       },
       in_core());
   m.def(
+      "op_numerics",
+      [](const std::string& op, nb::handle config, const Described& arrays, nb::handle options) {
+        return object_of(named_op(op).numerics(value_of(config), described(arrays, options)));
+      },
+      in_core());
+  m.def(
       "op_call",
       [](const std::string& op, const std::vector<Array>& arrays, nb::handle options,
          bool bits_of_bfloat16, bool numpy) {

@@ -80,6 +80,14 @@ void bind_registered(nb::module_& m) {
         return call->kernel().is_valid(read_config(*call, value_of(config)), call->invocation());
       },
       in_core());
+  m.def(
+      "registered_numerics",
+      [](const std::string& op, nb::handle config, nb::list arguments) {
+        const auto call = described(op, arguments);
+        return object_of(
+            call->kernel().numerics(read_config(*call, value_of(config)), call->invocation()));
+      },
+      in_core());
 }
 
 }  // namespace ejk::python

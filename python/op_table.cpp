@@ -229,6 +229,14 @@ class Named final : public NamedOp {
       return kernel.is_valid(from_value<typename K::Config>(config), inv);
     });
   }
+  Value numerics(const Value& config, const OpCall& call) const override {
+    return described(call, [&]<class K>(const K& kernel, const Invocation& inv) {
+      const auto read = from_value<typename K::Config>(config);
+      if constexpr (requires { kernel.numerics(read, inv); })
+        return to_value(kernel.numerics(read, inv));
+      else return to_value(kernel.numerics(read));
+    });
+  }
   std::vector<ArrayType> results(const OpCall& call) const override {
     const OpSizes sizes = sizes_of(call);
     std::vector<ArrayType> out{sizes.type(op_.result)};

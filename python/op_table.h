@@ -33,6 +33,7 @@ class NamedOp {
   virtual Value heuristic(const OpCall& call) const = 0;
   virtual std::vector<Value> candidates(const OpCall& call, bool backward) const = 0;
   virtual bool is_valid(const Value& config, const OpCall& call) const = 0;
+  virtual Value numerics(const Value& config, const OpCall& call) const = 0;
   // Of what run writes: the result, then what is kept for the gradient.
   virtual std::vector<ArrayType> results(const OpCall& call) const = 0;
   // Throws Error(parse).

@@ -292,6 +292,7 @@ CHANGED = {
     "allow_heuristics": False,
     "cache_miss_fallback": "heuristics",
     "validate_backward": True,
+    "numerics": "same",
     "budget_seconds": 2.5,
     "budget_evaluations": 3,
     "target_seconds": 0.25,

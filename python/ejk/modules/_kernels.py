@@ -84,6 +84,10 @@ class NativeKernel(Kernel):
         """Whether the C++ kernel can run this call with this config."""
         return _core.op_is_valid(self.op_id, cfg, *self._described(inv))
 
+    def numerics(self, cfg: Any, inv: Invocation) -> Any:
+        """The class of this config, as the C++ kernel states it."""
+        return _core.op_numerics(self.op_id, cfg, *self._described(inv))
+
     tunes_backward = False  #: whether candidates for the gradient are offered too
 
     def _described(self, inv: Invocation) -> tuple[list[tuple[str, list[int]]], Options]:

@@ -90,6 +90,10 @@ class CppKernel(Kernel):
         """Whether the kernel's own `is_valid` accepts this config for this call."""
         return _core.registered_is_valid(self._op, cfg, self._described(inv.args))
 
+    def numerics(self, cfg: Any, inv: Invocation) -> Any:
+        """The class of this config, as the kernel's own `numerics` states it; None if it has none."""
+        return _core.registered_numerics(self._op, cfg, self._described(inv.args))
+
     @property
     def _op(self) -> str:
         return f"{self.op_id}@v{self.version}"

@@ -21,6 +21,7 @@ from ejk.ops.core.kernel import describe
 from ejk.ops.core.types import Cfg, Out
 
 _Fallback = Literal["autotune", "heuristics", "background"]
+_Numerics = Literal["any", "same"]
 
 
 @dataclass
@@ -37,6 +38,10 @@ class AutotunePolicy:
     from one with JAX cannot run it. A function that JAX has traced keeps its config until it is traced again."""
     validate_backward: bool = False
     """Forward plus backward is measured. Such results are kept apart from forward-only ones."""
+    numerics: _Numerics = "any"
+    """"same": a config must be of the class that the kernel's `numerics` gives the reference config, so that choices
+    change no bit of a result. The reference is the heuristic's, or the selector's `reference_cfgs` names it. Such choices
+    are kept apart, by class. A config that is given with the call is not questioned."""
     budget_seconds: float = 10.0
     """Tuning one call takes at most about this many seconds."""
     budget_evaluations: int = 0
@@ -82,8 +87,9 @@ def _checked(name: str, value: Any) -> Any:
         raise TypeError(f"[AutotunePolicy] got {name}={value!r}; expected {', '.join(_DEFAULTS)}; pass one of these")
     kind, given = type(_DEFAULTS[name]), f"[AutotunePolicy] got {name}={value!r}"
     if kind is str:
-        if value not in get_args(_Fallback):
-            raise ValueError(f"{given}; expected {' or '.join(map(repr, get_args(_Fallback)))}; pass one of them")
+        words = get_args(_Numerics if name == "numerics" else _Fallback)
+        if value not in words:
+            raise ValueError(f"{given}; expected {' or '.join(map(repr, words))}; pass one of them")
         return value
     if kind is bool:
         if type(value).__name__ not in ("bool", "bool_") and value not in (0, 1):
@@ -210,6 +216,9 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
     selector (`forbid_reautotune`): the earlier result is returned. `autotune=` sets the policy's
     allow_autotune. Threads and processes that miss on one call tune it once.
 
+    `reference_cfgs` has configs by op ("name@vVERSION"): under `numerics="same"`, what results must be equal to in place
+    of the heuristic's.
+
     `cache` and `persistent` may be any objects with `get(device, op_id, call_key)`, which gives None for nothing, and
     `put(device, op_id, call_key, config)`. Every call then asks such a cache, and what is put to such a store is the
     config alone, without what was measured. All parts may be set later.
@@ -229,6 +238,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         *,
         autotune: bool | None = None,
         strict_environment: bool = False,
+        reference_cfgs: Mapping[str, Cfg] | None = None,
     ) -> None:
         self.cache = cache if cache is not None else ConfigCache()
         self._policy = policy if policy is not None else AutotunePolicy.from_environment()
@@ -237,7 +247,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         self.tuner = tuner if tuner is not None else Tuner()
         self.persistent, self.persist_autotune = persistent, persist_autotune
         self.on_event, self.forbid_reautotune = on_event, forbid_reautotune
-        self._strict_environment = strict_environment
+        self._strict_environment, self._reference_cfgs = strict_environment, dict(reference_cfgs or {})
         self._put_together()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -266,6 +276,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
             persist_autotune=self.persist_autotune,
             forbid_reautotune=self.forbid_reautotune,
             strict_environment=self._strict_environment,
+            reference_cfgs=self._reference_cfgs,
         )
 
     def keeps_answers(self) -> bool:

@@ -123,6 +123,12 @@ class KernelCall:
             return True
         return bool(self.kernel.is_valid(config, self.inv))
 
+    def numerics(self, config: Any) -> Any:
+        """The class of the config; None if the kernel does not say."""
+        if not _overrides(self.kernel, "numerics"):
+            return None
+        return self.kernel.numerics(self.fit(config), self.inv)
+
     def shows_progress(self) -> bool:
         from ejk.ops.config.progress import is_shown
 

@@ -35,6 +35,8 @@ class Kernel(Generic[Cfg, Out]):
     - `heuristic_cfg(inv)`: a good guess without measuring;
     - `candidate_cfgs(inv)` or `config_space(inv)`: what to tune over;
     - `is_valid(cfg, inv)`: whether a config can run this call;
+    - `numerics(cfg, inv)`: configs for which it is equal give bitwise equal results, gradients included; None, or no
+      such method: nothing is known. See `AutotunePolicy.numerics`;
     - `reference(*args, **kwargs)`: slow and right, what candidates are compared with;
     - `prepare(*args, **kwargs)`: the caller's arguments as `run` takes them, as (args, kwargs);
     - `fwd_with_residuals` and `vjp`, or `custom_vjp`: gradients of its own;
@@ -406,6 +408,7 @@ def _overrides(kernel: object, name: str) -> bool:
 
 _HOOKS = frozenset(name for name in vars(Kernel) if not name.startswith("_")) - {"op_id", "version"} | {
     "is_valid",
+    "numerics",
     "reference",
     "tolerance",
 }
