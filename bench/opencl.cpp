@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "opencl/calls.h"
+#include "opencl/first_call.h"
 #include "opencl/matmul.h"
 #include "opencl/own.h"
 #include "opencl/part.h"
@@ -45,6 +46,10 @@ int usage() {
 
 int main(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--first-call") == 0) return bench::first_call();
+  if (argc == 7 && std::strcmp(argv[1], "--bare-first-call") == 0) {
+    const auto number = [&](int at) { return static_cast<size_t>(std::atol(argv[at])); };
+    return bench::bare_first_call(argv[2], {number(3), number(4), number(5), number(6)});
+  }
   bench::Options options;
   std::vector<std::string_view> wanted;
   for (int i = 1; i < argc; ++i) {

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench/opencl: what a warm call costs, and the first call of a later process.
+// bench/opencl: what a warm call costs.
 #pragma once
-
-#include <cstring>
-#include <memory>
-#include <stdexcept>
 
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
@@ -84,56 +80,6 @@ inline void call_figures(const Options&, Figures& figures) {
   std::printf("a warm call %.0f ns, the raw enqueue %.0f ns (A/A %.3f)\n", bench::median(warm),
               bench::median(direct), bench::median(again) / bench::median(direct));
   figures.emplace_back("warm_over_enqueue_ns", over);
-}
-
-// ---- the first call of a process after one that has tuned it and kept its program
-// ----------------
-
-inline Tensor first_product(const ejk::Executor& executor, const Tensor& a, const Tensor& b) {
-  Tensor c = ejk::ops::matmul(executor, a, b);
-  wait();
-  return c;
-}
-
-// In that process: milliseconds until there are devices, until the arrays are there, and from there
-// to the result. The first two are the driver's loading and its context.
-inline int first_call() {
-  const double begin = seconds();
-  static_cast<void>(device());
-  const double opened = seconds();
-  const Tensor a = random_there({256, 256}), b = random_there({256, 256});
-  wait();
-  const double copied = seconds();
-  first_product(ejk::default_executor(), a, b);
-  std::printf("%.3f %.3f %.3f\n", 1e3 * (opened - begin), 1e3 * (copied - opened),
-              1e3 * (seconds() - copied));
-  return 0;
-}
-
-inline void first_call_figures(const Options&, Figures& figures) {
-  ejk::SelectorOptions options;
-  options.policy = ejk::AutotunePolicy{};
-  options.persistent = std::make_shared<ejk::PersistentCache>();
-  first_product(ejk::Executor(std::move(options)), random_there({256, 256}),
-                random_there({256, 256}));
-  std::vector<double> opening, copying, calling;
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  for (int i = 0; i < 12; ++i) {
-    FILE* const pipe = popen((self + " --first-call").c_str(), "r");
-    double opened = 0, copied = 0, called = 0;
-    if (pipe == nullptr || std::fscanf(pipe, "%lf %lf %lf", &opened, &copied, &called) != 3)
-      throw std::runtime_error("the second process said nothing");
-    pclose(pipe);
-    if (i == 0) continue;  // goes on with the tuning, if that was cut short
-    opening.push_back(opened), copying.push_back(copied), calling.push_back(called);
-  }
-  std::printf(
-      "a second process: devices after %.1f ms, arrays there %.1f ms later, its first call %.2f ms "
-      "(%.2f to %.2f)\n",
-      median(opening), median(copying), median(calling), quantile(calling, 0),
-      quantile(calling, 0.99));
-  figures.emplace_back("second_process_first_call_ms", median(calling));
-  figures.emplace_back("second_process_driver_ms", median(opening));
 }
 
 }  // namespace bench

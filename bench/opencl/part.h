@@ -63,11 +63,12 @@ class DeviceCall {
   explicit DeviceCall(K kernel, A... arguments)
       : kernel_(std::move(kernel)), arguments_(std::move(arguments)...) {}
 
-  Config guess() const {
+  Config chosen_by(const ejk::Executor& executor) const {
     return with_arguments([&](const auto&... a) {
-      return executor(false).template choose_config<Platform::opencl>(kernel_, a...).config;
+      return executor.template choose_config<Platform::opencl>(kernel_, a...).config;
     });
   }
+  Config guess() const { return chosen_by(executor(false)); }
   Config tuned(double seconds) const {
     return with_arguments([&](const auto&... a) {
       return executor(true, seconds).template tune<Platform::opencl>(kernel_, a...).config;
