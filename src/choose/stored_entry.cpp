@@ -2,10 +2,10 @@
 // The persistent tier: whether a stored entry answers a call, stands for a failure or must go on.
 #include <set>
 
+#include "base/digest.h"
 #include "candidates/thread_fields.h"
 #include "choose/chain.h"
 #include "choose/long_wait.h"
-#include "store/checksum.h"
 #include "store/strategy.h"
 #include "tune/limits.h"
 
@@ -82,7 +82,7 @@ std::string digest_of_candidates(const CandidateSet& offered) {
   std::string text;
   for (uint64_t i = 0; i < offered.size(); ++i)
     text += stable_json(offered.config(i).to_value()) + '\n';
-  return digest_of(text);
+  return base::digest_of(text);
 }
 
 std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {

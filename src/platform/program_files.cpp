@@ -11,8 +11,8 @@
 #include <ejk/store.h>
 #include <ejk/value.h>
 
+#include "base/digest.h"
 #include "base/directory.h"
-#include "base/sha256.h"
 #include "base/warn.h"
 
 namespace ejk::detail {
@@ -21,10 +21,10 @@ namespace {
 using base::Absent;
 using base::Directory;
 
-constexpr int format = 1;
+constexpr int format = 2;
 // Some 100 MB. A search leaves hundreds, of which a few are used again.
 constexpr size_t most_files = 1024;
-constexpr size_t read_limit = size_t{256} << 20, digest_size = 64;
+constexpr size_t read_limit = size_t{256} << 20;
 
 void warn(const std::string& problem, const std::string& message) {
   static auto& once = *new base::OnceWarnings({});
@@ -110,12 +110,13 @@ std::optional<StoredProgram> read_program(const std::string& key) {
   if (!is_safe(in)) return std::nullopt;
   const base::FileText file = in.read(file_of(key), read_limit);
   const std::string_view text = file.text;
+  const size_t line = text.find('\n');
   // Drivers do not survive every damage.
-  if (file.error || file.strangers || text.size() <= digest_size || text[digest_size] != '\n' ||
-      base::sha256_hex(text.substr(digest_size + 1)) != text.substr(0, digest_size))
+  if (file.error || file.strangers || line == text.npos ||
+      base::digest_of(text.substr(line + 1)) != text.substr(0, line))
     return std::nullopt;
   try {
-    return parse(key, text.substr(digest_size + 1));
+    return parse(key, text.substr(line + 1));
   } catch (const Error&) {
     return std::nullopt;  // of a later version, or another program's under this name
   }
@@ -128,7 +129,7 @@ void write_program(const std::string& key, const StoredProgram& program) {
   make_room(in);
   const std::string text = header_of(key, program) + "\n" + program.binary;
   const auto error =
-      in.replace(file_of(key), base::sha256_hex(text) + "\n" + text, in, base::Written::unflushed);
+      in.replace(file_of(key), base::digest_of(text) + "\n" + text, in, base::Written::unflushed);
   if (error) warn(in.path(), "device programs are not kept for later processes: " + error.text());
 }
 

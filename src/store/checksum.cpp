@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// XXH3 of all bytes before the member: it costs nothing beside reading the document.
+// The digest of all bytes before the member.
 #include "store/checksum.h"
 
 #include <algorithm>
 
-#include <xxhash.h>
-
-#include "base/format.h"
+#include "base/digest.h"
 
 namespace ejk::detail {
 namespace {
 
 std::string end_for(std::string_view begin) {
-  return ",\n \"checksum\": \"" + digest_of(begin) + "\"\n}\n";
+  return ",\n \"checksum\": \"" + base::digest_of(begin) + "\"\n}\n";
 }
 
 }  // namespace
-
-std::string digest_of(std::string_view text) {
-  return fmt::format("xxh3:{:016x}", XXH3_64bits(text.data(), text.size()));
-}
 
 std::string with_checksum(std::string text) {
   text.resize(text.size() - std::string_view("\n}\n").size());

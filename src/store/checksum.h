@@ -9,8 +9,6 @@
 
 namespace ejk::detail {
 
-std::string digest_of(std::string_view text);  // "xxh3:DIGITS"
-
 // `text`: a document as to_json(document, 1) + "\n" gives it.
 std::string with_checksum(std::string text);
 

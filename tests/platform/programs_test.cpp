@@ -14,6 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/digest.h"
 #include "base/sha256.h"
 #include "platform/fake_backend.h"
 #include "platform/program_cache.h"
@@ -167,9 +168,10 @@ TEST_F(Programs, OfALaterFormatAreAMiss) {
   FakeBackend first;
   use(first);
   const std::string path = only_file();
-  std::string text = content(path).substr(65);
-  text.replace(text.find("\"format\": 1"), 11, "\"format\": 2");
-  write(path, base::sha256_hex(text) + "\n" + text);
+  std::string text = content(path);
+  text.erase(0, text.find('\n') + 1);
+  text.replace(text.find("\"format\": 2"), 11, "\"format\": 3");
+  write(path, base::digest_of(text) + "\n" + text);
   EXPECT_TRUE(builds_again());
 }
 
