@@ -107,6 +107,7 @@ class Chain {
                                                   const Checked& config);
   bool may_still_tune(const AutotunePolicy& policy, const EntryId& id) const;
   bool may_resume(const Call& call) const;
+  static bool was_cut_for_good(const Call& call, const Entry& entry);
   bool may_replace(const Call& call) const;
   bool is_tuned(const EntryId& id) const;  // by this process
   bool is_in_flight(const EntryId& id) const;

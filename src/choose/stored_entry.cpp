@@ -97,14 +97,21 @@ std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKerne
 
 // ---- the tier -----------------------------------------------------------------------------------
 
+// Whether calls have no time left for a tuning that is not complete.
+bool Chain::was_cut_for_good(const Call& call, const Entry& entry) {
+  return !entry.evidence.complete && entry.environment == call.inv.device->environment &&
+         entry.id.key == call.id.key && seconds_to_resume(call.policy, entry.evidence) == 0;
+}
+
 auto Chain::from_persistent(Call& call) -> std::optional<Found> {
   call.stored_is_unusable = false, call.resume_seconds = 0;
   call.stored.reset(), call.unfinished.reset(), call.unfinished_config.reset();
   if (!options_.persistent) return call.pass(Origin::persistent, "no persistent cache is set");
   // Asked before the entry is read: a tuning that ends in between has another one.
-  const bool may_go_on = may_resume(call) && (!is_tuned(call.id) || is_in_flight(call.id));
+  bool may_go_on = may_resume(call) && (!is_tuned(call.id) || is_in_flight(call.id));
   const Value* const here = &call.inv.device->environment;
   auto found = options_.persistent->get(call.id, Detail::choice, here);
+  if (found && was_cut_for_good(call, found->entry) && !is_in_flight(call.id)) may_go_on = false;
   if (found && !choice_suffices(found->entry, call.inv, call.kernel, may_go_on))
     found = options_.persistent->get(call.id, Detail::all, here);
   if (!found) {

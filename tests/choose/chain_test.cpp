@@ -6,6 +6,7 @@
 #include <limits>
 #include <thread>
 
+#include "clockless_tuner.h"
 #include "fakes.h"
 #include "store/crash_journal.h"
 
@@ -865,6 +866,24 @@ TEST_F(Chain, AHitReadsTheChoiceAloneUnlessThereAreNewCandidates) {
   ejk::Executor{options()}(OneMore{}, x, y);
   EXPECT_THAT(store->asked, ElementsAre(ejk::Detail::choice));
   EXPECT_EQ(setup.tuner->asked, 2);
+}
+
+TEST_F(Chain, AHitOfATuningThatWasCutShortReadsTheChoiceAloneOnceNoTimeIsLeftForIt) {
+  const auto store = std::make_shared<Watched>(dir.path());
+  const auto tuner = std::make_shared<fakes::Clockless>();
+  const auto call = [&] {
+    auto options = setup.options();
+    options.tuner = tuner;
+    options.persistent =
+        std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+    store->asked.clear();
+    return ejk::Executor(options).choose_config(Show{}, x, y).origin;
+  };
+  call();
+  EXPECT_EQ(call(), Origin::autotune) << "it goes on";
+  EXPECT_THAT(store->asked, testing::Contains(ejk::Detail::all));
+  EXPECT_EQ(call(), Origin::persistent);
+  EXPECT_THAT(store->asked, ElementsAre(ejk::Detail::choice));
 }
 
 TEST_F(Chain, EnvironmentsThatShareAStrictStoreDoNotTuneAtEveryStart) {
