@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -54,6 +55,9 @@ inline ejk::Executor executor(bool tunes, double seconds = 10) {
   return ejk::Executor(std::move(options));
 }
 
+// Which configs of a kernel.
+enum class Of { this_device, all_devices };
+
 // One call on the device, with a config that is given. The arguments are those of the kernel's run,
 // arrays as tensors or views.
 template <class K, class... A>
@@ -74,12 +78,27 @@ class DeviceCall {
       return executor(true, seconds).template tune<Platform::opencl>(kernel_, a...).config;
     });
   }
-  // Each that can run here is as likely as any other.
-  std::vector<Config> sampled(uint64_t count) const {
-    const auto space = kernel_.candidate_cfgs_gpu(
-        with_arguments([&](const auto&... a) { return executor(false).describe(kernel_, a...); }));
+  // Each that can run here is as likely as any other, of what the kernel offers for this device, or
+  // for both kinds of devices.
+  std::vector<Config> drawn(Of of, uint64_t count) const {
+    const ejk::Invocation inv =
+        with_arguments([&](const auto&... a) { return executor(false).describe(kernel_, a...); });
+    ejk::Invocation other_inv = inv;
+    ejk::Device other = *inv.device;
+    other.identity["kind"] = ejk::device_kind(other) == "cpu" ? "gpu" : "cpu";
+    other_inv.device = &other;
+    const auto here = kernel_.candidate_cfgs_gpu(inv),
+               there = kernel_.candidate_cfgs_gpu(other_inv);
+    const uint64_t size = here.size() + (of == Of::all_devices ? there.size() : 0);
+    std::mt19937_64 random(1);
+    std::set<uint64_t> seen;
     std::vector<Config> configs;
-    for (const uint64_t point : space.sample(count, 1)) configs.push_back(space[point]);
+    while (configs.size() < count && seen.size() < size) {
+      const uint64_t point = random() % size;
+      if (!seen.insert(point).second) continue;
+      const Config config = point < here.size() ? here[point] : there[point - here.size()];
+      if (kernel_.is_valid(config, inv)) configs.push_back(config);
+    }
     return configs;
   }
   Work run(const Config& config) const {
