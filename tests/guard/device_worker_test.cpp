@@ -98,7 +98,7 @@ TEST_F(DeviceWorkers, AreNotPreparedWhereNothingIsTuned) {
       static_cast<void>(device());
       EXPECT_EQ(forks(), 0);
     })) << policy;
-  for (const AutotunePolicy policy :
+  for (const AutotunePolicy& policy :
        {AutotunePolicy{.allow_autotune = false},
         AutotunePolicy{.allow_autotune = false, .allow_heuristics = false},
         AutotunePolicy{.guard = false}})
