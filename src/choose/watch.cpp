@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which calls are watched, and what happens if one has become slow.
+#include <ejk/stopwatch.h>
+
 #include "base/format.h"
 #include "choose/chain.h"
 #include "store/drift_notes.h"
@@ -14,6 +16,7 @@ void Chain::watch(const Call& call, const Entry& entry, const Checked& config, b
                           entry.id.key == call.id.key && !call.inv.backward &&
                           call.inv.device->platform == Platform::cpu &&
                           config.config().to_value() == entry.config;
+  static_cast<void>(system_stopwatch());  // made now, not by the first run that is timed
   drift_.expect(
       text_of(call.id),
       comparable ? std::make_shared<WatchedCall>(entry, config.config(), tuned_here) : nullptr);
