@@ -96,7 +96,7 @@ TEST(StoreProcesses, WritersLoseNothingAndTheBestEvidenceStays) {
 }
 
 TEST(StoreProcesses, KilledWritersLeaveNothingTornAndLoseNothingReported) {
-  const Scratch scratch;
+  const Scratch scratch(memory_directory());
   const std::string root = scratch / "store";
   std::mt19937 random(5);
   std::map<int, int> best;  // call -> the largest reported number, which is also its samples
@@ -141,7 +141,7 @@ TEST(StoreProcesses, KilledWritersLeaveNothingTornAndLoseNothingReported) {
 }
 
 TEST(StoreProcesses, ReadersNeverSeeHalfAnEntry) {
-  const Scratch scratch;
+  const Scratch scratch(memory_directory());
   const std::string root = scratch / "store";
   Warnings warnings;
   DirectoryStore store = open_store(root, warnings);
@@ -168,7 +168,7 @@ TEST(StoreProcesses, ReadersNeverSeeHalfAnEntry) {
 
 // A damaged file is set aside by whoever sees it, but never the good one that came in its place.
 TEST(StoreProcesses, SettingAsideNeverTakesAGoodFile) {
-  const Scratch scratch;
+  const Scratch scratch(memory_directory());
   const std::string root = scratch / "store";
   std::vector<pid_t> children;
   for (int process = 0; process < 4; ++process) {
@@ -194,7 +194,7 @@ TEST(StoreProcesses, SettingAsideNeverTakesAGoodFile) {
 // ---- leases
 
 TEST(StoreProcesses, TheLeaseOfAKilledHolderIsFree) {
-  const Scratch scratch;
+  const Scratch scratch(memory_directory());
   Warnings warnings;
   DirectoryStore store = open_store(scratch / "store", warnings);
   int channel[2];
@@ -221,7 +221,7 @@ TEST(StoreProcesses, TheLeaseOfAKilledHolderIsFree) {
 }
 
 TEST(StoreProcesses, AForkedChildNeitherReleasesNorKeepsItsParentsLease) {
-  const Scratch scratch;
+  const Scratch scratch(memory_directory());
   Warnings warnings;
   DirectoryStore store = open_store(scratch / "store", warnings);
   auto lease = store.lease(call_id(1), 0);
@@ -241,7 +241,7 @@ TEST(StoreProcesses, AForkedChildNeitherReleasesNorKeepsItsParentsLease) {
 }
 
 TEST(StoreProcesses, OnlyOneProcessTunesAtATime) {
-  const Scratch scratch;
+  const Scratch scratch(memory_directory());
   const std::string root = scratch / "store", mark = scratch / "tuning";
   std::vector<pid_t> children;
   for (int process = 0; process < 4; ++process) {
@@ -286,7 +286,7 @@ TEST(StoreProcesses, ALockFileThatIsRemovedAfterUseLocksAllTheSame) {
 }
 
 TEST(StoreProcesses, AForkedChildDoesNotKeepItsParentsLock) {
-  const Scratch scratch;
+  const Scratch scratch(memory_directory());
   const auto lock = [&] {
     return std::make_unique<FileLock>(directory_at(scratch.path()), "lock", FileLock::Wait{},
                                       FileLock::AfterUse::keep_file);
