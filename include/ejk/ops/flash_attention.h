@@ -106,7 +106,7 @@ struct FlashAttention {
     // Queries (0: they cannot) and keys of the forward pass, and of the gradient.
     int64_t fwd_queries = 0, fwd_keys = 0, bwd_queries = 0, bwd_keys = 0;
   };
-  SumOrder numerics(const Config& config, const Invocation& inv) const;
+  SumOrder numerics(const Config& config, const Invocation& inv) const;  // equal: the same bits
 
   // The same on the device that the arrays live on, where results and residuals stay.
   Tensor run_gpu(const GpuConfig& config, const Tensor& q, const Tensor& k, const Tensor& v,
