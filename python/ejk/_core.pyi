@@ -121,7 +121,7 @@ class Selector:
         persist_autotune: bool = True,
         forbid_reautotune: bool = True,
         strict_environment: bool = False,
-        reference_cfgs: dict[str, Any] = ...,
+        reference_cfgs: dict[str, Any] = {},
     ) -> None: ...
     def choose(
         self, call: Call, kernel: object, given: tuple[Any] | None, scopes: Iterable[Any], listens: bool
