@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/file.h"
 #include "store/postgres/libpq.h"
 #include "store/postgres/link.h"
 #include "store/postgres/postgres_store.h"
@@ -219,10 +220,12 @@ class PostgresServer {
   // Its sessions are children in groups of their own.
   void signal_all(int signal) const {
     std::vector<pid_t> all = {process_};
+    ::kill(process_, SIGSTOP);  // it starts no session while they are listed
     std::error_code error;
     for (const auto& item : fs::directory_iterator("/proc", error)) {
       if (std::atoi(item.path().filename().c_str()) <= 0) continue;  // not a process
-      const std::string stat = read_text((item.path() / "stat").string());
+      // Unlike a stream it does not throw if the process has ended meanwhile.
+      const std::string stat = base::read_file((item.path() / "stat").string(), 4096).text;
       const size_t name_end = stat.rfind(") ");
       if (name_end != stat.npos && std::atoi(stat.c_str() + name_end + 4) == process_)
         all.push_back(std::atoi(stat.c_str()));
