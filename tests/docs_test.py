@@ -73,6 +73,13 @@ def test_folders_include_private_headers_of_earlier_layers_only():
     assert not wrong
 
 
+def test_public_headers_open_the_namespace_for_export():
+    for path in sources("include"):
+        opened = re.findall(r"(?m)^namespace (.*) \{$", path.read_text())
+        assert not [name for name in opened if name.startswith("ejk")], path
+        assert opened[:1] == ["EJK_EXPORT ejk"] or path.name in ("ejk.h", "export.h"), path
+
+
 def code_blocks(document, language):
     return re.findall(rf"(?ms)^```{language}\n(.*?)^```", document.read_text())
 

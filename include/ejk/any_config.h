@@ -6,9 +6,10 @@
 #include <string>
 #include <string_view>
 
+#include <ejk/detail/export.h>
 #include <ejk/value.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // What the core must know of a config type. One static object per type (see config.h).
 struct ConfigType {

@@ -9,10 +9,11 @@
 #include <utility>
 
 #include <ejk/detail/argument_traits.h>
+#include <ejk/detail/export.h>
 #include <ejk/invocation.h>
 #include <ejk/tensor.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // Parameter types of `run` and how they count in the key:
 //   View, StridedView, AnyView, Tensor,           element type, shape and non-packed strides

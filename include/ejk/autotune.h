@@ -6,9 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/executor.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // What the tuning of one call found.
 template <class Config>

@@ -9,9 +9,10 @@
 #include <vector>
 
 #include <ejk/argument.h>
+#include <ejk/detail/export.h>
 #include <ejk/tensor.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // The smallest bound that is not less than the size. Beyond the largest bound, that one is doubled
 // until it is large enough; without bounds the result is the next power of two. 0 stays 0.

@@ -12,9 +12,10 @@
 
 #include <ejk/any_config.h>
 #include <ejk/config.h>
+#include <ejk/detail/export.h>
 #include <ejk/store.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // Which tier a configuration came from.
 enum class Origin : uint8_t { override_, overlay, memory, persistent, autotune, heuristics };

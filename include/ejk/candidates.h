@@ -9,10 +9,11 @@
 #include <vector>
 
 #include <ejk/any_config.h>
+#include <ejk/detail/export.h>
 #include <ejk/search.h>
 #include <ejk/value.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // A finite set of configurations, made by Space::candidates, candidate_list or
 // candidates_from_value. A point is known by its place, 0 .. size()-1; any other place given is

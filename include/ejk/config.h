@@ -19,6 +19,7 @@
 #include <vector>
 
 #include <ejk/any_config.h>
+#include <ejk/detail/export.h>
 #include <ejk/detail/reflect.h>
 #include <ejk/error.h>
 #include <ejk/value.h>
@@ -33,7 +34,7 @@
   auto ejk_fields() { return std::tie(__VA_ARGS__); }               \
   auto ejk_fields() const { return std::tie(__VA_ARGS__); }
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 namespace detail {
 

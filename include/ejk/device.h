@@ -9,10 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/value.h>
 #include <ejk/version.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // What a device is driven by. Arrays live on one platform, and a kernel's hooks may differ by it.
 enum class Platform : uint8_t { cpu, opencl, cuda };

@@ -5,7 +5,9 @@
 #include <stdexcept>
 #include <string>
 
-namespace ejk {
+#include <ejk/detail/export.h>
+
+namespace EJK_EXPORT ejk {
 
 // What a program can do about an error; the message says the rest.
 enum class ErrorKind {

@@ -9,12 +9,13 @@
 #include <string_view>
 #include <utility>
 
+#include <ejk/detail/export.h>
 #include <ejk/detail/launch.h>
 #include <ejk/device.h>
 #include <ejk/device_view.h>
 #include <ejk/error.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // A device, its driver or its compiler failed.
 class DeviceError : public Error {

@@ -10,11 +10,12 @@
 #include <vector>
 
 #include <ejk/any_config.h>
+#include <ejk/detail/export.h>
 #include <ejk/device.h>
 #include <ejk/tensor.h>
 #include <ejk/value.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // Whether `run` reads an argument, changes it in place, or only writes it.
 enum class Role : uint8_t { input, in_out, output };

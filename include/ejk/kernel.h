@@ -9,10 +9,11 @@
 
 #include <ejk/any_config.h>
 #include <ejk/candidates.h>
+#include <ejk/detail/export.h>
 #include <ejk/invocation.h>
 #include <ejk/tuner.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // A kernel is a plain struct; it derives from nothing and is not registered to be run:
 //

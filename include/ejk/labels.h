@@ -9,10 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/invocation.h>
 #include <ejk/selector.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // A label says which call an instruction came from: "PREFIX#OP:KEY", see make_label. It travels as
 // the HLO frontend attribute `ejkernel_label`, which every form of a computation keeps, and beside

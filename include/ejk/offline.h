@@ -12,12 +12,13 @@
 #include <vector>
 
 #include <ejk/autotune.h>
+#include <ejk/detail/export.h>
 #include <ejk/labels.h>
 #include <ejk/record.h>
 #include <ejk/registry.h>
 #include <ejk/selector.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // Keeps this call in a recording, as one that was made once, without making it.
 template <class K, class... Args>

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace ejk {
+#include <ejk/detail/export.h>
+
+namespace EJK_EXPORT ejk {
 
 namespace detail {
 using PartOfWork = void(const void* work, int64_t begin, int64_t end);

@@ -7,9 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/store.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // One config of one call that ended its process by a fatal signal, again when it was repeated,
 // beside another config that passed. Counts for this call, version of the op, device and

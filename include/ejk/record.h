@@ -10,13 +10,14 @@
 #include <string>
 #include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/invocation.h>
 #include <ejk/kernel.h>
 #include <ejk/selector.h>
 #include <ejk/store.h>
 #include <ejk/value.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // One distinct call. Arrays are kept as sketches, without their data (type, shape, range of their
 // elements, how many integers are how large, a seed), everything else as values.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ejk/detail/bound_kernel.h>
+#include <ejk/detail/export.h>
 #include <ejk/detail/kernel_traits.h>
 #include <ejk/detail/ready_call.h>
 #include <ejk/error.h>
@@ -28,7 +29,7 @@
 #define EJK_JOIN_2(a, b) EJK_JOIN_3(a, b)
 #define EJK_JOIN_3(a, b) a##b
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // A recorded call made again: the kernel, and arguments like the recorded ones.
 class RebuiltCall {

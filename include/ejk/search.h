@@ -11,9 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/value.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // One axis of a space.
 struct SearchParameter {

@@ -15,12 +15,13 @@
 #include <vector>
 
 #include <ejk/cache.h>
+#include <ejk/detail/export.h>
 #include <ejk/invocation.h>
 #include <ejk/kernel.h>
 #include <ejk/store.h>
 #include <ejk/tuner.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 class ConfigSelectorChain;
 class Recording;

@@ -12,9 +12,10 @@
 
 #include <ejk/candidates.h>
 #include <ejk/config.h>
+#include <ejk/detail/export.h>
 #include <ejk/detail/space_parameter.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // The configurations a kernel may run with: every combination of the parameters' values that the
 // constraints accept, in the order the values were given (the last parameter varies fastest).

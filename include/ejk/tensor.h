@@ -15,9 +15,10 @@
 #include <type_traits>
 #include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/device.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // Types of elements, by the names that NumPy and JAX give them. int4, uint4, int2 and uint2 are
 // packed into bytes.

@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
-namespace ejk {
+#include <ejk/detail/export.h>
+
+namespace EJK_EXPORT ejk {
 
 // A tree of null, bool, integers, floats, strings, arrays and objects. Value semantics; not
 // synchronised. Integers beyond 64 bits are kept as their digits, so nothing read from a file is

@@ -5,6 +5,8 @@
 
 #include <string_view>
 
+#include <ejk/detail/export.h>
+
 #define EJK_VERSION_MAJOR 0
 #define EJK_VERSION_MINOR 1
 #define EJK_VERSION_PATCH 0
@@ -19,7 +21,7 @@
 // The version of the headers as a text: "1.2.3".
 #define EJK_VERSION EJK_DETAIL_VERSION(EJK_VERSION_MAJOR, EJK_VERSION_MINOR, EJK_VERSION_PATCH)
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // The version of the library that runs. It differs from EJK_VERSION if a program was compiled with
 // the headers of another one.

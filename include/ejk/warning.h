@@ -5,7 +5,9 @@
 #include <functional>
 #include <string>
 
-namespace ejk {
+#include <ejk/detail/export.h>
+
+namespace EJK_EXPORT ejk {
 
 // Hears what this library has to say, in one line of at most 1000 bytes without control characters.
 using WarningSink = std::function<void(const std::string& message)>;

@@ -9,11 +9,12 @@
 #include <string>
 #include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/record.h>
 #include <ejk/store.h>
 #include <ejk/tuner.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // The version of the messages between host and worker: docs/reference/worker.md.
 inline constexpr int worker_protocol = 1;

@@ -13,6 +13,7 @@
 #include <ejk/any_config.h>
 #include <ejk/store.h>
 
+#include "base/hidden.h"
 #include "choose/recent_map.h"
 
 namespace ejk::detail {
@@ -50,7 +51,7 @@ class DriftRule {
 };
 
 // A call some of whose warm runs are timed, with what it is compared with.
-struct WatchedCall {
+struct EJK_HIDDEN WatchedCall {
   WatchedCall(const Entry& entry, AnyConfig checked, bool tuned_here);
 
   const EntryId id;

@@ -10,11 +10,13 @@
 #include <ejk/detail/guard_pages.h>
 #include <ejk/tensor.h>
 
+#include "base/hidden.h"
+
 namespace ejk::detail {
 
 class Backend;
 
-class DeviceBlock final : public GuardedBlock {
+class EJK_HIDDEN DeviceBlock final : public GuardedBlock {
  public:
   // A row or a block too far must still land in it.
   static constexpr size_t zone = size_t{64} << 10;

@@ -22,6 +22,7 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "base/hidden.h"
 #include "base/process.h"
 #include "base/time.h"
 #include "base/warn.h"
@@ -207,7 +208,7 @@ class Process {
 
 // ---- the worker --------------------------------------------------------------------------------
 
-struct Worker::State {
+struct EJK_HIDDEN Worker::State {
   explicit State(WorkerOptions given) : options(std::move(given)) {
     options.on_warning = base::warnings_to(std::move(options.on_warning));
   }

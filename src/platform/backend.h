@@ -30,6 +30,8 @@
 #include <ejk/device.h>
 #include <ejk/gpu.h>
 
+#include "base/hidden.h"
+
 namespace ejk::detail {
 
 // What the compiler says that a kernel takes; 0 where it says nothing.
@@ -57,7 +59,7 @@ class DeviceProgram {
 
 class ProgramCache;
 
-class Backend {
+class EJK_HIDDEN Backend {
  public:
   Backend();
   virtual ~Backend();

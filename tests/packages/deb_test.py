@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Debian packages on a bare Debian: the tool runs without a compiler, and programs find the library."""
 
+import os
+import re
+import shutil
 import subprocess
 
 import pytest
@@ -61,6 +64,83 @@ def test_the_library_is_found_by_a_name_with_its_version(tmp_path):
     assert f"Library soname: [libejk.so.{VERSION.rpartition('.')[0]}]" in run("readelf", "-d", library)
 
 
+def names_of(symbols):
+    """The qualified names that mangled symbols belong to, without what they take and are made with."""
+    names = set()
+    plain = subprocess.run(
+        ["c++filt", "--no-params"], input="\n".join(symbols), capture_output=True, text=True, check=True
+    )
+    for symbol in plain.stdout.splitlines():
+        of_type = re.match(r"(typeinfo name|typeinfo|vtable|VTT) for (.*)", symbol)
+        if of_type and "::" not in of_type[2]:
+            continue  # double(): it is the language's
+        symbol = of_type[2] if of_type else re.sub(r"^(guard variable for|(non-)?virtual thunk to) ", "", symbol)
+        name, depth = "", 0
+        for character in re.sub(r"\boperator\b.*", "operator", symbol):
+            if depth == 0 and character == "(":
+                break
+            depth += (character == "<") - (character == ">")
+            name += character if depth == 0 and character != ">" else ""
+        names.add(re.sub(r"\[abi:\w+\]|::\{lambda.*", "", name).split(" ")[0])
+    return names
+
+
+def test_the_library_exports_what_its_headers_declare_and_nothing_else(tmp_path):
+    run("dpkg-deb", "--extract", file_of("libejk"), tmp_path)
+    (library,) = [path for path in tmp_path.rglob("libejk.so.*") if not path.is_symlink()]
+    lines = run("nm", "-D", "--defined-only", library).splitlines()
+    names = names_of(line.split()[2] for line in lines)
+    # The standard library's own templates are visible wherever they are made.
+    names = {name for name in names if not name.startswith(("std::", "__gnu_cxx::", "operator"))}
+    headers = "".join(path.read_text() for path in ROOT.glob("include/**/*.h"))
+    words = set(re.findall(r"\w+", headers))
+    words |= {f"hook_{word}" for word in words}  # a macro makes those
+    only_named = set(re.findall(r"(?:class|struct) (\w+);", headers))
+    only_named -= set(re.findall(r"(?:class|struct) (\w+)(?:<[^;{]*>)?(?: final)?(?: :[^;{]*)? \{", headers))
+    strange = [
+        name
+        for name in sorted(names - {"ejk_plugin"})
+        if not name.startswith("ejk::")
+        or only_named & set(name.split("::"))
+        or not set(re.findall(r"\w+", name)) <= words
+    ]
+    assert strange == []
+    assert {"ejk::ConfigSelectorChain::choose", "ejk::Tuner::tune", "ejk::Error"} <= names
+
+
+EXAMPLES = """
+cmake_minimum_required(VERSION 3.25)
+project(examples LANGUAGES CXX)
+find_package(ejk REQUIRED)
+add_library(ejk ALIAS ejk::ejk)
+add_library(ejk_warnings INTERFACE)
+include(${sources}/cmake/fresh_cache.cmake)
+enable_testing()
+add_subdirectory(${sources}/examples examples)
+"""
+
+
+def test_programs_that_use_the_headers_find_all_of_it_in_the_library(tmp_path):
+    for name in ("libejk", "libejk-dev"):
+        run("dpkg-deb", "--extract", file_of(name), tmp_path / "unpacked")
+    (tmp_path / "CMakeLists.txt").write_text(f"set(sources {ROOT})\n{EXAMPLES}")
+    launcher = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={path}"] if (path := shutil.which("ccache")) else []
+    run(
+        "cmake",
+        "-G",
+        "Ninja",
+        "-S",
+        tmp_path,
+        "-B",
+        tmp_path / "build",
+        f"-DCMAKE_PREFIX_PATH={tmp_path / 'unpacked' / 'usr'}",
+        *launcher,
+    )
+    run("cmake", "--build", tmp_path / "build", "--parallel", str(os.cpu_count()))
+    environment = {**os.environ, "EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")}
+    assert "known from memory" in run(tmp_path / "build/examples/01_first_kernel", env=environment)
+
+
 def install(debian, *names):
     for name in names:
         debian.copy(file_of(name), f"srv/{name}.deb")
@@ -71,7 +151,9 @@ def test_the_tool_works_where_there_is_no_compiler(bare_debian):
     install(bare_debian, "ejk")
     assert not [tool for tool in ("c++", "cc", "cmake") if bare_debian.has(tool)]
     assert bare_debian("ejk", "--version").strip() == f"ejk {VERSION}"
-    arguments = [word for given in ("f32[1,64,64]", "f32[1,64,64]", "null", "f32[1,64,64]") for word in ("--arg", given)]
+    arguments = [
+        word for given in ("f32[1,64,64]", "f32[1,64,64]", "null", "f32[1,64,64]") for word in ("--arg", given)
+    ]
     bare_debian("ejk", "tune", "matmul", *arguments)
     assert "matmul" in bare_debian("ejk", "ls")
     page = (bare_debian.folder / "usr/share/man/man1/ejk.1").read_text()
@@ -95,8 +177,11 @@ def test_programs_are_built_with_find_package_and_with_pkg_config(bare_debian):
 
 
 def test_nothing_stays_when_the_packages_go(bare_debian):
-    installed = [name for name in NAMES if subprocess.run(
-        ["chroot", bare_debian.folder, "dpkg", "-s", name], capture_output=True).returncode == 0]
+    installed = [
+        name
+        for name in NAMES
+        if subprocess.run(["chroot", bare_debian.folder, "dpkg", "-s", name], capture_output=True).returncode == 0
+    ]
     if installed != NAMES:
         pytest.skip("the tests before this one installed nothing")
     bare_debian("apt-get", "purge", "-y", *NAMES)

@@ -13,8 +13,10 @@
 
 #include <ejk/detail/argument_arrays.h>
 #include <ejk/detail/argument_values.h>
+#include <ejk/detail/export.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // ---- containers -----------------------------------------------------------------------------
 
@@ -259,4 +261,5 @@ struct ArgTraits<P> {
   using Copy = ValueCopy<P>;
 };
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

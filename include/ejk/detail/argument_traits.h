@@ -9,7 +9,10 @@
 #include <string_view>
 #include <vector>
 
-namespace ejk::detail {
+#include <ejk/detail/export.h>
+
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // A string literal as template argument.
 template <size_t N>
@@ -73,4 +76,5 @@ concept Argument = requires {
   ArgTraits<P>::words;
 };
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include <ejk/detail/argument_arrays.h>
+#include <ejk/detail/export.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // ---- scalars --------------------------------------------------------------------------------
 
@@ -184,4 +186,5 @@ struct ArgTraits<Named<Name, T, D...>> {
   using Copy = WrappedCopy<P, T>;
 };
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

@@ -17,9 +17,11 @@
 
 #include <ejk/argument.h>
 #include <ejk/detail/argument_containers.h>
+#include <ejk/detail/export.h>
 #include <ejk/error.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // Where an argument is bound, for messages: "[op] argument 2" or "[op] argument \"mask\"".
 struct Place {
@@ -426,4 +428,5 @@ decltype(auto) bind(const Place& place, A&& arg) {
   }
 }
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

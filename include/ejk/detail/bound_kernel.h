@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <ejk/detail/device_trial.h>
+#include <ejk/detail/export.h>
 #include <ejk/detail/gradient.h>
 #include <ejk/detail/kernel_traits.h>
 #include <ejk/detail/parcel.h>
@@ -20,7 +21,8 @@
 #include <ejk/kernel.h>
 #include <ejk/space.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // ---- what a run returned, as arrays that can be compared --------------------------------------
 
@@ -502,4 +504,5 @@ class BoundKernel final : public AnyKernel {
   const Params& params_;
 };
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

@@ -5,7 +5,10 @@
 #include <atomic>
 #include <cstdint>
 
-namespace ejk::detail {
+#include <ejk/detail/export.h>
+
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // Only its thread writes it, others read.
 struct CallCount {
@@ -65,4 +68,5 @@ uint32_t new_call_record();
 // Of all threads, those that have ended included.
 CallTotals call_totals(uint32_t record);
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

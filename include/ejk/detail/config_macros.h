@@ -13,9 +13,11 @@
 #include <type_traits>
 #include <utility>
 
+#include <ejk/detail/export.h>
 #include <ejk/detail/reflect.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // A field that is one number in the source.
 template <class T>
@@ -169,4 +171,5 @@ std::string macros_of(const void* config) {
   return out;
 }
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include <ejk/detail/bind.h>
+#include <ejk/detail/export.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // Until all that this thread has begun there is done. Null: nothing to wait for.
 void wait_for(const Device* device);
@@ -43,4 +45,5 @@ decltype(auto) on_the_cpu(const T& t, CpuCopies& copies) {
   else return (t);
 }
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

@@ -11,8 +11,10 @@
 
 #include <ejk/detail/argument_containers.h>
 #include <ejk/detail/bind.h>
+#include <ejk/detail/export.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // How a parameter stands to the key: part of it, left out by the kernel's `key` hook, or Unkeyed.
 enum class InKey { yes, no, unkeyed };
@@ -78,4 +80,5 @@ void push_shapes(const P& p, auto& sink) {
   } else std::apply([&](const auto&... item) { (push_shapes<In>(item, sink), ...); }, p);
 }
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

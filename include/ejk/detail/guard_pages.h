@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/invocation.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // The memory of one array of a trial, with a pattern before and behind it.
 class GuardedBlock {
@@ -103,4 +105,5 @@ class ArrayGuards {
   mutable bool damaged_ = false;
 };
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

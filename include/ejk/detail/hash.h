@@ -5,7 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace ejk::detail {
+#include <ejk/detail/export.h>
+
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 __extension__ using uint128 = unsigned __int128;
 
@@ -27,4 +30,5 @@ inline uint64_t hash_words(const uint64_t* words, size_t count) {
   return h ^ (h >> 32);
 }
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

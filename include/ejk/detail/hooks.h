@@ -7,10 +7,12 @@
 #include <type_traits>
 #include <utility>
 
+#include <ejk/detail/export.h>
 #include <ejk/device.h>
 #include <ejk/invocation.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 struct NoHook {
   static constexpr bool found = false;
@@ -142,4 +144,5 @@ struct Signature<R (*)(A...)> : SignatureOf<R, A...> {};
 template <class R, class... A>
 struct Signature<R (*)(A...) noexcept> : SignatureOf<R, A...> {};
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

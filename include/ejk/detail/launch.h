@@ -12,15 +12,17 @@
 #include <type_traits>
 
 #include <ejk/detail/config_macros.h>
+#include <ejk/detail/export.h>
 #include <ejk/device.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 struct Grid;
 struct Half;
 struct BFloat16;
 }  // namespace ejk
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // Memory of a device: a cl_mem or a CUdeviceptr. Never to be dereferenced on the host.
 using DeviceMemory = void*;
@@ -100,4 +102,5 @@ struct LaunchText {
 void launch(const LaunchText& text, std::span<uint64_t> key, const Grid& grid,
             std::span<const LaunchArgument> arguments);
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

@@ -7,11 +7,13 @@
 #include <type_traits>
 #include <utility>
 
+#include <ejk/detail/export.h>
 #include <ejk/detail/hooks.h>
 #include <ejk/invocation.h>
 #include <ejk/tensor.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // A name that comes to mind instead of a hook's. Templates and overloaded functions do not count:
 // they are helpers that take anything, and asking whether they take this would compile them.
@@ -207,4 +209,5 @@ consteval bool spells_hooks_right(std::type_identity<std::tuple<Params...>>) {
   return !wrong;
 }
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

@@ -12,10 +12,12 @@
 #include <ejk/argument.h>
 #include <ejk/config.h>
 #include <ejk/detail/argument_containers.h>
+#include <ejk/detail/export.h>
 #include <ejk/detail/hooks.h>
 #include <ejk/detail/misspelt_hooks.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // One struct per mistake: the compiler's first line names the kernel, the assertion what to do.
 namespace mistake {
@@ -300,4 +302,5 @@ struct NoResult {
   operator T() const;
 };
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

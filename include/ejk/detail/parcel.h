@@ -12,11 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/detail/kernel_traits.h>
 #include <ejk/detail/ready_call.h>
 #include <ejk/tuner.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // Code has the same addresses in both processes, so functions and types go as they are.
 struct Parcel {
@@ -84,4 +86,5 @@ std::shared_ptr<const Parcel> pack(const typename P::Kernel& kernel, const Param
   return parcel;
 }
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

@@ -6,12 +6,14 @@
 #include <span>
 #include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/detail/guard_pages.h>
 #include <ejk/invocation.h>
 #include <ejk/tensor.h>
 #include <ejk/tuner.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // An array argument with its data, whatever type it came as.
 struct ArrayRef {
@@ -72,4 +74,5 @@ void append_output(const AnyView& array, std::vector<OutputBytes>& outputs);
 void poison(const AnyView& array);
 void poison(DType dtype, void* data, size_t bytes);
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

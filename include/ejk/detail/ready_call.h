@@ -15,12 +15,13 @@
 #include <vector>
 
 #include <ejk/config.h>
+#include <ejk/detail/export.h>
 #include <ejk/detail/gradient.h>
 #include <ejk/detail/reflect.h>
 #include <ejk/detail/sketch.h>
 #include <ejk/error.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // May be used by several threads.
 class ReadyCall {

@@ -13,7 +13,10 @@
 #include <type_traits>
 #include <utility>
 
-namespace ejk::detail {
+#include <ejk/detail/export.h>
+
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // The name of a type as the compiler prints it, for messages.
 template <class T>
@@ -332,4 +335,5 @@ constexpr bool is_enumerator(std::underlying_type_t<E> value) {
 #pragma GCC diagnostic pop
 #endif
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

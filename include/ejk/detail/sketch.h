@@ -14,8 +14,10 @@
 
 #include <ejk/config.h>
 #include <ejk/detail/bind.h>
+#include <ejk/detail/export.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // An array's type, shape and strides and, unless it is only written, what its elements are like:
 // ranges, bounds of integers and how many are how large, a seed.
@@ -162,4 +164,5 @@ P rebuild(const Value& sketch, RebuiltData& data) {
   } else cannot_rebuild(type_name<P>());
 }
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

@@ -15,8 +15,10 @@
 
 #include <ejk/candidates.h>
 #include <ejk/config.h>
+#include <ejk/detail/export.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // ---- what compiled code sees --------------------------------------------------------------------
 
@@ -166,4 +168,5 @@ class TypedParameter final : public SpaceParameter {
   std::vector<T> values_;  // in the order they were met, each once
 };
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

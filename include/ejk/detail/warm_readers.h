@@ -8,7 +8,10 @@
 #include <optional>
 #include <vector>
 
-namespace ejk::detail {
+#include <ejk/detail/export.h>
+
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 class WarmReaders;
 
@@ -93,4 +96,5 @@ class WarmReaders {
   std::atomic<WarmReader*> first_{nullptr};
 };
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

@@ -5,9 +5,11 @@
 #include <exception>
 #include <utility>
 
+#include <ejk/detail/export.h>
 #include <ejk/selector.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // Tells the chain how long it lived; TuneAgain is called if the chain wants the call tuned again. A
 // run that throws does not count.
@@ -35,4 +37,5 @@ class WatchTimer {
   double start_ = chain_.watch_seconds();  // last: what comes before it is not part of the run
 };
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

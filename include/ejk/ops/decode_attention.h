@@ -11,12 +11,14 @@
 #include <utility>
 
 #include <ejk/argument.h>
+#include <ejk/detail/export.h>
 #include <ejk/device_view.h>
 #include <ejk/invocation.h>
 #include <ejk/space.h>
 #include <ejk/tensor.h>
 
-namespace ejk::ops {
+namespace EJK_EXPORT ejk {
+namespace ops {
 
 // The query stands at the end of its sequence: at position length - 1.
 struct DecodeOptions {
@@ -152,4 +154,5 @@ Tensor decode_attention_paged(const Tensor& q, const Tensor& k_pages, const Tens
                               const Tensor& block_table, std::span<const int32_t> lengths,
                               const DecodeOptions& options = {});
 
-}  // namespace ejk::ops
+}  // namespace ops
+}  // namespace ejk

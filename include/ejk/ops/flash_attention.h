@@ -12,12 +12,14 @@
 
 #include <ejk/argument.h>
 #include <ejk/config.h>
+#include <ejk/detail/export.h>
 #include <ejk/device_view.h>
 #include <ejk/invocation.h>
 #include <ejk/space.h>
 #include <ejk/tensor.h>
 
-namespace ejk::ops {
+namespace EJK_EXPORT ejk {
+namespace ops {
 
 // Which keys a query sees, and how logits are made of q . k. Positions count from the start of both
 // sequences, also where their lengths differ, as in jax.nn.dot_product_attention.
@@ -134,4 +136,5 @@ std::pair<Tensor, AttentionGradient> flash_attention_vjp(const Tensor& q, const 
                                                          const Tensor& v,
                                                          const AttentionOptions& options = {});
 
-}  // namespace ejk::ops
+}  // namespace ops
+}  // namespace ejk

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include <ejk/argument.h>
+#include <ejk/detail/export.h>
 #include <ejk/device_view.h>
 #include <ejk/executor.h>
 #include <ejk/invocation.h>
@@ -19,7 +20,8 @@
 #include <ejk/space.h>
 #include <ejk/tensor.h>
 
-namespace ejk::ops {
+namespace EJK_EXPORT ejk {
+namespace ops {
 
 // c[rows, n]: row i is a[rows, k] row i times b[groups, k, n] of its group. The first
 // group_sizes[0] rows are group 0, the next group_sizes[1] rows group 1, and so on; rows behind the
@@ -121,4 +123,5 @@ std::pair<Tensor, std::function<std::pair<Tensor, Tensor>(const Tensor&)>> group
     const Executor& executor, const Tensor& a, const Tensor& b, const Tensor& group_sizes,
     DType result = DType::float32);
 
-}  // namespace ejk::ops
+}  // namespace ops
+}  // namespace ejk

@@ -10,11 +10,13 @@
 #include <vector>
 
 #include <ejk/argument.h>
+#include <ejk/detail/export.h>
 #include <ejk/device_view.h>
 #include <ejk/ops/row_config.h>
 #include <ejk/tensor.h>
 
-namespace ejk::ops {
+namespace EJK_EXPORT ejk {
+namespace ops {
 
 // What a row is normalised with.
 struct RowMoments {
@@ -88,4 +90,5 @@ extern template struct LayerNorm<BFloat16>;
 Tensor layer_norm(const Tensor& x, const std::optional<Tensor>& weight = {},
                   const std::optional<Tensor>& bias = {}, float eps = 1e-5f);
 
-}  // namespace ejk::ops
+}  // namespace ops
+}  // namespace ejk

@@ -11,13 +11,15 @@
 #include <utility>
 
 #include <ejk/argument.h>
+#include <ejk/detail/export.h>
 #include <ejk/device_view.h>
 #include <ejk/executor.h>
 #include <ejk/invocation.h>
 #include <ejk/space.h>
 #include <ejk/tensor.h>
 
-namespace ejk::ops {
+namespace EJK_EXPORT ejk {
+namespace ops {
 
 // How one product is cut into pieces. Sums over k are made in stretches of about kc, each from its
 // first element to its last, and added in order: kc can change the last bits of a result; the other
@@ -170,4 +172,5 @@ struct MatmulGradients {
 std::pair<Tensor, std::function<MatmulGradients(const Tensor&)>> matmul_vjp(
     const Executor& executor, const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
 
-}  // namespace ejk::ops
+}  // namespace ops
+}  // namespace ejk

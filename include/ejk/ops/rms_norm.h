@@ -10,11 +10,13 @@
 #include <vector>
 
 #include <ejk/argument.h>
+#include <ejk/detail/export.h>
 #include <ejk/device_view.h>
 #include <ejk/ops/row_config.h>
 #include <ejk/tensor.h>
 
-namespace ejk::ops {
+namespace EJK_EXPORT ejk {
+namespace ops {
 
 // out = x / sqrt(mean(x^2) + eps) * weight for each row; without a weight it is left out.
 //
@@ -80,4 +82,5 @@ extern template struct RmsNorm<BFloat16>;
 // is packed and lives there too.
 Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight = {}, float eps = 1e-6f);
 
-}  // namespace ejk::ops
+}  // namespace ops
+}  // namespace ejk

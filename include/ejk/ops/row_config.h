@@ -4,10 +4,12 @@
 
 #include <string_view>
 
+#include <ejk/detail/export.h>
 #include <ejk/invocation.h>
 #include <ejk/space.h>
 
-namespace ejk::ops {
+namespace EJK_EXPORT ejk {
+namespace ops {
 
 // No field changes a result by a bit.
 struct RowConfig {
@@ -47,4 +49,5 @@ struct RowKernel {
   bool is_valid(const GpuConfig& config, const Invocation& inv) const;
 };
 
-}  // namespace ejk::ops
+}  // namespace ops
+}  // namespace ejk

@@ -7,11 +7,13 @@
 #include <utility>
 
 #include <ejk/argument.h>
+#include <ejk/detail/export.h>
 #include <ejk/device_view.h>
 #include <ejk/ops/row_config.h>
 #include <ejk/tensor.h>
 
-namespace ejk::ops {
+namespace EJK_EXPORT ejk {
+namespace ops {
 
 // out = exp(scale x) / sum(exp(scale x)) for each row; scale is the inverse of a temperature.
 //
@@ -61,4 +63,5 @@ extern template struct Softmax<BFloat16>;
 // result is packed and lives where x does.
 Tensor softmax(const Tensor& x, float scale = 1);
 
-}  // namespace ejk::ops
+}  // namespace ops
+}  // namespace ejk

@@ -133,6 +133,7 @@ double OpenClBackend::seconds_of(const std::function<void()>& enqueue) {
     return Event(event);
   };
   const Event begin = marker();
+  check(cl().Flush(thread_queue()), "marker");  // else a driver may begin it with the first launch
   enqueue();
   const Event end = marker();
   wait();
