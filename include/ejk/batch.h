@@ -13,9 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/executor.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // Which axis of an argument runs over the batch: an int (negative counts from the end), or none.
 struct Axis {
@@ -276,7 +277,7 @@ class Batched {
       static_cast<void>(detail::mistake::runs_of_platforms_return_different_types<K>{});
       return detail::NoResult{};
     } else
-      return Executor::where_arrays_live<K, Context::batch>(
+      return detail::where_arrays_live<K, Context::batch>(
           [&]<class There>(std::type_identity<There>) {
             return run<There>(std::index_sequence_for<Args...>{}, args...);
           },

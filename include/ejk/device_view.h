@@ -8,10 +8,11 @@
 #include <type_traits>
 
 #include <ejk/detail/bind.h>
+#include <ejk/detail/export.h>
 #include <ejk/device.h>
 #include <ejk/tensor.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // A packed row-major array of fixed rank in the memory of an OpenCL or CUDA device. Someone else
 // owns it. `const T` marks an input. What is here are handles: only the device can read elements.
@@ -53,22 +54,16 @@ struct ArrayTarget<DeviceView<T, R>> {
   }
 };
 
-// The call's device is a key word of its own, so the shape is all that counts here.
+// The call's device is a key word of its own.
 template <class T, int R>
-struct ArgTraits<DeviceView<T, R>> {
+struct ArgTraits<DeviceView<T, R>> : PackedTraits<DeviceView<T, R>, ArgTraits<DeviceView<T, R>>> {
   using P = DeviceView<T, R>;
-  static constexpr int words = R;
-  static void emit(const P& p, auto& sink) {
-    for (size_t d = 0; d < R; ++d) sink.push(static_cast<uint64_t>(p.shape[d]));
-  }
   static ArrayRef array(const P& p) {
     const Platform platform = p.device == nullptr ? Platform::cpu : p.device->platform;
     return ArrayRef(
         {p.memory, dtype_of<T>, platform, p.shape, {}, !std::is_const_v<T>, p.device, p.offset});
   }
   static P at(const P& p, const ArrayRef& a) { return {a.device, a.data, a.offset, p.shape}; }
-  static Arg describe(const P& p) { return describe_array(array(p)); }
-  using Copy = ArrayCopy<P, ArgTraits>;
 };
 
 }  // namespace detail

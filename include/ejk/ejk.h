@@ -8,6 +8,7 @@
 #include <ejk/bucket.h>
 #include <ejk/cache.h>
 #include <ejk/candidates.h>
+#include <ejk/compiled.h>
 #include <ejk/config.h>
 #include <ejk/device.h>
 #include <ejk/error.h>

@@ -2,25 +2,27 @@
 // Runs kernels with the configuration that fits the call.
 #pragma once
 
-#include <bit>
 #include <concepts>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
+#include <ejk/compiled.h>
 #include <ejk/detail/bound_kernel.h>
 #include <ejk/detail/call_counts.h>
+#include <ejk/detail/call_platform.h>
+#include <ejk/detail/export.h>
+#include <ejk/detail/gradient.h>
 #include <ejk/detail/kernel_traits.h>
 #include <ejk/detail/warm_table.h>
 #include <ejk/detail/watch_timer.h>
 #include <ejk/record.h>
 #include <ejk/selector.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // A configuration and where it came from.
 template <class Config>
@@ -51,175 +53,6 @@ class CallHook {
 struct ExecutorOptions {
   std::string stamp_prefix = "ejkernel_ops";  // of labels
   std::shared_ptr<CallHook> hook = {};  // default: none; costs an abstract description per call
-};
-
-namespace detail {
-
-// A fixed number of words against an entry: unrolled.
-template <size_t N>
-struct FixedKey {
-  const FixedWords<N>& w;
-  bool equal(const WarmEntry& entry) const noexcept {
-    if (entry.count != N) return false;
-    const uint64_t* other = N <= WarmEntry::inline_words ? entry.first : entry.words;
-    uint64_t difference = 0;
-    for (size_t i = 0; i < N; ++i) difference |= w.words[i] ^ other[i];
-    return difference == 0;
-  }
-};
-struct AnyKey {
-  const WordSink& w;
-  bool equal(const WarmEntry& entry) const noexcept {
-    return entry.count == w.size() &&
-           std::memcmp(entry.words, w.data(), w.size() * sizeof(uint64_t)) == 0;
-  }
-};
-
-template <class K, Context C, class... Args>
-consteval auto find_call_config() {
-  if constexpr (std::is_final_v<K>) return std::type_identity<NoConfig>{};
-  else
-    return std::type_identity<
-        ConfigOf<K, hook_t<K, run_family, C, first_of(call_platforms_of<K, C, Args...>)>>>{};
-}
-// The config that a call with these arguments runs with; the first platform's if several may be
-// meant.
-template <class K, Context C, class... Args>
-using CallConfig = typename decltype(find_call_config<K, C, Args...>())::type;
-
-// Whether it is the config of a platform that a call with these arguments may run on, but not the
-// first.
-template <class K, Context C, class Config, class... Args>
-consteval bool is_config_of_another() {
-  constexpr Platforms open = call_platforms_of<K, C, Args...>;
-  if constexpr (std::has_single_bit(open)) return false;
-  else {
-    const auto takes = []<Platform P>(std::integral_constant<Platform, P>) {
-      return includes(open, P) && P != first_of(open) &&
-             std::same_as<ConfigOf<K, hook_t<K, run_family, C, P>>, Config>;
-    };
-    return !std::same_as<CallConfig<K, C, Args...>, Config> &&
-           (takes(std::integral_constant<Platform, Platform::opencl>{}) ||
-            takes(std::integral_constant<Platform, Platform::cuda>{}));
-  }
-}
-
-template <class K, Context C, class... A>
-inline constexpr bool config_comes_first = false;
-template <class K, Context C, class A, class... Rest>
-inline constexpr bool config_comes_first<K, C, A, Rest...> =
-    std::is_same_v<std::remove_cvref_t<A>, CallConfig<K, C, Rest...>> ||
-    is_config_of_another<K, C, std::remove_cvref_t<A>, Rest...>();
-
-template <class P>
-struct ResultOf {
-  using type = NoResult;
-};
-template <class P>
-requires(P::sound) struct ResultOf<P> {
-  using type = typename P::Result;
-};
-
-// Whether the plans of all platforms that a call may run on have the same config, or result.
-template <class K, Context C, Platforms Open, Platform P>
-inline constexpr bool same_config = true;
-template <class K, Context C, Platforms Open, Platform P>
-requires(includes(Open, P)) inline constexpr bool same_config<K, C, Open, P> =
-    std::same_as<typename Plan<K, C, P>::Config, typename Plan<K, C, first_of(Open)>::Config>;
-template <class K, Context C, Platforms Open, Platform P>
-inline constexpr bool same_result = true;
-template <class K, Context C, Platforms Open, Platform P>
-requires(includes(Open, P)) inline constexpr bool same_result<K, C, Open, P> = std::same_as<
-    typename ResultOf<Plan<K, C, P>>::type, typename ResultOf<Plan<K, C, first_of(Open)>>::type>;
-template <class K, Context C, Platforms Open>
-consteval bool configs_agree() {
-  return same_config<K, C, Open, Platform::opencl> && same_config<K, C, Open, Platform::cuda>;
-}
-template <class K, Context C, Platforms Open>
-consteval bool results_agree() {
-  return same_result<K, C, Open, Platform::opencl> && same_result<K, C, Open, Platform::cuda>;
-}
-
-namespace mistake {
-template <class Kernel>
-struct runs_of_platforms_return_different_types {
-  static_assert(sizeof(Kernel) == 0,
-                "ejk: where the arrays of a call live is known at run time only, and the kernel's "
-                "run returns another type on each platform; return the same, or pass views");
-};
-}  // namespace mistake
-
-[[noreturn]] void no_run_there(const Home& home);
-[[noreturn]] void name_the_platform(const Home& home, Platform meant);
-[[noreturn]] void config_of_another_platform(const Home& home, std::string_view given,
-                                             std::string_view needed);
-template <class Result>
-[[noreturn]] Result refuse_config(const Home& home, std::string_view given,
-                                  std::string_view needed) {
-  config_of_another_platform(home, given, needed);
-}
-
-// Whether a view of a T that is gone would dangle.
-template <class T>
-inline constexpr bool owns_memory = is_std_array<T> || HasView<T>;
-template <class T, class A>
-inline constexpr bool owns_memory<std::vector<T, A>> = true;
-template <>
-inline constexpr bool owns_memory<Tensor> = true;
-template <>
-inline constexpr bool owns_memory<std::string> = true;
-template <class T>
-inline constexpr bool owns_memory<KeywordArgument<T>> = owns_memory<T>;  // T& for what has a name
-
-// A pull-back whose views are of what `prepare` made, which it therefore keeps.
-template <class Prepared, class Pull>
-struct PreparedPull {
-  static constexpr Platform platform = Pull::platform;
-  std::shared_ptr<const Prepared> prepared;
-  Pull pull;
-  template <class Dy>
-  static consteval bool takes() {
-    return Pull::template takes<Dy>();
-  }
-  template <class Dy>
-  auto operator()(const Dy& dy) const {
-    return pull(dy);
-  }
-  decltype(auto) config() const { return pull.config(); }
-};
-
-}  // namespace detail
-
-// A kernel with its configuration chosen once. Calling it is calling the kernel: prepare and the
-// platform's run, nothing else. Safe to call from several threads if the kernel is.
-template <class P>
-class Compiled {
- public:
-  // The kernel's config on the platform of the arguments.
-  using Config = typename P::Config;
-  Compiled(typename P::Kernel kernel, Config config, Origin origin)
-      : kernel_(std::move(kernel)), config_(std::move(config)), origin_(origin) {}
-
-  template <class... Args>
-  decltype(auto) operator()(Args&&... args) const {
-    if constexpr (P::has_prepare)
-      return P::run(kernel_, config_,
-                    prepared(detail::hook_prepare::call(kernel_, std::forward<Args>(args)...)));
-    else return P::run(kernel_, config_, P::bind_all(std::forward<Args>(args)...));
-  }
-  // What was chosen, and by which tier.
-  const Config& config() const noexcept { return config_; }
-  Origin origin() const noexcept { return origin_; }
-
- private:
-  template <class Tuple>
-  static auto prepared(Tuple&& tuple) {
-    return std::apply([](auto&&... a) { return P::bind_all(std::forward<decltype(a)>(a)...); },
-                      tuple);
-  }
-  typename P::Kernel kernel_;
-  Config config_;
-  Origin origin_;
 };
 
 // Calls from several threads at once are fine. What it was made with (cache, store, selector) is
@@ -257,12 +90,13 @@ class alignas(64) Executor {
   requires(!detail::config_comes_first<K, C, Args...>) decltype(auto)
       call(const K& kernel, Args&&... args) const {
     using P = detail::FirstPlan<K, C, Args...>;
-    if constexpr (is_decided<K, C, Args...>) return call_on<P>(kernel, std::forward<Args>(args)...);
+    if constexpr (detail::is_decided<K, C, Args...>)
+      return call_on<P>(kernel, std::forward<Args>(args)...);
     else if constexpr (!detail::results_agree<K, C, detail::call_platforms_of<K, C, Args...>>()) {
       static_cast<void>(detail::mistake::runs_of_platforms_return_different_types<K>{});
       return detail::NoResult{};
     } else
-      return where_arrays_live<K, C>(
+      return detail::where_arrays_live<K, C>(
           [&]<class There>(std::type_identity<There>) -> decltype(auto) {
             return call_on<There>(kernel, std::forward<Args>(args)...);
           },
@@ -277,7 +111,7 @@ class alignas(64) Executor {
   // What a call would run with, without running it: a Chosen<Config>.
   template <class K, class... Args>
   auto choose_config(const K& kernel, Args&&... args) const {
-    return where_config_is_known<K>(
+    return detail::where_config_is_known<K>(
         [&]<class P>(std::type_identity<P>) {
           return choose_on<P>(kernel, std::forward<Args>(args)...);
         },
@@ -293,7 +127,7 @@ class alignas(64) Executor {
   requires(!detail::config_comes_first<K, Context::plain, Args...>) auto compile(
       const K& kernel, Args&&... args) const {
     using P = detail::FirstPlan<K, Context::plain, Args...>;
-    check_home<P>(args...);
+    detail::check_home<P>(args...);
     return compile_on<P>(kernel, std::forward<Args>(args)...);
   }
   template <Platform On, class K, class... Args>
@@ -304,7 +138,7 @@ class alignas(64) Executor {
   auto compile(const K& kernel, const detail::CallConfig<K, Context::plain, Args...>& config,
                Args&&... args) const {
     using P = detail::FirstPlan<K, Context::plain, Args...>;
-    check_home<P>(args...);
+    detail::check_home<P>(args...);
     if constexpr (!P::sound) return detail::NoResult{};
     else return Compiled<P>(kernel, config, Origin::override_);
   }
@@ -313,7 +147,7 @@ class alignas(64) Executor {
   // chain.
   template <class K, class... Args>
   Explanation explain(const K& kernel, Args&&... args) const {
-    return where_arrays_live<K, Context::plain>(
+    return detail::where_arrays_live<K, Context::plain>(
         [&]<class P>(std::type_identity<P>) -> Explanation {
           return with_params<P>(
               kernel,
@@ -329,7 +163,7 @@ class alignas(64) Executor {
   // Tuned<Config>.
   template <class K, class... Args>
   auto tune(const K& kernel, Args&&... args) const {
-    return where_config_is_known<K>(
+    return detail::where_config_is_known<K>(
         [&]<class P>(std::type_identity<P>) {
           return tune_on<P>(nullptr, kernel, std::forward<Args>(args)...);
         },
@@ -347,7 +181,7 @@ class alignas(64) Executor {
     std::vector<AnyConfig> list;
     for (auto& c : configs) list.push_back(make_config(std::move(c)));
     const auto offered = candidate_list(std::move(list));
-    return where_config_is_known<K>(
+    return detail::where_config_is_known<K>(
         [&]<class P>(std::type_identity<P>) {
           return tune_on<P>(offered, kernel, std::forward<Args>(args)...);
         },
@@ -362,12 +196,15 @@ class alignas(64) Executor {
     constexpr detail::Platforms open =
         detail::platforms_with_gradient<K, Context::plain,
                                         detail::call_platforms_of<K, Context::plain, Args...>>();
-    if constexpr (is_decided<K, Context::plain, Args...>)
+    if constexpr (detail::is_decided<K, Context::plain, Args...>)
       return vjp_on<detail::FirstPlan<K, Context::plain, Args...>>(kernel,
                                                                    std::forward<Args>(args)...);
     else
-      return vjp_where_arrays_live(detail::as_list<open>(detail::PlatformList<>{}), kernel,
-                                   std::forward<Args>(args)...);
+      return detail::gradient_where_arrays_live<K>(
+          detail::as_list<open>(detail::PlatformList<>{}), detail::home_of(K::op_id, args...),
+          [&]<Platform P>(std::integral_constant<Platform, P>) {
+            return vjp_on<detail::Plan<K, Context::plain, P>>(kernel, std::forward<Args>(args)...);
+          });
   }
   template <Platform On, class K, class... Args>
   auto vjp(const K& kernel, Args&&... args) const {
@@ -384,7 +221,7 @@ class alignas(64) Executor {
   // The abstract call, as heuristics see it and keys are made from it.
   template <Context C = Context::plain, class K, class... Args>
   Invocation describe(const K& kernel, Args&&... args) const {
-    return where_arrays_live<K, C>(
+    return detail::where_arrays_live<K, C>(
         [&]<class P>(std::type_identity<P>) -> Invocation {
           return with_params<P>(
               kernel, [&](auto&& params) { return invocation<P>(kernel, params); },
@@ -410,29 +247,11 @@ class alignas(64) Executor {
     return ask(inv, bound<P>(kernel, params));
   }
 
-  // Calls f with the plan of the platform that the arrays live on.
-  template <class K, Context C, class F, class... Args>
-  static decltype(auto) where_arrays_live(F&& f, const Args&... args) {
-    constexpr detail::Platforms open = detail::call_platforms_of<K, C, Args...>;
-    using First = detail::FirstPlan<K, C, Args...>;
-    if constexpr (is_decided<K, C, Args...>) return f(std::type_identity<First>{});
-    else {
-      using enum Platform;
-      const detail::Home home = detail::home_of(K::op_id, args...);
-      if (home.platform() == First::platform) return f(std::type_identity<First>{});
-      if constexpr (First::platform != opencl && detail::includes(open, opencl))
-        if (home.platform() == opencl) return f(std::type_identity<detail::Plan<K, C, opencl>>{});
-      if constexpr (First::platform != cuda && detail::includes(open, cuda))
-        if (home.platform() == cuda) return f(std::type_identity<detail::Plan<K, C, cuda>>{});
-      detail::no_run_there(home);
-    }
-  }
-
   // -- for record.h --
   // Keeps this call in a recording, as one that was made once, without making it.
   template <class K, class... Args>
   void record(Recording& recording, const K& kernel, Args&&... args) const {
-    where_arrays_live<K, Context::plain>(
+    detail::where_arrays_live<K, Context::plain>(
         [&]<class P>(std::type_identity<P>) -> void {
           with_params<P>(
               kernel,
@@ -445,35 +264,6 @@ class alignas(64) Executor {
   }
 
  private:
-  // Whether the types of the arguments say which platform they live on.
-  template <class K, Context C, class... Args>
-  static constexpr bool is_decided = std::has_single_bit(detail::call_platforms_of<K, C, Args...>);
-
-  // where_arrays_live for what has the config in its type. Where platforms differ in that it is the
-  // first's.
-  template <class K, class F, class... Args>
-  static auto where_config_is_known(F&& f, const Args&... args) {
-    constexpr detail::Platforms open = detail::call_platforms_of<K, Context::plain, Args...>;
-    if constexpr (is_decided<K, Context::plain, Args...> ||
-                  detail::configs_agree<K, Context::plain, open>())
-      return where_arrays_live<K, Context::plain>(std::forward<F>(f), args...);
-    else {
-      using First = detail::FirstPlan<K, Context::plain, Args...>;
-      check_home<First>(args...);
-      return f(std::type_identity<First>{});
-    }
-  }
-
-  // Throws if the arrays live on another platform than the one that the result is typed for.
-  template <class P, class... Args>
-  static void check_home(const Args&... args) {
-    if constexpr (P::sound)
-      if constexpr (!is_decided<typename P::Kernel, P::context, Args...>)
-        if (const detail::Home home = detail::home_of(P::Kernel::op_id, args...);
-            home.platform() != P::platform)
-          detail::name_the_platform(home, P::platform);
-  }
-
   template <class P, class K, class... Args>
   decltype(auto) call_on(const K& kernel, Args&&... args) const {
     return with_params<P>(
@@ -483,7 +273,7 @@ class alignas(64) Executor {
 
   template <Context C, class K, class Config, class... Args>
   decltype(auto) run_with(const K& kernel, const Config& config, Args&&... args) const {
-    return where_arrays_live<K, C>(
+    return detail::where_arrays_live<K, C>(
         [&]<class P>(std::type_identity<P>) -> decltype(auto) {
           return run_with_on<P>(kernel, config, std::forward<Args>(args)...);
         },
@@ -547,7 +337,7 @@ class alignas(64) Executor {
     else if constexpr (!detail::has_gradient<P>) {
       static_cast<void>(detail::mistake::kernel_has_no_gradient<K>{});
     } else {
-      (refuse_temporary<K, Args>(), ...);
+      (detail::refuse_temporary<K, Args>(), ...);
       auto forward = [&](const auto& params) {
         const Choice choice = choose<P>(kernel, params);
         auto kept = std::apply([](const auto&... p) { return std::make_tuple(p...); }, params);
@@ -568,63 +358,9 @@ class alignas(64) Executor {
     }
   }
 
-  // Of these platforms, all of which the kernel has a gradient for.
-  template <Platform First, Platform... Rest, class K, class... Args>
-  auto vjp_where_arrays_live(detail::PlatformList<First, Rest...>, const K& kernel,
-                             Args&&... args) const {
-    const detail::Home home = detail::home_of(K::op_id, args...);
-    const auto on = [&]<Platform P>(std::integral_constant<Platform, P>) {
-      return vjp_on<detail::Plan<K, Context::plain, P>>(kernel, std::forward<Args>(args)...);
-    };
-    using FirstResult = decltype(on(std::integral_constant<Platform, First>{}));
-    if constexpr (sizeof...(Rest) == 0) {
-      if (home.platform() != First) detail::no_gradient_there(home);
-      return on(std::integral_constant<Platform, First>{});
-    } else {
-      // What run writes is an argument: views of it that differ need not be given.
-      constexpr bool out_differs =
-          !(std::same_as<typename FirstResult::first_type,
-                         typename decltype(on(
-                             std::integral_constant<Platform, Rest>{}))::first_type> &&
-            ...);
-      using Out = std::conditional_t<
-          out_differs && std::is_void_v<typename detail::Plan<K, Context::plain, First>::Result>,
-          detail::NoOutput, typename FirstResult::first_type>;
-      using There =
-          detail::PullThere<K, typename FirstResult::second_type,
-                            typename decltype(on(
-                                std::integral_constant<Platform, Rest>{}))::second_type...>;
-      std::optional<std::pair<Out, There>> made;
-      const auto make_if_there = [&]<Platform P>(std::integral_constant<Platform, P> platform) {
-        using Result = decltype(on(platform));
-        constexpr bool gives_none = std::same_as<Out, detail::NoOutput>;
-        if constexpr (!gives_none && !std::same_as<typename Result::first_type, Out>)
-          static_cast<void>(detail::mistake::gradients_of_platforms_return_different_types<
-                            detail::KernelOf<K, Result>>{});
-        else if (home.platform() == P) {
-          auto [out, pull] = on(platform);
-          There there(std::in_place_type<typename Result::second_type>, std::move(pull));
-          if constexpr (gives_none) made.emplace(detail::NoOutput{}, std::move(there));
-          else made.emplace(std::move(out), std::move(there));
-        }
-      };
-      make_if_there(std::integral_constant<Platform, First>{});
-      (make_if_there(std::integral_constant<Platform, Rest>{}), ...);
-      if (!made) detail::no_gradient_there(home);
-      return std::move(*made);
-    }
-  }
-
   template <class P, class K, class Params>
   static detail::BoundKernel<P, Params> bound(const K& kernel, const Params& params) {
     return {kernel, params};
-  }
-
-  template <class K, class A>
-  static void refuse_temporary() {
-    if constexpr (!std::is_lvalue_reference_v<A> && detail::owns_memory<std::remove_cvref_t<A>>)
-      static_cast<void>(
-          detail::mistake::vjp_keeps_views_of_its_arguments<K, std::remove_cvref_t<A>>{});
   }
 
   template <class K, class... Args>

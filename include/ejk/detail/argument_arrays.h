@@ -9,9 +9,11 @@
 
 #include <ejk/argument.h>
 #include <ejk/config.h>
+#include <ejk/detail/export.h>
 #include <ejk/detail/private_array.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 // Any struct laid out as DLPack's DLTensor, whoever declared it.
 template <class T>
@@ -109,13 +111,21 @@ class ArrayCopy {
 
 Arg describe_array(const ArrayRef& array);
 
-template <class T, int R>
-struct ArgTraits<View<T, R>> {
-  using P = View<T, R>;
-  static constexpr int words = R;
+// Of a packed view, whose shape is all that counts in a key. Traits::array and Traits::at know its
+// memory.
+template <class P, class Traits>
+struct PackedTraits {
+  static constexpr int words = P::rank;
   static void emit(const P& p, auto& sink) {
-    for (size_t d = 0; d < R; ++d) sink.push(static_cast<uint64_t>(p.shape[d]));
+    for (const int64_t size : p.shape) sink.push(static_cast<uint64_t>(size));
   }
+  static Arg describe(const P& p) { return describe_array(Traits::array(p)); }
+  using Copy = ArrayCopy<P, Traits>;
+};
+
+template <class T, int R>
+struct ArgTraits<View<T, R>> : PackedTraits<View<T, R>, ArgTraits<View<T, R>>> {
+  using P = View<T, R>;
   static ArrayRef array(const P& p) {
     return ArrayRef({const_cast<std::remove_const_t<T>*>(p.data),
                      dtype_of<T>,
@@ -125,8 +135,6 @@ struct ArgTraits<View<T, R>> {
                      !std::is_const_v<T>});
   }
   static P at(const P& p, const ArrayRef& a) { return {static_cast<T*>(a.data), p.shape}; }
-  static Arg describe(const P& p) { return describe_array(array(p)); }
-  using Copy = ArrayCopy<P, ArgTraits>;
 };
 
 template <class T, int R>
@@ -283,4 +291,5 @@ struct ArgTraits<std::vector<T, A>> {
   using Copy = VectorCopy<P>;
 };
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

@@ -3,15 +3,22 @@
 #pragma once
 
 #include <bit>
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/detail/kernel_traits.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 namespace mistake {
 template <class Kernel>
@@ -349,4 +356,83 @@ class PullThere {
   std::variant<Pulls...> pull_;
 };
 
-}  // namespace ejk::detail
+// {out, pull} of the one of these platforms that `home` is on; `on(platform)` makes it. The kernel
+// has a gradient for all of them.
+template <class K, Platform First, Platform... Rest, class On>
+auto gradient_where_arrays_live(PlatformList<First, Rest...>, const Home& home, const On& on) {
+  using FirstResult = decltype(on(std::integral_constant<Platform, First>{}));
+  if constexpr (sizeof...(Rest) == 0) {
+    if (home.platform() != First) no_gradient_there(home);
+    return on(std::integral_constant<Platform, First>{});
+  } else {
+    // What run writes is an argument: views of it that differ need not be given.
+    constexpr bool out_differs = !(
+        std::same_as<typename FirstResult::first_type,
+                     typename decltype(on(std::integral_constant<Platform, Rest>{}))::first_type> &&
+        ...);
+    using Out =
+        std::conditional_t<out_differs &&
+                               std::is_void_v<typename Plan<K, Context::plain, First>::Result>,
+                           NoOutput, typename FirstResult::first_type>;
+    using There =
+        PullThere<K, typename FirstResult::second_type,
+                  typename decltype(on(std::integral_constant<Platform, Rest>{}))::second_type...>;
+    std::optional<std::pair<Out, There>> made;
+    const auto make_if_there = [&]<Platform P>(std::integral_constant<Platform, P> platform) {
+      using Result = decltype(on(platform));
+      constexpr bool gives_none = std::same_as<Out, NoOutput>;
+      if constexpr (!gives_none && !std::same_as<typename Result::first_type, Out>)
+        static_cast<void>(
+            mistake::gradients_of_platforms_return_different_types<KernelOf<K, Result>>{});
+      else if (home.platform() == P) {
+        auto [out, pull] = on(platform);
+        There there(std::in_place_type<typename Result::second_type>, std::move(pull));
+        if constexpr (gives_none) made.emplace(NoOutput{}, std::move(there));
+        else made.emplace(std::move(out), std::move(there));
+      }
+    };
+    make_if_there(std::integral_constant<Platform, First>{});
+    (make_if_there(std::integral_constant<Platform, Rest>{}), ...);
+    if (!made) no_gradient_there(home);
+    return std::move(*made);
+  }
+}
+
+// Whether a view of a T that is gone would dangle.
+template <class T>
+inline constexpr bool owns_memory = is_std_array<T> || HasView<T>;
+template <class T, class A>
+inline constexpr bool owns_memory<std::vector<T, A>> = true;
+template <>
+inline constexpr bool owns_memory<Tensor> = true;
+template <>
+inline constexpr bool owns_memory<std::string> = true;
+template <class T>
+inline constexpr bool owns_memory<KeywordArgument<T>> = owns_memory<T>;  // T& for what has a name
+
+// A compile error if vjp would keep a view of an argument that is gone when it returns.
+template <class K, class A>
+void refuse_temporary() {
+  if constexpr (!std::is_lvalue_reference_v<A> && owns_memory<std::remove_cvref_t<A>>)
+    static_cast<void>(mistake::vjp_keeps_views_of_its_arguments<K, std::remove_cvref_t<A>>{});
+}
+
+// A pull-back whose views are of what `prepare` made, which it therefore keeps.
+template <class Prepared, class Pull>
+struct PreparedPull {
+  static constexpr Platform platform = Pull::platform;
+  std::shared_ptr<const Prepared> prepared;
+  Pull pull;
+  template <class Dy>
+  static consteval bool takes() {
+    return Pull::template takes<Dy>();
+  }
+  template <class Dy>
+  auto operator()(const Dy& dy) const {
+    return pull(dy);
+  }
+  decltype(auto) config() const { return pull.config(); }
+};
+
+}  // namespace detail
+}  // namespace ejk

@@ -18,12 +18,14 @@
 #include <ejk/config.h>
 #include <ejk/detail/bind.h>
 #include <ejk/detail/exact_shapes.h>
+#include <ejk/detail/export.h>
 #include <ejk/detail/hash.h>
 #include <ejk/detail/hooks.h>
 #include <ejk/detail/mistakes.h>
 #include <ejk/kernel.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 template <class K>
 concept HasVersion = requires {
@@ -170,10 +172,8 @@ struct Plan {
     Invocation inv;
     inv.op_id = K::op_id;
     inv.version = version_of<K>();
-    inv.device = &cpu_device();
-    if constexpr (on_device)
-      if (const Home home = home_of(K::op_id, std::get<I>(params)...); home.device != nullptr)
-        inv.device = home.device;
+    if constexpr (on_device) inv.device = home_of(K::op_id, std::get<I>(params)...).device;
+    if (inv.device == nullptr) inv.device = &cpu_device();  // which reads files when it is new
     inv.platform = P;
     inv.context = C;
     (add_argument<I>(inv, std::get<I>(params)), ...);
@@ -410,4 +410,5 @@ inline constexpr Platforms call_platforms_of =
 template <class K, Context C, class... Args>
 using FirstPlan = Plan<K, C, first_of(call_platforms_of<K, C, Args...>)>;
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk

@@ -4,15 +4,19 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include <ejk/cache.h>
+#include <ejk/detail/argument_traits.h>
+#include <ejk/detail/export.h>
 #include <ejk/detail/warm_readers.h>
 #include <ejk/store.h>
 
-namespace ejk::detail {
+namespace EJK_EXPORT ejk {
+namespace detail {
 
 struct WatchedCall;  // src/choose/drift.h
 
@@ -35,6 +39,26 @@ struct alignas(64) WarmEntry {
   EntryId id;
   std::shared_ptr<WatchedCall> watched;  // some of its calls are timed; nullptr: none
   uint64_t turn = 0;                     // counts what was published
+};
+
+// A fixed number of words against an entry: unrolled.
+template <size_t N>
+struct FixedKey {
+  const FixedWords<N>& w;
+  bool equal(const WarmEntry& entry) const noexcept {
+    if (entry.count != N) return false;
+    const uint64_t* other = N <= WarmEntry::inline_words ? entry.first : entry.words;
+    uint64_t difference = 0;
+    for (size_t i = 0; i < N; ++i) difference |= w.words[i] ^ other[i];
+    return difference == 0;
+  }
+};
+struct AnyKey {
+  const WordSink& w;
+  bool equal(const WarmEntry& entry) const noexcept {
+    return entry.count == w.size() &&
+           std::memcmp(entry.words, w.data(), w.size() * sizeof(uint64_t)) == 0;
+  }
 };
 
 // An entry and the reader that looks at it, or none. Whoever finds one lets go of it: WarmUse.
@@ -138,4 +162,5 @@ class WarmTable {
   Retired retired_;
 };
 
-}  // namespace ejk::detail
+}  // namespace detail
+}  // namespace ejk
