@@ -96,8 +96,8 @@ void measure(Subject& subject, int round) {
   const Entry fresh = make_entry(1'000'000 + round), present = make_entry(round % subject.size);
   subject.put.push_back(microseconds([&] { require(subject.store->put(fresh), "put"); }));
   require(subject.store->erase(fresh.id), "erase");
-  subject.rewrite.push_back(
-      microseconds([&] { require(subject.store->put(present, true), "rewrite"); }));
+  subject.rewrite.push_back(microseconds(
+      [&] { require(subject.store->put(present, ejk::IfPresent::replace), "rewrite"); }));
   subject.get.push_back(
       microseconds([&] { require(subject.store->get(present.id).has_value(), "get"); }));
   // What a call asks for, and the same in an environment that has no entry of its own.

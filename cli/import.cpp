@@ -37,7 +37,8 @@ void mark(Entry& entry) {
 void put(DirectoryStore& store, const Entry& entry, bool replace, bool dry_run, Counts& counts) {
   const auto present = entry_in_place_of(store, entry);
   if (present && !replace && !better_evidence(entry, *present)) ++counts.kept;
-  else if (!dry_run && !store.put(entry, replace)) ++counts.failed;
+  else if (!dry_run && !store.put(entry, replace ? IfPresent::replace : IfPresent::keep_better))
+    ++counts.failed;
   else ++(present ? counts.replaced : counts.added);
 }
 

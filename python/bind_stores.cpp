@@ -37,7 +37,7 @@ class ImportedFile final : public Store {
     }
     return std::nullopt;
   }
-  bool put(const Entry&, bool) override { return false; }
+  bool put(const Entry&, IfPresent) override { return false; }
   bool erase(const EntryId&) override { return false; }
   void for_each(std::string_view, const std::function<bool(const Entry&)>&, Detail) override {}
   std::unique_ptr<TuningLease> lease(const EntryId&, double) override { return nullptr; }
@@ -162,8 +162,9 @@ void bind_store(nb::module_& m) {
           [](PersistentCache& store, const std::string& device, const std::string& op,
              const std::string& key, nb::handle config) {
             const AnyConfig made = config_of(config, op);
-            return without_gil(
-                [&] { return store.put(entry_to_put(entry_id(device, op, key), made), true); });
+            return without_gil([&] {
+              return store.put(entry_to_put(entry_id(device, op, key), made), IfPresent::replace);
+            });
           },
           nb::arg("device"), nb::arg("op"), nb::arg("key"), nb::arg("config").none(), in_core())
       .def(

@@ -52,7 +52,7 @@ class OwnStore final : public Store {
     entry.provenance = name_of(Provenance::put);
     return entry;
   }
-  bool put(const Entry& entry, bool) override {
+  bool put(const Entry& entry, IfPresent) override {
     if (entry.outcome == Outcome::failed) return true;  // there is no config to put
     const Gil held;
     told(selection.attr("own_persistent"), entry.id, config_reader->read(entry.config));

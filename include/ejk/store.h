@@ -10,10 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include <ejk/detail/export.h>
 #include <ejk/value.h>
 #include <ejk/warning.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // Which call an entry is for. `spec` is the canonical text of the abstract arguments and `key` its
 // first 16 hash digits; a store compares the whole text, so two calls never share an entry by
@@ -56,7 +57,7 @@ struct Evidence {
   double tuning_seconds = 0;   // spent on finding it, by all tunings that went on with each other
   double resumed_seconds = 0;  // of these, by calls, since it was last complete
   std::string strategy;  // "race", "single run", or the search before the race: "auto", "random"...
-  std::string clock;     // "thread_cpu" or "wall"
+  std::string clock;     // of the samples: "thread_cpu", "wall" or "device"
   std::string cache;     // "warm" or "cold": what a sample began with
   std::string guard;     // "child" (first runs in a child process), "none", or "mixed": configs
                          // that wait in a child had theirs in the process itself
@@ -144,6 +145,9 @@ class TuningLease {
   virtual void refresh() {}
 };
 
+// What a put does where its call and environment have an entry already.
+enum class IfPresent : uint8_t { keep_better, replace };
+
 // A place where entries are kept, one for each call and environment. Implementations are safe to
 // use from several threads; a failure is a miss or a `false`, never an exception, and is reported
 // to `on_warning` (each problem once). tests/store/contract_test.cpp says what all of them promise.
@@ -155,9 +159,9 @@ class Store {
   virtual std::optional<Entry> get(const EntryId& id, Detail detail = Detail::all,
                                    const Value* environment = nullptr) = 0;
   // Keeps the entry unless a better one of its call and environment is there (better_evidence).
-  // With `replace` it is kept in any case, and entries that would answer its call before it in its
-  // environment are removed. Returns false only if writing failed.
-  virtual bool put(const Entry& entry, bool replace = false) = 0;
+  // With IfPresent::replace it is kept in any case, and entries that would answer its call before
+  // it in its environment are removed. Returns false only if writing failed.
+  virtual bool put(const Entry& entry, IfPresent if_present = IfPresent::keep_better) = 0;
   // Removes the entries of that call in all environments. True if something was removed.
   virtual bool erase(const EntryId& id) = 0;
   // Visits every readable entry of that op ("" for all) once, until `visit` returns false.
@@ -193,7 +197,7 @@ class DirectoryStore final : public Store {
 
   std::optional<Entry> get(const EntryId& id, Detail detail = Detail::all,
                            const Value* environment = nullptr) override;
-  bool put(const Entry& entry, bool replace = false) override;
+  bool put(const Entry& entry, IfPresent if_present = IfPresent::keep_better) override;
   bool erase(const EntryId& id) override;
   void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
                 Detail detail = Detail::all) override;
@@ -247,7 +251,7 @@ class PersistentCache {
   // fit these outputs.
   std::optional<Found> get(const EntryId& id, Detail detail = Detail::all,
                            const Value* environment = nullptr);
-  bool put(const Entry& entry, bool replace = false);
+  bool put(const Entry& entry, IfPresent if_present = IfPresent::keep_better);
   bool erase(const EntryId& id);
   void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
                 Detail detail = Detail::all);

@@ -90,9 +90,13 @@ auto Chain::from_earlier_tuning(Call& call) -> std::optional<Found> {
   return Found{*config, Origin::autotune, EventKind::cache_hit, Origin::memory};
 }
 
+void Chain::store(const Entry& entry, IfPresent if_present) const {
+  if (options_.persistent && options_.persist_autotune) options_.persistent->put(entry, if_present);
+}
+
 // Without the lease another process may have stored a better entry meanwhile.
 bool Chain::may_replace(const Call& call) const {
-  if (call.lease != nullptr || !call.stored) return true;
+  if (call.lease != nullptr || !call.stored || !options_.persistent) return true;
   const auto now =
       options_.persistent->get(call.stored->id, Detail::choice, &call.inv.device->environment);
   const auto choice = [](const Entry& entry) {
@@ -121,15 +125,13 @@ auto Chain::tune_alone(Call& call) -> std::optional<Found> {
     // others.
     Entry charged = *call.unfinished;
     charged.evidence.resumed_seconds += call.resume_seconds;
-    options_.persistent->put(charged, true);
+    options_.persistent->put(charged, IfPresent::replace);
     call.stored = charged;
   }
   auto entry = run_tuner(call);
   if (!entry || entry->outcome == Outcome::failed) return std::nullopt;
   call.add_unfinished(*entry);
-  if (options_.persistent && options_.persist_autotune)
-    options_.persistent->put(*entry,
-                             (call.stored_is_unusable || call.unfinished) && may_replace(call));
+  store(*entry, replace_if((call.stored_is_unusable || call.unfinished) && may_replace(call)));
   std::string why;
   const auto config = call.check(call.winner, why);
   if (!config) return call.pass(Origin::autotune, "its winner " + why, entry->config);
@@ -381,7 +383,7 @@ void Chain::keep_failure(Call& call, const TuneResult& result, const Entry& entr
   // What is stored would stay, and be run, although it is among the rejected.
   const bool refuted =
       call.unfinished && ended_as(result, call.unfinished->config, CandidateStatus::rejected);
-  if (options_.persistent && options_.persist_autotune) options_.persistent->put(entry, refuted);
+  store(entry, replace_if(refuted));
   if (refuted) call.unfinished.reset();
   end_in_vain(call, rejections(result));
 }
@@ -446,14 +448,18 @@ std::pair<Choice, Entry> Chain::tune(const Invocation& inv, const AnyKernel& ker
   Call call(*this, inv, kernel, false);
   refuse_to_tune(call);
   call.given = std::move(candidates);
-  return tune_by_hand(call);
+  // One that was cut short adds to what is stored, at most.
+  return tune_by_hand(call, [](const Entry& entry) { return entry.evidence.complete; });
 }
 
 std::pair<Choice, Entry> Chain::resume(const Invocation& inv, const AnyKernel& kernel) {
   Call call(*this, inv, kernel, false);
   refuse_to_tune(call);
   recall_unfinished(call);
-  return tune_by_hand(call);
+  // Only what was there when it began: what came meanwhile is as good as this one, or better.
+  return tune_by_hand(call, [&](const Entry& entry) {
+    return call.stored && (entry.evidence.complete || call.unfinished) && may_replace(call);
+  });
 }
 
 // Whether there is a stored tuning of the call to go on with.
@@ -464,16 +470,18 @@ bool Chain::recall_unfinished(Call& call) {
   // Timings of another environment, or for other outputs, do not apply to this call.
   const bool here = stored && stored->entry.environment == call.inv.device->environment &&
                     stored->entry.id.key == call.id.key;
+  if (here) call.stored = stored->entry;
   if (here && stored->entry.outcome != Outcome::failed &&
       !left_to_do(stored->entry, call.inv, call.kernel).empty()) {
     std::string why;
     call.unfinished_config = check_stored(call, stored->entry, why);
-    if (call.unfinished_config) call.unfinished = call.stored = stored->entry;
+    if (call.unfinished_config) call.unfinished = stored->entry;
   }
   return call.unfinished.has_value();
 }
 
-std::pair<Choice, Entry> Chain::tune_by_hand(Call& call) {
+std::pair<Choice, Entry> Chain::tune_by_hand(Call& call,
+                                             const std::function<bool(const Entry&)>& replaces) {
   call.by_hand = true;
   {
     std::lock_guard lock(state_->mutex);
@@ -490,9 +498,7 @@ std::pair<Choice, Entry> Chain::tune_by_hand(Call& call) {
     if (!config) call.pass(Origin::autotune, "its winner " + why, entry->config);
   }
   if (!config) fail(call);
-  // One that was cut short adds to what is stored, at most.
-  if (options_.persistent && options_.persist_autotune)
-    options_.persistent->put(*entry, entry->evidence.complete || call.unfinished);
+  store(*entry, replace_if(replaces(*entry)));
   call.generation = generation();  // asked for by name: whatever was put meanwhile does not stop it
   watch(call, *entry, *config, true);
   keep(call, *config, Origin::autotune);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +17,7 @@
 #include <ejk/names.h>
 #include <ejk/selector.h>
 
+#include "base/hidden.h"
 #include "base/time.h"
 #include "base/warn.h"
 #include "choose/background.h"
@@ -33,6 +35,9 @@ namespace ejk::detail {
 std::string left_to_do(const Entry& entry, const Invocation& inv, const AnyKernel& kernel);
 // Whether the kernel itself offers the config.
 bool kernel_vouches(const AnyKernel& kernel, const Invocation& inv, const AnyConfig& config);
+inline IfPresent replace_if(bool condition) {
+  return condition ? IfPresent::replace : IfPresent::keep_better;
+}
 // By which a later call tells whether a kernel offers what it did; "" for large sets.
 std::string digest_of_candidates(const CandidateSet& offered);
 // What tells the warm words of choices under this policy from those of others.
@@ -42,7 +47,7 @@ inline uint64_t salt_of(const AutotunePolicy& policy) {
 }
 
 // What a selector does where the warm table does not help.
-class Chain {
+class EJK_HIDDEN Chain {
  public:
   // What makes the ranks of a run take the same configs.
   struct Launch {
@@ -109,12 +114,14 @@ class Chain {
   bool may_resume(const Call& call) const;
   static bool was_cut_for_good(const Call& call, const Entry& entry);
   bool may_replace(const Call& call) const;
-  bool is_tuned(const EntryId& id) const;  // by this process
+  void store(const Entry& entry, IfPresent if_present) const;  // if tunings are stored at all
+  bool is_tuned(const EntryId& id) const;                      // by this process
   bool is_in_flight(const EntryId& id) const;
   static std::nullopt_t would_tune(Call& call);
   std::optional<Found> tune_alone(Call& call);
   bool recall_unfinished(Call& call);
-  bool tunes_later(const Call& call) const;
+  bool tunes_later(const AutotunePolicy& policy) const;
+  bool is_new_to_background(const AutotunePolicy& policy, const EntryId& id) const;
   void tune_later(const Call& call);
   std::shared_ptr<const KeptCall> copies_of(const Call& call);
   Background::End tune_kept(LaterCall& later, const Background::Turn& turn);
@@ -124,7 +131,9 @@ class Chain {
   void watch(const Call& call, const Entry& entry, const Checked& config, bool tuned_here);
   // Where tunings of this selector keep what concerns this machine; "": nowhere.
   std::string local_directory() const;
-  std::pair<Choice, Entry> tune_by_hand(Call& call);
+  // `replaces`: whether the result takes the place of what is stored, although that is better.
+  std::pair<Choice, Entry> tune_by_hand(Call& call,
+                                        const std::function<bool(const Entry&)>& replaces);
   std::optional<Entry> run_tuner(Call& call);
   std::optional<TuneResult> measure(Call& call,
                                     const std::shared_ptr<const CandidateSet>& candidates,

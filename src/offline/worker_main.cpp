@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <optional>
 #include <set>
 
@@ -24,7 +23,6 @@ namespace ejk {
 namespace {
 
 using detail::WorkerEvent;
-using Clock = std::chrono::steady_clock;
 
 // Standard input, line by line.
 class Requests {
@@ -78,21 +76,13 @@ class Answers {
   }
 
   void tell(const TuneProgress& p) {
-    if (is_news(p)) say(detail::progress_to_document(p));
+    if (news_.is_news(p)) say(detail::progress_to_document(p));
   }
 
  private:
-  // What concerns one candidate is always told, of rounds only some.
-  bool is_news(const TuneProgress& p) {
-    constexpr std::chrono::milliseconds pause{100};
-    if (p.kind != TuneProgress::Kind::round) return true;
-    const auto now = Clock::now();
-    return now >= next_ && (next_ = now + pause, true);
-  }
-
   base::Fd out_;
   Value request_;
-  Clock::time_point next_ = Clock::now();
+  detail::ProgressNews news_;
 };
 
 void load_plugins(const std::vector<std::string>& paths) {

@@ -20,6 +20,7 @@
 #include <ejk/store.h>
 
 #include "base/directory.h"
+#include "base/hidden.h"
 #include "base/sha256.h"
 #include "base/time.h"
 #include "base/warn.h"
@@ -141,7 +142,7 @@ std::string absolute_path(const std::string& path) {
 
 }  // namespace
 
-struct DirectoryStore::State {
+struct EJK_HIDDEN DirectoryStore::State {
   State(std::string path, Options options)
       : root(absolute_path(path)),
         read_only(options.read_only),
@@ -416,7 +417,7 @@ struct DirectoryStore::State {
     return desk;
   }
 
-  bool put(const Entry& entry, bool replace) {
+  bool put(const Entry& entry, IfPresent if_present) {
     const Place place = place_of(entry.id);
     const Desk desk = desk_for(place);
     if (desk.folder.error()) return written(desk.folder.error());
@@ -426,8 +427,8 @@ struct DirectoryStore::State {
     std::optional<Entry> before;
     if (!old.error()) before = load(old, with_suffix(place.call), Detail::all).entry;
     if (before && !same_place(*before, entry)) before.reset();
-    if (!put_locked(desk, place, entry, replace, before)) return false;
-    return !replace || clear_way(desk, old, place, entry);
+    if (!put_locked(desk, place, entry, if_present, before)) return false;
+    return if_present == IfPresent::keep_better || clear_way(desk, old, place, entry);
   }
 
   // Removes what would answer before the entry in its own environment, and what an upgrade would
@@ -449,7 +450,7 @@ struct DirectoryStore::State {
   }
 
   // `old`: what stands for the entry as long as nothing is in its place.
-  bool put_locked(const Desk& desk, const Place& place, const Entry& entry, bool replace,
+  bool put_locked(const Desk& desk, const Place& place, const Entry& entry, IfPresent if_present,
                   const std::optional<Entry>& old) {
     const Directory in = noted(desk.folder.below(place.call, Absent::made));
     if (in.error()) return written(in.error());
@@ -458,7 +459,7 @@ struct DirectoryStore::State {
     if (!make_room(in, name, entry, present)) return false;
     const std::optional<Entry>& there = present.entry ? present.entry : old;
     if (!there) return write(in, desk.temporary, name, entry);
-    const auto kept = detail::kept(entry, *there, replace);
+    const auto kept = detail::kept(entry, *there, if_present);
     return !kept || write(in, desk.temporary, name, *kept);
   }
 
@@ -576,7 +577,7 @@ struct DirectoryStore::State {
     report(from.path_of(name), loaded);
     if (!loaded.entry) return false;
     if (!is_at(*loaded.entry, place)) return report_foreign(from.path_of(name)), false;
-    return put_locked(desk, place, *loaded.entry, false, std::nullopt) &&
+    return put_locked(desk, place, *loaded.entry, IfPresent::keep_better, std::nullopt) &&
            written(from.remove(name));
   }
 
@@ -602,8 +603,8 @@ std::optional<Entry> DirectoryStore::get(const EntryId& id, Detail detail,
   return found;
 }
 
-bool DirectoryStore::put(const Entry& entry, bool replace) {
-  if (!state_->read_only) return state_->put(entry, replace);
+bool DirectoryStore::put(const Entry& entry, IfPresent if_present) {
+  if (!state_->read_only) return state_->put(entry, if_present);
   state_->warn("read-only", "not writing to " + state_->root + ": it was opened read-only");
   return false;
 }

@@ -60,8 +60,8 @@ std::string content_digest(const Entry& entry) {
   return base::sha256_hex(stable_json(entry_to_document(known)));
 }
 
-std::optional<Entry> kept(const Entry& entry, const Entry& there, bool replace) {
-  const bool wins = replace || better_evidence(entry, there);
+std::optional<Entry> kept(const Entry& entry, const Entry& there, IfPresent if_present) {
+  const bool wins = if_present == IfPresent::replace || better_evidence(entry, there);
   Entry out = wins ? entry : there;
   out.extra = merged(wins ? there.extra : entry.extra, out.extra);
   if (!wins && out.extra == there.extra) return std::nullopt;

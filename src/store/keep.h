@@ -25,11 +25,11 @@ const Value& environment_here(const EntryId& id);
 std::string content_digest(const Entry& entry);
 
 // What is to be written when `entry` is put where `there` stands: the better one, or `entry` if
-// `replace`, with the unknown members of both; where both have one, that of the better one stays.
-// nullopt: nothing changes.
-std::optional<Entry> kept(const Entry& entry, const Entry& there, bool replace);
+// IfPresent::replace, with the unknown members of both; where both have one, that of the better one
+// stays. nullopt: nothing changes.
+std::optional<Entry> kept(const Entry& entry, const Entry& there, IfPresent if_present);
 
-// Whether a put of `entry` with `replace` removes `other`, of the same call.
+// Whether a put of `entry` with IfPresent::replace removes `other`, of the same call.
 bool stands_in_the_way(const Entry& other, const Entry& entry);
 
 }  // namespace ejk::detail

@@ -36,25 +36,25 @@ std::optional<Entry> MemoryStore::get(const EntryId& id, Detail detail, const Va
   return out;
 }
 
-bool MemoryStore::put(const Entry& entry, bool replace) {
+bool MemoryStore::put(const Entry& entry, IfPresent if_present) {
   std::string why;
   if (!entry_text(entry, why))
     return warn_("[" + entry.id.op + "] not keeping an entry that could not be read back: " + why),
            false;
-  keep(entry, replace);
+  keep(entry, if_present);
   return true;
 }
 
-void MemoryStore::take(Entry entry) { keep(std::move(entry), false); }
+void MemoryStore::take(Entry entry) { keep(std::move(entry), IfPresent::keep_better); }
 
-void MemoryStore::keep(Entry entry, bool replace) {
+void MemoryStore::keep(Entry entry, IfPresent if_present) {
   const std::lock_guard lock(mutex_);
   Places& places = entries_[{entry.id.device, entry.id.op, entry.id.key}][entry.id.spec];
   std::string place = environment_id(entry);
   const auto there = places.find(place);
   if (there == places.end()) places.emplace(std::move(place), entry);
-  else if (auto now = kept(entry, there->second, replace)) there->second = std::move(*now);
-  if (replace)
+  else if (auto now = kept(entry, there->second, if_present)) there->second = std::move(*now);
+  if (if_present == IfPresent::replace)
     std::erase_if(places, [&](const auto& other) {
       return !same_place(other.second, entry) && stands_in_the_way(other.second, entry);
     });

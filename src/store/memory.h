@@ -20,7 +20,7 @@ class MemoryStore final : public Store {
 
   std::optional<Entry> get(const EntryId& id, Detail detail = Detail::all,
                            const Value* environment = nullptr) override;
-  bool put(const Entry& entry, bool replace = false) override;
+  bool put(const Entry& entry, IfPresent if_present = IfPresent::keep_better) override;
   bool erase(const EntryId& id) override;
   void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
                 Detail detail = Detail::all) override;
@@ -36,7 +36,7 @@ class MemoryStore final : public Store {
   using Places = std::map<std::string, Entry>;  // by environment
   using Calls = std::map<std::string, Places>;  // by spec
   struct Held;
-  void keep(Entry entry, bool replace);
+  void keep(Entry entry, IfPresent if_present);
 
   const Value environment_;
   const std::string where_;

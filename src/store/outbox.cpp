@@ -28,9 +28,10 @@ std::optional<Outbox::Note> read_note(const std::string& name, const std::string
       return found == nullptr ? throw Error(ErrorKind::parse, "no note") : found->as_string();
     };
     const Value* replace = value.find("replace");
-    return Outbox::Note{name,
-                        {word("device"), word("op"), word("key"), word("spec")},
-                        replace != nullptr && replace->as_bool()};
+    return Outbox::Note{
+        name,
+        {word("device"), word("op"), word("key"), word("spec")},
+        replace != nullptr && replace->as_bool() ? IfPresent::replace : IfPresent::keep_better};
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -38,7 +39,7 @@ std::optional<Outbox::Note> read_note(const std::string& name, const std::string
 
 }  // namespace
 
-std::string Outbox::add(const EntryId& call, bool replace) const {
+std::string Outbox::add(const EntryId& call, IfPresent if_present) const {
   const Directory out = open(store_, Absent::made);
   const Directory temporary = Directory::at(store_, Absent::made, base::trust_from_environment())
                                   .below("tmp", Absent::made);
@@ -47,7 +48,7 @@ std::string Outbox::add(const EntryId& call, bool replace) const {
                                     {"op", call.op},
                                     {"key", call.key},
                                     {"spec", call.spec},
-                                    {"replace", replace}});
+                                    {"replace", if_present == IfPresent::replace}});
   if (out.error() || temporary.error() || name == note_suffix) return "";
   // Not flushed: a machine that stops loses the note, not the entry, and `ejk store push --all`
   // sends that too.

@@ -21,10 +21,10 @@ class Outbox {
   struct Note {
     std::string name;
     EntryId call;
-    bool replace = false;
+    IfPresent if_present = IfPresent::keep_better;
   };
   // Its name; "" if it could not be written.
-  std::string add(const EntryId& call, bool replace) const;
+  std::string add(const EntryId& call, IfPresent if_present) const;
   void remove(const std::string& name) const;  // nothing if it is gone
   // At most so many; what cannot be read is removed.
   std::vector<Note> notes() const;

@@ -50,7 +50,7 @@ class SnapshotStore final : public Store {
 
   std::optional<Entry> get(const EntryId& id, Detail detail = Detail::all,
                            const Value* environment = nullptr) override;
-  bool put(const Entry&, bool) override { return false; }
+  bool put(const Entry&, IfPresent) override { return false; }
   bool erase(const EntryId&) override { return false; }
   void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
                 Detail detail = Detail::all) override;

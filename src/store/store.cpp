@@ -412,9 +412,9 @@ Store* PersistentCache::writable_layer() const {
   return nullptr;
 }
 
-bool PersistentCache::put(const Entry& entry, bool replace) {
+bool PersistentCache::put(const Entry& entry, IfPresent if_present) {
   Store* layer = writable_layer();
-  return layer != nullptr && layer->put(entry, replace);
+  return layer != nullptr && layer->put(entry, if_present);
 }
 
 bool PersistentCache::erase(const EntryId& id) {

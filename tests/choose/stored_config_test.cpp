@@ -85,7 +85,7 @@ class StoredConfigs : public ::testing::Test {
   void store(const K& kernel, int block, const std::string& provenance = "measured") {
     ejk::Entry entry = entry_for(kernel, ejk::Value::object({{"block", block}}));
     entry.provenance = provenance;
-    ASSERT_TRUE(ejk::PersistentCache(folder.path()).put(entry, true));
+    ASSERT_TRUE(ejk::PersistentCache(folder.path()).put(entry, ejk::IfPresent::replace));
   }
   template <class K>
   int block_of_call(ejk::Executor& e, const K& kernel) {
@@ -233,8 +233,9 @@ class OneEntry final : public ejk::Store {
                                 const ejk::Value* = nullptr) override {
     return id.key == entry_.id.key ? std::optional(entry_) : std::nullopt;
   }
-  bool put(const ejk::Entry& entry, bool replace) override {
-    if (replace || ejk::better_evidence(entry, entry_)) entry_ = entry;
+  bool put(const ejk::Entry& entry, ejk::IfPresent if_present) override {
+    if (if_present == ejk::IfPresent::replace || ejk::better_evidence(entry, entry_))
+      entry_ = entry;
     return true;
   }
   bool erase(const ejk::EntryId&) override { return false; }
@@ -274,12 +275,12 @@ TEST_F(StoredConfigs, AreNotReplacedByATuningThatKnewAnotherEntry) {
   o.persistent =
       std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
   setup.tuner->pick = 0;
-  setup.tuner->before = [&](const ejk::TuneTask&) { store->put(better, true); };
+  setup.tuner->before = [&](const ejk::TuneTask&) { store->put(better, ejk::IfPresent::replace); };
   ejk::Executor e(o);
   EXPECT_EQ(block_of_call(e, Doubled{}), 4);
   EXPECT_EQ(store->get(better.id)->config, better.config);
   setup.tuner->before = {};
-  store->put(entry_for(Doubled{}, ejk::Value::object({{"renamed", 1}})), true);
+  store->put(entry_for(Doubled{}, ejk::Value::object({{"renamed", 1}})), ejk::IfPresent::replace);
   o.cache = nullptr;
   ejk::Executor later(o);
   EXPECT_EQ(block_of_call(later, Doubled{}), 4);
@@ -315,7 +316,7 @@ TEST_F(StoredConfigs, OfAnUnfinishedTuningAskForAsManyThreadsAsRunHere) {
   m.config = ejk::Value::object({{"threads", 1}, {"block", 2}});
   m.status = "slower", m.ratio = 2, m.samples = 10;
   entry.candidates = {m};
-  ASSERT_TRUE(e.chain().persistent()->put(entry, true));
+  ASSERT_TRUE(e.chain().persistent()->put(entry, ejk::IfPresent::replace));
   EXPECT_EQ(e(Threaded{}, 1), 1);
   EXPECT_EQ(e.choose_config(Threaded{}, 1).config.threads, 1);
 }

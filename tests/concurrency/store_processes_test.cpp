@@ -152,7 +152,7 @@ TEST(StoreProcesses, ReadersNeverSeeHalfAnEntry) {
     Entry entry = make_entry(call_id(1));
     for (int i = 0; i < (sanitized ? 50 : 300); ++i) {
       entry.config["filler"] = std::string(static_cast<size_t>(i % 50) * 200, 'x');
-      if (!own.put(entry, true)) return false;
+      if (!own.put(entry, ejk::IfPresent::replace)) return false;
     }
     return true;
   });

@@ -252,7 +252,9 @@ class DatabasePins : public ::testing::Test {
         const auto id = call_id(0);
         const auto found = store.prefetch(id.device, id.op, environment());
         std::map<std::string, Value> choices;
-        for (const Entry& entry : found.entries) choices[entry.id.key] = entry.config;
+        for (int i = 0; i < calls; ++i)
+          if (const auto entry = store.find(found, call_id(i)))
+            choices[entry->id.key] = entry->config;
         Pins pins(board(ranks_url));
         std::vector<std::pair<EntryId, Value>> offers;
         std::string own;

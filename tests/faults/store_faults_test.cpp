@@ -70,7 +70,7 @@ class StoreFaults : public ::testing::Test {
     EXPECT_FALSE(store.get(id));
     EXPECT_EQ(warnings.count(), 1u) << warnings.text();
     EXPECT_FALSE(store.put(make_entry(id)));
-    EXPECT_FALSE(store.put(make_entry(id), true));
+    EXPECT_FALSE(store.put(make_entry(id), ejk::IfPresent::replace));
     EXPECT_EQ(warnings.count(), 2u) << warnings.text();
     EXPECT_FALSE(store.erase(id));
     EXPECT_TRUE(fs::exists(file));
@@ -321,7 +321,8 @@ TEST_F(StoreFaults, AFullDiskFailsThePutAndNothingElse) {
     EXPECT_TRUE(says_what_and_what_to_do(said, disk + "/store", "No space left on device"));
     EXPECT_TRUE(fs::is_empty(disk + "/store/tmp"));
     for (int i = 0; i < kept; ++i) EXPECT_TRUE(small.get(call_id(i))) << i;
-    EXPECT_FALSE(small.put(make_entry(call_id(0), 2, 99), true)) << "a failed rewrite";
+    EXPECT_FALSE(small.put(make_entry(call_id(0), 2, 99), ejk::IfPresent::replace))
+        << "a failed rewrite";
     EXPECT_TRUE(small.get(call_id(0))) << "keeps what was there";
     for (int i = 0; i < kept; ++i) small.erase(call_id(i));
     EXPECT_TRUE(small.put(make_entry(call_id(5000)))) << "puts work again";

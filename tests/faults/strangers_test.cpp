@@ -37,7 +37,7 @@ class Strangers : public ::testing::Test {
     DirectoryStore store = open();
     (void)store.get(which);
     (void)store.get({which.device, which.op, which.key, ""});
-    const bool kept = store.put(make_entry(which), true);
+    const bool kept = store.put(make_entry(which), ejk::IfPresent::replace);
     (void)store.lease(which, 0);
     store.for_each("", [](const Entry&) { return true; });
     const Value config = Value::object({{"block", 1}});
@@ -203,7 +203,7 @@ TEST_F(Strangers, AStoreThatEveryoneMayWriteIsSaidOnce) {
     Warnings said;
     DirectoryStore store = open_store(root(), said);
     EXPECT_TRUE(store.get(id));
-    EXPECT_TRUE(store.put(make_entry(id), true));
+    EXPECT_TRUE(store.put(make_entry(id), ejk::IfPresent::replace));
     EXPECT_EQ(said.count(), 1u) << said.text();
     EXPECT_NE(said.text().find(directory + ","), std::string::npos) << said.text();
     fs::permissions(directory, fs::perms(0755));
@@ -243,7 +243,7 @@ TEST_F(Strangers, APutThatFailsIsSaidWithStrictTrustToo) {
   ASSERT_EQ(::chmod(op.c_str(), 01775), 0);
   EXPECT_TRUE(as_nobody([&] {
     ::setenv("EJKERNEL_STORE_TRUST", "strict", 1);
-    const bool kept = open().put(make_entry(id), true);
+    const bool kept = open().put(make_entry(id), ejk::IfPresent::replace);
     return !kept && warnings.count() == 1 &&
            warnings.text().find("Operation not permitted") != std::string::npos;
   }));
@@ -268,7 +268,7 @@ TEST_F(Strangers, AnEntryOfAnotherUserIsSaidOnceAndRefusedWithStrictTrust) {
   EXPECT_FALSE(strict.get(call_id(1)));
   EXPECT_FALSE(strict.get(call_id(2)));
   EXPECT_EQ(said.count(), 1u) << said.text();
-  EXPECT_FALSE(strict.put(make_entry(call_id(1)), true));
+  EXPECT_FALSE(strict.put(make_entry(call_id(1)), ejk::IfPresent::replace));
   EXPECT_FALSE(strict.erase(call_id(1)));
   EXPECT_TRUE(strict.put(make_entry(call_id(3))));
   EXPECT_TRUE(strict.get(call_id(3)));

@@ -160,7 +160,9 @@ class Contended : public ejk::Store {
                                 const ejk::Value* environment) override {
     return kept.get(id, detail, environment);
   }
-  bool put(const ejk::Entry& entry, bool replace) override { return kept.put(entry, replace); }
+  bool put(const ejk::Entry& entry, ejk::IfPresent if_present) override {
+    return kept.put(entry, if_present);
+  }
   bool erase(const ejk::EntryId& id) override { return kept.erase(id); }
   void for_each(std::string_view op, const std::function<bool(const ejk::Entry&)>& visit,
                 ejk::Detail detail) override {

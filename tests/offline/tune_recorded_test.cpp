@@ -392,7 +392,9 @@ class Counted final : public ejk::Store {
     ++gets, hits += found.has_value();
     return found;
   }
-  bool put(const ejk::Entry& entry, bool replace) override { return behind_.put(entry, replace); }
+  bool put(const ejk::Entry& entry, ejk::IfPresent if_present) override {
+    return behind_.put(entry, if_present);
+  }
   bool erase(const ejk::EntryId& id) override { return behind_.erase(id); }
   void for_each(std::string_view op, const std::function<bool(const ejk::Entry&)>& visit,
                 ejk::Detail detail) override {

@@ -119,11 +119,11 @@ TEST_F(WorkerTest, MeasuresAnewIfToldTo) {
   cut.evidence.complete = false;
   for (ejk::Measurement& m : cut.candidates)
     if (m.config == ejk::Value::object({{"block", 3}})) m.status = "rejected", m.kind = "wrong";
-  cache.put(cut, true);
+  cache.put(cut, ejk::IfPresent::replace);
   ejk::WorkerOptions how = options();
   ejk::Worker(how).tune(call, 1);
   EXPECT_EQ(stored(call.id.op, 3).status, "rejected") << "it went on";
-  cache.put(cut, true);
+  cache.put(cut, ejk::IfPresent::replace);
   how.retune = true;
   ejk::Worker(how).tune(call, 1);
   EXPECT_THAT(stored(call.id.op, 3).status, AnyOf("ok", "tied", "slower"));
@@ -227,14 +227,18 @@ TEST_F(WorkerTest, ProgressWithoutEndIsNoAnswer) {
 TEST_F(WorkerTest, TheHostHearsOfEachCandidate) {
   using Kind = ejk::TuneProgress::Kind;
   std::map<std::string, std::string> tried;
+  std::map<std::string, double> seconds;
   ejk::Value winner;
   ejk::WorkerOptions how = options();
   how.on_progress = [&](const ejk::TuneProgress& p) {
     if (p.kind == Kind::candidate) tried[ejk::stable_json(p.config)] = p.message;
+    if (p.kind == Kind::measured) seconds[ejk::stable_json(p.config)] = p.seconds;
     if (p.kind == Kind::finished) winner = p.config;
   };
   const ejk::Entry entry = ejk::Worker(how).tune(call_of("bad.always@v1"), 60);
   EXPECT_EQ(winner, entry.config);
+  EXPECT_GT(seconds.at(ejk::stable_json(entry.config)), 0);
+  EXPECT_FALSE(seconds.contains(R"({"block":2})")) << "it was never measured";
   EXPECT_EQ(tried.at(ejk::stable_json(entry.config)), "");
   EXPECT_NE(tried.at(R"({"block":2})"), "") << "it crashes";
 }

@@ -280,12 +280,12 @@ TEST_P(StoreContract, WhatReplacesIsWhatAnswersInItsEnvironment) {
   const Value other = elsewhere();
   store->put(make_entry(id, 1, 40));
   store->put(measured_elsewhere(id, 2, 40));
-  EXPECT_TRUE(store->put(make_entry(id, 3, 1), true));
+  EXPECT_TRUE(store->put(make_entry(id, 3, 1), ejk::IfPresent::replace));
   EXPECT_EQ(block_of(id), 3);
   EXPECT_EQ(block_of(id, &other), 2) << "does not stand in its way";
   Entry by_hand = make_entry(id, 4, 0);
   by_hand.provenance = "put";
-  EXPECT_TRUE(store->put(by_hand, true));
+  EXPECT_TRUE(store->put(by_hand, ejk::IfPresent::replace));
   EXPECT_EQ(block_of(id), 4);
   EXPECT_EQ(block_of(id, &other), 4) << "what was measured elsewhere would have answered";
 }
@@ -297,7 +297,7 @@ TEST_P(StoreContract, UnknownMembersSurviveWhoeverWrites) {
           "candidates": {"{\"block\":1}": {"energy": 3}}})");
   store->put(old);
   store->put(with_candidates(make_entry(id, 2, 30)));
-  store->put(with_candidates(make_entry(id, 3, 1)), true);
+  store->put(with_candidates(make_entry(id, 3, 1)), ejk::IfPresent::replace);
   Entry late = make_entry(id, 4, 0);
   late.extra = Value::object({{"later", 1}});
   store->put(late);

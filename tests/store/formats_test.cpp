@@ -92,7 +92,7 @@ TEST_F(Formats, AChoiceLargerThanABlockIsReadWhole) {
     for (size_t more = 0; more < 8; ++more) {
       Entry entry = with_candidates(make_entry(id));
       entry.config = Value(std::string(size + more, 'x'));
-      ASSERT_TRUE(store.put(entry, true));
+      ASSERT_TRUE(store.put(entry, ejk::IfPresent::replace));
       const auto back = store.get(id, Detail::choice);
       ASSERT_TRUE(back) << size + more;
       EXPECT_EQ(back->config, entry.config);
@@ -186,7 +186,7 @@ TEST_F(Formats, APutGoesToTheNewFormatAndTheBetterOneAnswers) {
   EXPECT_EQ(block_of(id), 3);
   EXPECT_EQ(content().size(), 1u);
   EXPECT_TRUE(fs::exists(file)) << "programs of the old version go on";
-  EXPECT_TRUE(store.put(make_entry(id, 4, 1), true));
+  EXPECT_TRUE(store.put(make_entry(id, 4, 1), ejk::IfPresent::replace));
   EXPECT_EQ(block_of(id), 4);
   EXPECT_FALSE(fs::exists(file)) << "an upgrade would bring it back";
 }

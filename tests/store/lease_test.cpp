@@ -21,7 +21,7 @@ class Leases : public ejk::Store {
   std::optional<ejk::Entry> get(const ejk::EntryId&, ejk::Detail, const ejk::Value*) override {
     return std::nullopt;
   }
-  bool put(const ejk::Entry&, bool) override { return true; }
+  bool put(const ejk::Entry&, ejk::IfPresent) override { return true; }
   bool erase(const ejk::EntryId&) override { return false; }
   void for_each(std::string_view, const std::function<bool(const ejk::Entry&)>&,
                 ejk::Detail) override {}

@@ -405,9 +405,9 @@ TEST_F(StoreTest, AnEntryWithoutItsChecksumIsReadButNotTrusted) {
 
 TEST_F(StoreTest, PuttingAnEntryAgainDoesNotMakeItTrusted) {
   write_text(store.file_of(id), to_json(entry_to_document(make_entry(id)), 1) + "\n");
-  EXPECT_TRUE(store.put(*store.get(id), true));
+  EXPECT_TRUE(store.put(*store.get(id), ejk::IfPresent::replace));
   EXPECT_FALSE(store.get(id)->trusted);
-  EXPECT_TRUE(store.put(make_entry(id), true));
+  EXPECT_TRUE(store.put(make_entry(id), ejk::IfPresent::replace));
   EXPECT_TRUE(store.get(id)->trusted);
 }
 
@@ -497,7 +497,7 @@ TEST_F(StoreTest, KeepsTheBetterEntryUnlessToldToReplace) {
   store.put(make_entry(id, 1, 40));
   EXPECT_TRUE(store.put(make_entry(id, 2, 10))) << "not kept, but nothing failed";
   EXPECT_EQ(store.get(id)->config.find("block")->as_int(), 1);
-  EXPECT_TRUE(store.put(make_entry(id, 3, 10), true));
+  EXPECT_TRUE(store.put(make_entry(id, 3, 10), ejk::IfPresent::replace));
   EXPECT_EQ(store.get(id)->config.find("block")->as_int(), 3);
   EXPECT_TRUE(store.put(make_entry(id, 4, 11))) << "better than what took the place";
   EXPECT_EQ(store.get(id)->config.find("block")->as_int(), 4);
@@ -514,7 +514,7 @@ TEST_F(StoreTest, UnknownMembersSurviveARewriteAndAnotherWriter) {
   entry->evidence.samples = 20;
   store.put(*entry);
   store.put(make_entry(id, 2, 30));  // a writer that never saw these members
-  store.put(make_entry(id, 3, 1), true);
+  store.put(make_entry(id, 3, 1), ejk::IfPresent::replace);
   const Value kept = parse_json(read_text(store.file_of(id)));
   ASSERT_NE(kept.find("from_the_future"), nullptr);
   ASSERT_NE(kept.find("evidence")->find("temperature"), nullptr);

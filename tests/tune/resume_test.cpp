@@ -135,7 +135,7 @@ TEST_F(Resuming, RejectionsStandUnlessTimeOrMemoryWasTheReason) {
     m.status = "rejected", m.kind = kind, m.why = "it was so";
   }
   entry.config = of(entry, 60).config;
-  ASSERT_TRUE(store()->put(entry, true));
+  ASSERT_TRUE(store()->put(entry, ejk::IfPresent::replace));
   tuned(ejk::Executor(stored_options()));
   for (int again : {30, 31, 32}) EXPECT_GT(runs[again], 0) << again;
   for (int never : {33, 34, 35}) EXPECT_EQ(runs[never], 0) << never;

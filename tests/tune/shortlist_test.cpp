@@ -310,7 +310,7 @@ class ManyTunings : public ejk::Store {
   std::optional<ejk::Entry> get(const ejk::EntryId&, ejk::Detail, const ejk::Value*) override {
     return std::nullopt;
   }
-  bool put(const ejk::Entry&, bool) override { return false; }
+  bool put(const ejk::Entry&, ejk::IfPresent) override { return false; }
   bool erase(const ejk::EntryId&) override { return false; }
   std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, double) override { return nullptr; }
   std::string where() const override { return "nowhere"; }
