@@ -119,7 +119,7 @@ double host_starts_per_second(const std::string& url, const EntryId& id) {
         for (int i = 0; i < each; ++i)
           if (PostgresStore(url, patient_options())
                   .prefetch(id.device, id.op, environment())
-                  .entries.size() != calls)
+                  .rows.size() != calls)
             std::abort();
       });
   }
@@ -178,16 +178,18 @@ int main() {
   const auto expect = [](bool right) {
     if (!right) throw std::runtime_error("a query did not bring what it should");
   };
+  const PostgresStore::Prefetched prefetched = store.prefetch(id.device, id.op, environment());
   const auto asked = bench::interleave(
       {[&] { expect(store.get(id, Detail::choice).has_value()); },
        [&] {
          expect(bare.rows(get_sql, {own, hex(detail::call_id(id)), hex(detail::call_id(by_key))}) ==
                 1);
        },
-       [&] { expect(store.prefetch(id.device, id.op, environment()).entries.size() == calls); },
+       [&] { expect(store.prefetch(id.device, id.op, environment()).rows.size() == calls); },
        [&] {
          expect(bare.rows(prefetch_sql, {own, id.device, id.op}) == calls);
-       }},
+       },
+       [&] { expect(store.find(prefetched, id).has_value()); }},
       200);
 
   const double host_starts = host_starts_per_second(url, id);
@@ -252,6 +254,7 @@ int main() {
               bench::median(asked[1]) * 1e6, ratio(asked[0], asked[1]));
   std::printf("%-52s %7.1f ms %7.1f ms %8.2f\n", "the choices of 500 calls", prefetch * 1e3,
               bench::median(asked[3]) * 1e3, ratio(asked[2], asked[3]));
+  std::printf("%-52s %7.1f us\n", "a choice of one call, of those", bench::median(asked[4]) * 1e6);
   std::printf("%-52s %10.0f\n", "hosts that connect and get them, in a second", host_starts);
   std::printf("%-52s %7.2f ms\n", "a put", bench::median(put_seconds) * 1e3);
   std::printf("%-52s %10d\n", "puts of 300 lost by killing the server twice", lost_puts);
@@ -263,6 +266,7 @@ int main() {
                      {"get_over_libpq", ratio(asked[0], asked[1])},
                      {"prefetch_500_ms", prefetch * 1e3},
                      {"prefetch_over_libpq", ratio(asked[2], asked[3])},
+                     {"prefetched_us", bench::median(asked[4]) * 1e6},
                      {"host_starts_per_second", host_starts},
                      {"put_ms", bench::median(put_seconds) * 1e3},
                      {"lost_puts", static_cast<double>(lost_puts)},

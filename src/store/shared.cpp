@@ -89,7 +89,7 @@ SharedStore::SharedStore(std::shared_ptr<DirectoryStore> near, const std::string
       environment_(options.environment),
       outbox_(near_->local_directory()),
       sender_(std::make_shared<Sender>()) {
-  options.meanwhile = "Tuning results are kept in " + near_->where() + " and used from there";
+  options.meanwhile = "What is in " + near_->where() + " is used, and results are kept there";
   options.on_return = [this] { sender_->want(*this); };
   far_ = std::make_unique<PostgresStore>(url, std::move(options));
 }
@@ -146,12 +146,10 @@ std::optional<Entry> SharedStore::prefetched(const EntryId& id, const Value& pla
   if (changed_.contains(name_of_call(id))) return std::nullopt;
   Prefetched& here = prefetched_[{id.device, id.op, environment_id(of_place)}];
   if (!here.choices) {
-    auto [entries, complete] = far_->prefetch(id.device, id.op, place);
-    here.choices = std::make_unique<MemoryStore>(place);
-    if (complete) here.until = base::seconds_now() + prefetch_lasts;
-    for (Entry& entry : entries) here.choices->take(std::move(entry));
+    here.choices = far_->prefetch(id.device, id.op, place);
+    if (here.choices->complete) here.until = base::seconds_now() + prefetch_lasts;
   }
-  auto found = here.choices->get(id, Detail::choice, &place);
+  auto found = far_->find(*here.choices, id);
   known = (found && found->id.spec == id.spec) || base::seconds_now() < here.until;
   return found;
 }
@@ -171,6 +169,11 @@ void SharedStore::forget(const EntryId& id) {
 
 void SharedStore::for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
                            Detail detail) {
+  static_cast<void>(read_all(op, visit, detail));
+}
+
+bool SharedStore::read_all(std::string_view op, const std::function<bool(const Entry&)>& visit,
+                           Detail detail) {
   std::set<std::string> seen;
   const auto place = [](const Entry& entry) {
     return name_of_call(entry.id) + environment_id(entry);
@@ -183,29 +186,29 @@ void SharedStore::for_each(std::string_view op, const std::function<bool(const E
         return more = visit(entry);
       },
       detail);
-  if (!more) return;
-  far_->for_each(
+  if (!more) return true;
+  return far_->read_all(
       op, [&](const Entry& entry) { return seen.contains(place(entry)) || visit(entry); }, detail);
 }
 
 // ---- writing
 
-bool SharedStore::put(const Entry& entry, bool replace) {
-  if (!near_->writable()) return near_->put(entry, replace);  // says so
-  const bool kept = near_->put(entry, replace);
+bool SharedStore::put(const Entry& entry, IfPresent if_present) {
+  if (!near_->writable()) return near_->put(entry, if_present);  // says so
+  const bool kept = near_->put(entry, if_present);
   // Behind it: who sends what a note names, and removes the note, must find this entry.
-  const std::string note = far_->writable() ? outbox_.add(entry.id, replace) : "";
+  const std::string note = far_->writable() ? outbox_.add(entry.id, if_present) : "";
   forget(entry.id);
-  const Sent sent = send(entry, replace);
+  const Sent sent = send(entry, if_present);
   if (sent == Sent::later) sender_->pending = true;
   else outbox_.remove(note);
   return kept || sent == Sent::kept;
 }
 
 // Who may not replace what others put may still add to it.
-PostgresStore::Sent SharedStore::send(const Entry& entry, bool replace) {
+PostgresStore::Sent SharedStore::send(const Entry& entry, IfPresent if_present) {
   if (!far_->writable()) return Sent::never;
-  return far_->send(entry, replace && far_->may_replace());
+  return far_->send(entry, far_->may_replace() ? if_present : IfPresent::keep_better);
 }
 
 bool SharedStore::erase(const EntryId& id) {
@@ -221,10 +224,12 @@ bool SharedStore::erase(const EntryId& id) {
 SharedStore::Pushed SharedStore::push(bool everything,
                                       const std::function<bool(size_t done)>& go_on) {
   // By op, so that each is read once.
-  std::map<std::string, std::map<std::string, bool>> calls;  // whether to replace
+  std::map<std::string, std::map<std::string, IfPresent>> calls;
   const auto notes = outbox_.notes();
-  for (const Outbox::Note& note : notes)
-    calls[note.call.op][name_of_call(note.call)] |= note.replace;
+  for (const Outbox::Note& note : notes) {
+    IfPresent& wanted = calls[note.call.op][name_of_call(note.call)];
+    wanted = std::max(wanted, note.if_present);
+  }
   Pushed out;
   std::set<std::string> unsent;
   bool more = true;
@@ -235,7 +240,8 @@ SharedStore::Pushed SharedStore::push(bool everything,
       const auto it = wanted.find(name);
       if (it == wanted.end() && !everything) return true;
       more = more && (!go_on || go_on(out.sent + out.refused));
-      const Sent sent = more ? send(entry, it != wanted.end() && it->second) : Sent::later;
+      const IfPresent if_present = it == wanted.end() ? IfPresent::keep_better : it->second;
+      const Sent sent = more ? send(entry, if_present) : Sent::later;
       ++(sent == Sent::kept ? out.sent : sent == Sent::never ? out.refused : out.left);
       if (sent == Sent::later) unsent.insert(name), more = false;
       return true;
@@ -254,6 +260,11 @@ std::unique_ptr<TuningLease> SharedStore::lease(const EntryId& id, double patien
   auto [lease, cannot_lock] = far_->try_lease(id, patience_seconds);
   forget(id);  // who held it before may have put something
   return cannot_lock ? near_->lease(id, patience_seconds) : std::move(lease);
+}
+
+SharedStore* database_of(const PersistentCache& layers) {
+  return layers.layers().empty() ? nullptr
+                                 : dynamic_cast<SharedStore*>(layers.layers().front().get());
 }
 
 }  // namespace ejk::detail

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -14,7 +15,6 @@
 #include <ejk/open_store.h>
 #include <ejk/store.h>
 
-#include "store/memory.h"
 #include "store/outbox.h"
 #include "store/postgres/postgres_store.h"
 
@@ -31,11 +31,13 @@ class SharedStore final : public Store {
 
   std::optional<Entry> get(const EntryId& id, Detail detail = Detail::all,
                            const Value* environment = nullptr) override;
-  bool put(const Entry& entry, bool replace = false) override;
+  bool put(const Entry& entry, IfPresent if_present = IfPresent::keep_better) override;
   bool erase(const EntryId& id) override;
   // Near, then what is only far.
   void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
                 Detail detail = Detail::all) override;
+  // The same; false if not all that is far could be read, which is said.
+  bool read_all(std::string_view op, const std::function<bool(const Entry&)>& visit, Detail detail);
   // Far, so that one process of all machines tunes a call; near if that cannot lock.
   std::unique_ptr<TuningLease> lease(const EntryId& id, double patience_seconds) override;
   std::string where() const override;
@@ -57,14 +59,14 @@ class SharedStore final : public Store {
   struct Sender;
   // What an op has on a device, as far as it was asked for at once.
   struct Prefetched {
-    std::unique_ptr<MemoryStore> choices;
+    std::optional<PostgresStore::Prefetched> choices;
     double until = 0;  // what is not among them is not there
   };
 
   std::optional<Entry> ask_far(const EntryId& id, Detail detail, const Value& here);
   std::optional<Entry> prefetched(const EntryId& id, const Value& here, bool& known);
   void forget(const EntryId& id);
-  PostgresStore::Sent send(const Entry& entry, bool replace);
+  PostgresStore::Sent send(const Entry& entry, IfPresent if_present);
   const Value& here(const EntryId& id, const Value* environment) const;
 
   const std::shared_ptr<DirectoryStore> near_;
@@ -77,6 +79,9 @@ class SharedStore final : public Store {
   std::shared_ptr<Sender> sender_;
   std::unique_ptr<PostgresStore> far_;
 };
+
+// The one behind the first layer; nullptr: there is none.
+SharedStore* database_of(const PersistentCache& layers);
 
 // As ejk::open_store does, with other deadlines for a database.
 std::shared_ptr<Store> open_store(const std::string& address, OpenStoreOptions options,

@@ -183,7 +183,7 @@ TEST_F(PostgresFaults, AStoppedServerIsLeftAtTheDeadlineAndUsedAgainAfterwards) 
   wait_until([&] { return slow.get(id), slow.is_away(); });
   EXPECT_LT(over_wait_of(with.get_seconds, [&] { EXPECT_FALSE(slow.get(id)); }), 1)
       << "nobody waits for what is known to be away";
-  EXPECT_EQ(slow.send(make_entry(id, 2, 99), false), Sent::later);
+  EXPECT_EQ(slow.send(make_entry(id, 2, 99), ejk::IfPresent::keep_better), Sent::later);
   EXPECT_EQ(warnings.text().find("answers again", told), std::string::npos);
   EXPECT_NE(warnings.text().find("cannot be used", told), std::string::npos);
   own.go_on();
@@ -224,7 +224,7 @@ TEST_F(PostgresFaults, NoAcknowledgedPutIsLostWhenTheServerIsKilled) {
           const Entry entry = make_entry(call_id(static_cast<int>(random() % calls)), c * puts + i,
                                          static_cast<int>(random() % 1000));
           EXPECT_TRUE(store->put(entry));
-          if (store->far().send(entry, false) != Sent::kept) continue;
+          if (store->far().send(entry, ejk::IfPresent::keep_better) != Sent::kept) continue;
           auto [best, first] =
               acknowledged[static_cast<size_t>(c)].try_emplace(entry.id.key, entry);
           if (!first && better_evidence(entry, best->second)) best->second = entry;
@@ -436,7 +436,8 @@ TEST_F(PostgresFaults, RolesMayDoWhatTheyAreFor) {
   PostgresStore writer(url("writer"), options()), admin(url("admin"), options());
   EXPECT_TRUE(writer.put(make_entry(id, 1, 10)));
   EXPECT_NE(writer.lease(id, 0), nullptr);
-  EXPECT_FALSE(writer.put(make_entry(id, 2, 1), true)) << "replacing is for admins";
+  EXPECT_FALSE(writer.put(make_entry(id, 2, 1), ejk::IfPresent::replace))
+      << "replacing is for admins";
   EXPECT_FALSE(writer.erase(id));
   for (const char* sql :
        {"DELETE FROM ejk.entries", "UPDATE ejk.entries SET document = ''", "TRUNCATE ejk.entries",
@@ -456,12 +457,12 @@ TEST_F(PostgresFaults, RolesMayDoWhatTheyAreFor) {
   {
     const auto shared_writer = shared(url("writer"), options(), "writer");
     EXPECT_EQ(block_of(*shared_writer, id), 1);
-    EXPECT_TRUE(shared_writer->put(make_entry(id, 4, 1), true)) << "locally";
+    EXPECT_TRUE(shared_writer->put(make_entry(id, 4, 1), ejk::IfPresent::replace)) << "locally";
     EXPECT_EQ(block_of(*shared_writer, id), 4);
     EXPECT_TRUE(outbox_is_empty("writer"));
   }
   EXPECT_EQ(block_of(writer, id), 1) << "there the better one stays";
-  EXPECT_TRUE(admin.put(make_entry(id, 2, 1), true));
+  EXPECT_TRUE(admin.put(make_entry(id, 2, 1), ejk::IfPresent::replace));
   EXPECT_EQ(block_of(admin, id), 2);
   EXPECT_TRUE(admin.erase(id));
   EXPECT_FALSE(admin.get(id));
@@ -596,7 +597,8 @@ TEST_F(PostgresFaults, HostileRowsAreMissesWithAWarning) {
     EXPECT_FALSE(store.get(call_id(call))) << call;
     EXPECT_EQ(warnings.count(), before + 1) << call << warnings.text();
   }
-  EXPECT_TRUE(store.prefetch(id.device, id.op, environment()).entries.empty());
+  const auto prefetched = store.prefetch(id.device, id.op, environment());
+  for (int call = 0; call < 6; ++call) EXPECT_FALSE(store.find(prefetched, call_id(call))) << call;
   store.for_each("", [](const Entry&) { return ADD_FAILURE(), true; });
   // One that is sound answers although a broken one would come first.
   Entry elsewhere = make_entry(call_id(1), 8);
@@ -655,7 +657,7 @@ TEST_F(PostgresFaults, AConfigOfAnotherKernelIsAMissAndOneWarning) {
     Entry foreign = make_entry(own);
     foreign.config = config;
     foreign.environment = Value();
-    EXPECT_TRUE(PostgresStore(url, options()).put(foreign, true));
+    EXPECT_TRUE(PostgresStore(url, options()).put(foreign, ejk::IfPresent::replace));
     const size_t told = warnings.count();
     const Executor fresh = executor(std::to_string(place++));
     const auto choice = fresh.choose_config(Touch{}, argument);

@@ -183,6 +183,13 @@ void PostgresStore::report(const Answer& answer) {
                  : ""));
 }
 
+// One question of many had no answer. The link says it of all.
+void PostgresStore::report_unread(const Answer& answer) {
+  report(answer);
+  if (answer.trouble != Trouble::sql && !link_->is_away())
+    warn_("unread", "not everything in the store at " + where() + " could be read: " + answer.why);
+}
+
 // ---- reading
 
 std::optional<Entry> PostgresStore::read(const RowToRead& row, Detail detail) {
@@ -192,7 +199,8 @@ std::optional<Entry> PostgresStore::read(const RowToRead& row, Detail detail) {
     return std::nullopt;
   };
   if (!row.document) return pass_over("it is larger than 16 MiB");
-  ReadEntry found = read_entry(*row.document + row.candidates.value_or(""), detail);
+  ReadEntry found = row.candidates ? read_entry(*row.document + *row.candidates, detail)
+                                   : read_entry(*row.document, detail);
   if (!found.entry) return pass_over(found.why);
   if (call_id(found.entry->id) != row.call || environment_id(*found.entry) != row.environment)
     return pass_over("it is the entry of another call");
@@ -229,7 +237,7 @@ std::optional<Entry> PostgresStore::get(const EntryId& id, Detail detail,
 PostgresStore::Prefetched PostgresStore::prefetch(const std::string& device, const std::string& op,
                                                   const Value& environment) {
   constexpr size_t most = 5'000;
-  const Answer answer = link_->ask(
+  Answer answer = link_->ask(
       {"SELECT " EJK_IDS "CASE WHEN sum(octet_length(document)) OVER (ORDER BY call_id) <= 8388608 "
        "THEN document END, NULL FROM (SELECT DISTINCT ON (call_id) * FROM ejk.entries "
        "WHERE device = $2 AND op = $3 ORDER BY call_id, " EJK_BEST_FIRST
@@ -240,19 +248,29 @@ PostgresStore::Prefetched PostgresStore::prefetch(const std::string& device, con
   report(answer);
   Prefetched out;
   out.complete = answer && answer.rows.size() <= most;
-  for (const Row& row : answer.rows) {
-    if (!row.at(3)) {
-      out.complete = false;
-      continue;
-    }
-    auto entry = read(RowToRead(row), Detail::choice);
-    if (entry && entry->id.device == device && entry->id.op == op)
-      out.entries.push_back(std::move(*entry));
+  for (Row& row : answer.rows) {
+    if (row.at(3)) out.rows.emplace(row.at(0).value_or(""), std::move(row));
+    else out.complete = false;
   }
   return out;
 }
 
+std::optional<Entry> PostgresStore::find(const Prefetched& among, const EntryId& id) {
+  for (const EntryId& of : {id, without_spec(id)}) {
+    const auto row = among.rows.find(call_id(of));
+    if (row == among.rows.end()) continue;
+    auto entry = read(RowToRead(row->second), Detail::choice);
+    if (entry && serves(*entry, id)) return entry;
+  }
+  return std::nullopt;
+}
+
 void PostgresStore::for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
+                             Detail detail) {
+  static_cast<void>(read_all(op, visit, detail));
+}
+
+bool PostgresStore::read_all(std::string_view op, const std::function<bool(const Entry&)>& visit,
                              Detail detail) {
   // By pages: nothing is held between them, and a visit may change the store.
   std::string call, environment;
@@ -267,24 +285,24 @@ void PostgresStore::for_each(std::string_view op, const std::function<bool(const
              "WHERE n = 1 OR bytes <= 8388608 ORDER BY call_id, env_id",
          {bytes(call), bytes(environment), column(std::string(op))},
          options_.prefetch_seconds});
-    report(answer);
-    if (answer.rows.empty()) return;
+    if (!answer) return report_unread(answer), false;
+    if (answer.rows.empty()) return true;
     for (const Row& row : answer.rows) {
       const RowToRead next(row);
       call = next.call, environment = next.environment;
       const auto entry = read(next, detail);
-      if (entry && (op.empty() || entry->id.op == op) && !visit(*entry)) return;
+      if (entry && (op.empty() || entry->id.op == op) && !visit(*entry)) return true;
     }
   }
 }
 
 // ---- writing
 
-bool PostgresStore::put(const Entry& entry, bool replace) {
-  return send(entry, replace) == Sent::kept;
+bool PostgresStore::put(const Entry& entry, IfPresent if_present) {
+  return send(entry, if_present) == Sent::kept;
 }
 
-PostgresStore::Sent PostgresStore::send(const Entry& given, bool replace) {
+PostgresStore::Sent PostgresStore::send(const Entry& given, IfPresent if_present) {
   Entry entry = given;
   entry.trusted = false;  // here as everywhere: none is, so none is better for it
   std::string why;
@@ -300,11 +318,12 @@ PostgresStore::Sent PostgresStore::send(const Entry& given, bool replace) {
   };
   constexpr int attempts = 50;  // others may write the same row meanwhile
   for (int i = 0; i < attempts; ++i) {
-    const Answer present = link_->ask({"SELECT " + sql_detail(Detail::all) +
-                                           " FROM ejk.entries WHERE call_id = $1::bytea AND "
-                                           "(env_id = $2::bytea OR $3::bool)",
-                                       {bytes(call), bytes(own), flag(replace)},
-                                       options_.put_seconds});
+    const Answer present =
+        link_->ask({"SELECT " + sql_detail(Detail::all) +
+                        " FROM ejk.entries WHERE call_id = $1::bytea AND "
+                        "(env_id = $2::bytea OR $3::bool)",
+                    {bytes(call), bytes(own), flag(if_present == IfPresent::replace)},
+                    options_.put_seconds});
     if (!present) return failed(present);
     if (refuses_writes_) return Sent::never;
     Entry out = entry;
@@ -316,8 +335,8 @@ PostgresStore::Sent PostgresStore::send(const Entry& given, bool replace) {
       if (row.environment == own) {
         revision = row.revision;
         if (!there) continue;
-        auto now = kept(entry, *there, replace);
-        if (!now && !replace) return Sent::kept;
+        auto now = kept(entry, *there, if_present);
+        if (!now && if_present == IfPresent::keep_better) return Sent::kept;
         if (now) out = std::move(*now);
       } else if (there && stands_in_the_way(*there, entry)) {
         in_the_way.push_back(row.environment);
@@ -336,7 +355,7 @@ PostgresStore::Sent PostgresStore::send(const Entry& given, bool replace) {
           flag(is_measured(out)), flag(out.outcome != Outcome::failed), flag(evidence.complete),
           std::to_string(evidence.samples), fits_column(evidence.time) ? evidence.time : "",
           std::to_string(out.candidates.size()), bytes(content_digest(out)), text.substr(0, choice),
-          candidates, revision, flag(replace), list_of(in_the_way)},
+          candidates, revision, flag(if_present == IfPresent::replace), list_of(in_the_way)},
          options_.put_seconds});
     if (!answer) return failed(answer);
     if (answer.rows.at(0).at(0) != "changed") return Sent::kept;
@@ -383,7 +402,8 @@ PostgresStore::Sent PostgresStore::count_calls(const std::string& source,
   return answer ? Sent::kept : may_pass(answer) ? Sent::later : Sent::never;
 }
 
-bool PostgresStore::for_each_call(const std::function<void(CallCount)>& visit) {
+bool PostgresStore::for_each_call(const std::function<void(CallCount)>& visit,
+                                  double seconds_per_question) {
   std::string call;
   for (;;) {
     const Answer answer = link_->ask(
@@ -398,9 +418,8 @@ bool PostgresStore::for_each_call(const std::function<void(CallCount)>& visit) {
          "WHERE c.call_id = sized.call_id) counted "
          "WHERE n = 1 OR bytes <= 8388608 ORDER BY call_id",
          {bytes(call)},
-         options_.prefetch_seconds});
-    report(answer);
-    if (!answer) return false;
+         seconds_per_question});
+    if (!answer) return report_unread(answer), false;
     if (answer.rows.empty()) return true;
     for (const Row& row : answer.rows) {
       const auto text = [&](size_t i) { return row.at(i).value_or(""); };

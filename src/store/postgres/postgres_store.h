@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,10 +39,12 @@ class PostgresStore final : public Store {
 
   std::optional<Entry> get(const EntryId& id, Detail detail = Detail::all,
                            const Value* environment = nullptr) override;
-  bool put(const Entry& entry, bool replace = false) override;
+  bool put(const Entry& entry, IfPresent if_present = IfPresent::keep_better) override;
   bool erase(const EntryId& id) override;
   void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
                 Detail detail = Detail::all) override;
+  // The same; false if not all of it could be read, which is said.
+  bool read_all(std::string_view op, const std::function<bool(const Entry&)>& visit, Detail detail);
   std::unique_ptr<TuningLease> lease(const EntryId& id, double patience_seconds) override;
   std::string where() const override;                          // without secrets
   bool writable() const override { return !refuses_writes_; }  // as far as it is known yet
@@ -53,15 +56,17 @@ class PostgresStore final : public Store {
     later,  // perhaps it is: the database could not be asked
     never,  // the database does not take it
   };
-  Sent send(const Entry& entry, bool replace);
+  Sent send(const Entry& entry, IfPresent if_present);
 
   // The choices of all calls of an op on a device, without candidates; what answers in
-  // `environment` if there are several.
+  // `environment` if there are several. Rows are read when they are asked for: a program needs few.
   struct Prefetched {
-    std::vector<Entry> entries;
-    bool complete = false;  // false: there are more, or it could not be asked
+    std::map<std::string, postgres::Row> rows;  // by call_id
+    bool complete = false;                      // false: there are more, or it could not be asked
   };
   Prefetched prefetch(const std::string& device, const std::string& op, const Value& environment);
+  // What serves the call among them.
+  std::optional<Entry> find(const Prefetched& among, const EntryId& id);
 
   struct Leased {
     std::unique_ptr<TuningLease> lease;
@@ -82,7 +87,7 @@ class PostgresStore final : public Store {
   // more. Each call once.
   Sent count_calls(const std::string& source, const std::vector<CallCount>& calls);
   // What all sources counted together. False if not all of it could be read, which is said.
-  bool for_each_call(const std::function<void(CallCount)>& visit);
+  bool for_each_call(const std::function<void(CallCount)>& visit, double seconds_per_question);
 
   bool is_away() const { return link_->is_away(); }
   // Any other question, for the tool.
@@ -93,6 +98,7 @@ class PostgresStore final : public Store {
   std::optional<Entry> read(const RowToRead& row, Detail detail);
   std::string greeted(const postgres::Answer& answer);
   void report(const postgres::Answer& answer);
+  void report_unread(const postgres::Answer& answer);
   const Value& here(const EntryId& id, const Value* environment) const;
 
   Options options_;
