@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -69,7 +70,7 @@ WhileOthersMayFork::~WhileOthersMayFork() {
 
 struct Background::State {
   State(Work what, std::function<bool()> busy, size_t most_known)
-      : work(std::move(what)), known(most_known), is_busy(std::move(busy)) {
+      : work(std::move(what)), was_here(most_known), is_busy(std::move(busy)) {
     if (!is_busy) is_busy = [load = std::make_shared<MachineLoad>()] { return load->is_busy(); };
     else
       is_busy = [asked = std::move(is_busy)] {
@@ -86,10 +87,11 @@ struct Background::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<LaterCall> waiting;
-  bool is_on = false;     // one of them is being tuned
-  RecentMap<bool> known;  // by id; true: it waits or is being tuned
-  size_t bytes = 0;       // of the copies
-  size_t idlers = 0;      // threads in `idle`: the thread gives way to them
+  bool is_on = false;           // one of them is being tuned
+  std::set<std::string> queue;  // ids of those that wait, and of the one that is being tuned
+  RecentMap<bool> was_here;     // ids of calls that do not come again
+  size_t bytes = 0;             // of the copies
+  size_t idlers = 0;            // threads in `idle`: the thread gives way to them
   bool ends = false;
   base::Fd give_way{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::function<bool()> is_busy;
@@ -124,7 +126,8 @@ struct Background::State {
     if (end == End::gave_way) return waiting.push_front(std::move(later));
     if (end == End::later) return waiting.push_back(std::move(later));
     bytes -= later.kept->bytes();
-    known.insert_or_assign(text_of(later.id), false);
+    queue.erase(text_of(later.id));
+    was_here.insert_or_assign(text_of(later.id), true);
     lock.unlock();
     { const LaterCall tuned = std::move(later); }  // frees the copies without the lock
     lock.lock();
@@ -156,33 +159,30 @@ Background::~Background() {
 bool Background::knows(const std::string& id) const {
   if (!is_mine()) return true;
   const std::lock_guard lock(state_->mutex);
-  return state_->known.find(id) != nullptr;
+  return state_->queue.contains(id) || state_->was_here.find(id) != nullptr;
 }
 
 bool Background::waits(const std::string& id) const {
   if (!is_mine()) return true;  // it waits in another process
   const std::lock_guard lock(state_->mutex);
-  const bool* const waits = state_->known.find(id);
-  return waits != nullptr && *waits;
+  return state_->queue.contains(id);
 }
 
-size_t Background::room(const AutotunePolicy& policy) const {
+std::optional<size_t> Background::room(const AutotunePolicy& policy) const {
   const std::lock_guard lock(state_->mutex);
+  if (state_->queue.size() >= most_calls) return std::nullopt;
   const auto most = static_cast<size_t>(std::max<int64_t>(0, policy.background_bytes));
   return most - std::min(most, state_->bytes);
 }
 
 void Background::note(const std::string& id) {
   const std::lock_guard lock(state_->mutex);
-  state_->known.insert_or_assign(id, false);
+  state_->was_here.insert_or_assign(id, true);
 }
 
 void Background::add(LaterCall later) {
   const std::lock_guard lock(state_->mutex);
-  const std::string id = text_of(later.id);
-  if (const bool* const waits = state_->known.find(id); waits != nullptr && *waits)
-    return;  // another thread was faster
-  state_->known.insert_or_assign(id, true);
+  if (!state_->queue.insert(text_of(later.id)).second) return;  // another thread was faster
   state_->bytes += later.kept->bytes();
   state_->waiting.push_back(std::move(later));
   if (!state_->thread.joinable() && state_->give_way.valid() &&

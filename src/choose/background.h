@@ -63,6 +63,9 @@ class Background {
     std::function<void(const LaterCall&)> leave;  // what is not tuned by this process
   };
 
+  // Each may take minutes of a small share of a core: more of them would wait for days.
+  static constexpr size_t most_calls = 1000;
+
   // `is_busy`: empty: as the machine is.
   Background(Work work, std::function<bool()> is_busy, size_t most_known);
   ~Background();  // breaks off what is on, and leaves all that waits
@@ -73,8 +76,8 @@ class Background {
   bool knows(const std::string& id) const;
   // True if it waits or is being tuned.
   bool waits(const std::string& id) const;
-  // Of policy.background_bytes, what may still be taken.
-  size_t room(const AutotunePolicy& policy) const;
+  // Of policy.background_bytes, what may still be taken; nullopt: there are too many calls.
+  std::optional<size_t> room(const AutotunePolicy& policy) const;
   void add(LaterCall later);
   void note(const std::string& id);  // it does not come, and is known from now on
   // Tunes here; how many still wait.

@@ -264,7 +264,11 @@ void Chain::publish(const Call& call, const std::vector<uint64_t>& words, const 
   entry->id = call.id;
   entry->record = call.inv.record;
   entry->heuristic = origin == Origin::heuristics;
-  entry->ask_first = entry->heuristic && may_still_tune(*options_.policy, call.id);
+  // A call under a policy with background is about to be queued.
+  entry->ask_first =
+      entry->heuristic &&
+      (may_still_tune(*options_.policy, call.id) ||
+       (!tunes_later(call.policy) && is_new_to_background(*options_.policy, call.id)));
   if (call.policy.drift_watch && !entry->heuristic)
     entry->watched = drift_.find(text_of(call.id), config);
   const uint64_t hash = hash_words(words.data(), words.size());
@@ -286,7 +290,9 @@ std::optional<Choice> Chain::reuse(const WarmEntry& entry) {
       return std::nullopt;
   if (entry.heuristic) {
     const AutotunePolicy in_force = policy();
-    if (!in_force.allow_heuristics || may_still_tune(in_force, entry.id)) return std::nullopt;
+    if (!in_force.allow_heuristics || may_still_tune(in_force, entry.id) ||
+        is_new_to_background(in_force, entry.id))
+      return std::nullopt;
   }
   if (options_.on_event)
     emit({name_of(EventKind::cache_hit),

@@ -9,16 +9,27 @@
 
 namespace ejk::detail {
 
-bool Chain::tunes_later(const Call& call) const {
-  return call.policy.cache_miss_fallback == Fallback::background && call.policy.allow_autotune &&
+bool Chain::tunes_later(const AutotunePolicy& policy) const {
+  return policy.cache_miss_fallback == Fallback::background && policy.allow_autotune &&
          !launch_.must_agree();
 }
 
+// Whether a call under this policy that takes a heuristic which is kept is still to be queued.
+bool Chain::is_new_to_background(const AutotunePolicy& policy, const EntryId& id) const {
+  if (!tunes_later(policy)) return false;
+  const std::string text = text_of(id);
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->tried_in_vain.contains(text)) return false;
+  }
+  return !background_.knows(text);
+}
+
 auto Chain::from_heuristics_for_now(Call& call) -> std::optional<Found> {
-  if (tunes_later(call))
+  if (tunes_later(call.policy))
     if (auto found = from_earlier_tuning(call)) return found;
   auto found = from_heuristics(call);
-  if (!found || !tunes_later(call)) return found;
+  if (!found || !tunes_later(call.policy)) return found;
   tune_later(call);
   found->detail = "has a config; the call is tuned in the background";
   return found;
@@ -27,7 +38,8 @@ auto Chain::from_heuristics_for_now(Call& call) -> std::optional<Found> {
 // The call with its arrays, which may be gone when it is tuned; nullptr: there is no room for them.
 std::shared_ptr<const KeptCall> Chain::copies_of(const Call& call) {
   try {
-    return call.kernel.keep(call.inv, background_.room(call.policy));
+    const auto room = background_.room(call.policy);
+    return room ? call.kernel.keep(call.inv, *room) : nullptr;
   } catch (...) {
     warn_of(call, "keep", "a call cannot be tuned later: " + base::what_was_thrown());
     return nullptr;
@@ -36,17 +48,11 @@ std::shared_ptr<const KeptCall> Chain::copies_of(const Call& call) {
 
 // Once for each key.
 void Chain::tune_later(const Call& call) {
-  if (call.dry || !tunes_later(call)) return;
-  const std::string id = text_of(call.id);
-  {
-    const std::lock_guard lock(state_->mutex);
-    if (state_->tried_in_vain.contains(id)) return;
-  }
-  if (background_.knows(id)) return;
+  if (call.dry || !is_new_to_background(call.policy, call.id)) return;
   if (auto kept = copies_of(call))
     return background_.add(
         {.id = call.id, .inv = call.inv, .policy = call.policy, .kept = std::move(kept)});
-  background_.note(id);
+  background_.note(text_of(call.id));
   std::string why;
   if (call.candidates(why)) record_for_later(call.inv, call.kernel);
 }
@@ -120,8 +126,7 @@ Background::End Chain::tune_kept(Call& call, LaterCall& later, const Background:
   call.add_unfinished(*entry);
   // Only a whole tuning may replace what was chosen before.
   const bool counts = !later.replaces || entry->evidence.complete;
-  if (counts && options_.persistent && options_.persist_autotune)
-    options_.persistent->put(*entry, later.replaces || (call.unfinished && may_replace(call)));
+  if (counts) store(*entry, replace_if(later.replaces || (call.unfinished && may_replace(call))));
   std::string why;
   if (const auto config = call.check(call.winner, why); config && counts) {
     watch(call, *entry, *config, true);

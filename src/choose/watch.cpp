@@ -63,7 +63,7 @@ bool Chain::saw_run(WatchedCall& call, double seconds) {
 void Chain::tune_again(const Invocation& inv, const AnyKernel& kernel) {
   const Call call(*this, inv, kernel, false);
   if (background_.waits(text_of(call.id))) return;
-  if (!tunes_later(call)) return record_for_later(inv, kernel);
+  if (!tunes_later(call.policy)) return record_for_later(inv, kernel);
   auto kept = copies_of(call);
   if (!kept) return record_for_later(inv, kernel);
   background_.add({.id = call.id,

@@ -284,7 +284,7 @@ TEST_F(Background, WhatIsCutShortInTheStoreAnswersAtOnceAndGoesOnLater) {
     const ejk::Executor executor(first);
     auto [config, entry] = executor.tune(Show{}, x, y);
     entry.evidence.complete = false;
-    executor.chain().persistent()->put(entry, true);
+    executor.chain().persistent()->put(entry, ejk::IfPresent::replace);
   }
   size_t known = 0;
   setup.tuner->before = [&](const ejk::TuneTask& task) { known = task.known.size(); };
@@ -355,6 +355,31 @@ TEST_F(Background, WhatDoesNotFitIsRecordedInstead) {
   EXPECT_EQ(recorded(), 1U);
 }
 
+// Of `count` elements.
+void run_with_size(const ejk::Executor& executor, size_t count) {
+  std::vector<float> in(count, 1), out(count, 0);
+  executor(Show{}, in, out);
+}
+
+TEST_F(Background, AtMostAThousandCallsWait) {
+  auto own = only_idle();
+  own.persistent = nullptr;
+  const ejk::Executor executor(own);
+  for (size_t size = 1; size <= 1001; ++size) run_with_size(executor, size);
+  EXPECT_EQ(executor.chain().idle(0), 1000U);
+}
+
+TEST_F(Background, ACallThatWaitsIsNotQueuedAgainHoweverManyOthersCame) {
+  auto own = only_idle();
+  own.most_shapes = 2;
+  const ejk::Executor executor(own);
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    for (size_t size = 1; size <= 4; ++size) run_with_size(executor, size);
+    executor.chain().cache().clear();
+  }
+  EXPECT_EQ(executor.chain().idle(0), 4U);
+}
+
 TEST_F(Background, WhatWaitsAtTheEndIsRecorded) {
   busy = true;
   {
@@ -405,6 +430,37 @@ TEST_F(Background, ACallForAnotherObjectiveIsTunedForItAlone) {
   EXPECT_EQ(executor.chain().idle(60), 0U);
   EXPECT_EQ(run_with_backward(), 2);
   EXPECT_EQ(run(executor), 7);
+}
+
+TEST_F(Background, AScopeQueuesACallThatIsWarmWithAHeuristic) {
+  auto own = only_idle();
+  own.policy->cache_miss_fallback = Fallback::heuristics;
+  own.on_event = nullptr;
+  const ejk::Executor executor(own);
+  EXPECT_EQ(run(executor), 7);
+  EXPECT_EQ(executor.chain().idle(0), 0U);
+  {
+    const auto scope = ejk::policy_override({.cache_miss_fallback = Fallback::background});
+    EXPECT_EQ(run(executor), 7);
+    EXPECT_EQ(executor.chain().idle(0), 1U);
+    EXPECT_EQ(run(executor), 7);
+  }
+  EXPECT_EQ(executor.chain().idle(60), 0U);
+  EXPECT_EQ(setup.tuner->asked, 1);
+  EXPECT_EQ(run(executor), 2);
+}
+
+TEST_F(Background, ACallThatIsWarmFromAScopeWithHeuristicsIsQueuedOutsideOfIt) {
+  auto own = only_idle();
+  own.on_event = nullptr;
+  const ejk::Executor executor(own);
+  {
+    const auto scope = ejk::policy_override({.cache_miss_fallback = Fallback::heuristics});
+    EXPECT_EQ(run(executor), 7);
+  }
+  EXPECT_EQ(executor.chain().idle(0), 0U);
+  EXPECT_EQ(run(executor), 7);
+  EXPECT_EQ(executor.chain().idle(0), 1U);
 }
 
 TEST_F(Background, AnOverrideIsNeitherKeptNorTuned) {

@@ -822,7 +822,9 @@ class Watched final : public ejk::Store {
     EXPECT_TRUE(environment != nullptr && *environment == ejk::cpu_device().environment);
     return behind_.get(id, detail, environment);
   }
-  bool put(const ejk::Entry& entry, bool replace) override { return behind_.put(entry, replace); }
+  bool put(const ejk::Entry& entry, ejk::IfPresent if_present) override {
+    return behind_.put(entry, if_present);
+  }
   bool erase(const ejk::EntryId& id) override { return behind_.erase(id); }
   void for_each(std::string_view op, const std::function<bool(const ejk::Entry&)>& visit,
                 ejk::Detail detail) override {
@@ -929,7 +931,7 @@ TEST_F(Chain, AStoredConfigThatNoLongerFitsIsReplacedHoweverManySamplesItHas) {
     ejk::Entry entry = executor.chain().persistent()->get(id(executor))->entry;
     entry.config = ejk::Value::object({{"of_an_older_struct", 1}});
     entry.evidence.samples = 1000;
-    ASSERT_TRUE(executor.chain().persistent()->put(entry, true));
+    ASSERT_TRUE(executor.chain().persistent()->put(entry, ejk::IfPresent::replace));
   }
   EXPECT_EQ(run(ejk::Executor(setup.options(dir.path()))), 2);
   EXPECT_EQ(setup.tuner->asked, 2);
@@ -997,7 +999,7 @@ TEST_F(Chain, ExplainsThatATuningWhichCannotGoOnServesTheCall) {
     const ejk::Executor executor(setup.options(dir.path()));
     ejk::Entry entry = executor.tune(Forgetful{}, x).entry;
     entry.evidence.complete = false;
-    EXPECT_TRUE(executor.chain().persistent()->put(entry, true));
+    EXPECT_TRUE(executor.chain().persistent()->put(entry, ejk::IfPresent::replace));
   }
   Forgetful::forgot = true;
   const ejk::Executor later(setup.options(dir.path()));
@@ -1255,6 +1257,33 @@ TEST_F(OldEntry, IsNotGoneOnWithByHand) {
   EXPECT_EQ(setup.tuner->asked, 1);
 }
 
+// Another process stores a better entry while the tuning goes on.
+TEST_F(Chain, AResumedTuningLeavesABetterEntryThatWasStoredMeanwhile) {
+  std::vector<float> in(8, 1), out(8, 0);
+  auto options = setup.options(dir.path());
+  ejk::Entry better = ejk::Executor(options).tune(fakes::Show{}, in, out).entry;
+  ejk::Entry cut = better;
+  cut.evidence.complete = false;
+  better.config = ejk::Value::object({{"block", 3}});
+  better.evidence.samples = 1000;
+  ejk::DirectoryStore others(dir.path());
+  setup.tuner->before = [&](const ejk::TuneTask&) { others.put(better); };
+  setup.tuner->pick = 0;
+  const auto resume = [&] {
+    ejk::Executor(std::make_shared<Resumed>(setup.options(dir.path())))(fakes::Show{}, in, out);
+    EXPECT_EQ(out[0], 1) << "the call itself runs with what it found";
+    return others.get(cut.id)->config;
+  };
+  for (const bool begun_before : {true, false}) {
+    others.erase(cut.id);
+    if (begun_before) others.put(cut);
+    EXPECT_EQ(resume(), better.config) << begun_before;
+  }
+  setup.tuner->before = nullptr;
+  others.put(cut, ejk::IfPresent::replace);
+  EXPECT_EQ(resume(), ejk::Value::object({{"block", 1}})) << "of what it went on with, its own";
+}
+
 TEST_F(OldEntry, OfTheSameKeyIsNotGoneOnWithByHandIfItCannotRunTheCall) {
   const auto inv = ejk::Executor(setup.options()).describe(SharedFill{}, x, large);
   auto cut = entry(Fill{}, large, 4096);
@@ -1294,7 +1323,7 @@ TEST_F(Chain, AStoredNumberOfThreadsBeyondAllIntegersIsAMiss) {
                            ->get({inv.device->fingerprint, inv.op(), inv.call_key(), inv.spec()})
                            ->entry;
     entry.config["threads"] = ~uint64_t{0};
-    ASSERT_TRUE(executor.chain().persistent()->put(entry, true));
+    ASSERT_TRUE(executor.chain().persistent()->put(entry, ejk::IfPresent::replace));
   }
   EXPECT_EQ(ejk::Executor(setup.options(dir.path()))(ManyThreads{}, 1), 1u);
 }
