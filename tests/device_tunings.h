@@ -93,7 +93,7 @@ inline float last_of(const Tensor& tensor) {
 }
 
 struct Tuned {
-  std::string guard;
+  std::string guard, clock;
   std::map<std::string, std::string> kinds;  // "" is not rejected
   std::map<std::string, std::string> why;
   double compile_seconds = 0;
@@ -120,7 +120,7 @@ Tuned tune(const Device& device, const K& kernel, std::vector<Twice::Config> con
   const Tensor x = floats(n, device), y = floats(n, device);
   const Entry entry = executor.tune_among(std::move(configs), kernel, x, y).entry;
   Tuned tuned;
-  tuned.guard = entry.evidence.guard;
+  tuned.guard = entry.evidence.guard, tuned.clock = entry.evidence.clock;
   tuned.complete = entry.evidence.complete;
   for (const Measurement& m : entry.candidates) {
     tuned.kinds[stable_json(m.config)] = m.kind;

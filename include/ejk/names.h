@@ -10,13 +10,14 @@
 #include <string_view>
 
 #include <ejk/cache.h>
+#include <ejk/detail/export.h>
 #include <ejk/device.h>
 #include <ejk/error.h>
 #include <ejk/invocation.h>
 #include <ejk/stopwatch.h>
 #include <ejk/store.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // Entry::provenance
 enum class Provenance : uint8_t { measured, put, imported, transferred };
@@ -85,7 +86,7 @@ constexpr auto names_of(Origin) {
   return detail::words("override", "overlay", "memory", "persistent", "autotune", "heuristics");
 }
 constexpr auto names_of(Outcome) { return detail::words("tuned", "unresolved", "failed"); }
-constexpr auto names_of(Clock) { return detail::words("thread_cpu", "wall"); }
+constexpr auto names_of(Clock) { return detail::words("thread_cpu", "wall", "device"); }
 constexpr auto names_of(Platform) { return detail::words("cpu", "opencl", "cuda"); }
 constexpr auto names_of(Context) { return detail::words("", "shard_map", "batch"); }
 constexpr auto names_of(ErrorKind) {

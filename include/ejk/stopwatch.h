@@ -7,19 +7,24 @@
 #include <functional>
 #include <memory>
 
-namespace ejk {
+#include <ejk/detail/export.h>
+
+namespace EJK_EXPORT ejk {
 
 // Which time counts in a race.
-enum class Clock : uint8_t { thread_cpu, wall };
+enum class Clock : uint8_t { thread_cpu, wall, device };
 
 // What passed while something ran.
 struct Elapsed {
   double wall = 0, thread_cpu = 0, process_cpu = 0;  // seconds
   int64_t waits = 0;                                 // how often the thread gave up its CPU
   int64_t preemptions = 0;  // how often a thread of this process lost its CPU to another program
+  double device = 0;  // seconds by the clock of the device that computed; no Stopwatch reads it
 
   // By that clock.
-  double seconds(Clock clock) const { return clock == Clock::wall ? wall : thread_cpu; }
+  double seconds(Clock clock) const {
+    return clock == Clock::wall ? wall : clock == Clock::device ? device : thread_cpu;
+  }
 };
 
 // Thread-safe.

@@ -17,12 +17,13 @@
 
 #include <ejk/any_config.h>
 #include <ejk/candidates.h>
+#include <ejk/detail/export.h>
 #include <ejk/error.h>
 #include <ejk/stopwatch.h>
 #include <ejk/store.h>
 #include <ejk/tensor.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 namespace detail {
 class Journal;
@@ -70,8 +71,8 @@ class Trial {
   // True if forward plus backward was asked for and only forward is run, although the kernel has a
   // gradient: it takes no cotangent that can be made here.
   virtual bool leaves_backward_out() const { return false; }
-  // The device with memory of its own that runs happen on; only the wall tells their time. nullptr:
-  // the CPU.
+  // The device with memory of its own that runs happen on; the thread's own time does not tell what
+  // they cost. nullptr: the CPU.
   virtual const Device* device() const { return nullptr; }
   // How a process that was forked before this trial was made can make it again, as a fork that
   // comes later cannot use a device. nullptr: it cannot, so first runs on a device happen here.
@@ -112,6 +113,7 @@ struct TuneProgress {
                  // `message`: the times of both
     best,        // `config` is the new best so far
     finished,    // `config` is the winner; null if there is none
+    measured,    // there is a first time of `config`, or a better known one: `seconds`
   };
   // What happened, in the tuning of which call; the config and the words that go with it.
   Kind kind = Kind::round;
@@ -121,7 +123,9 @@ struct TuneProgress {
   uint64_t tried = 0, candidates = 0;  // first runs so far, and configurations there are
   size_t racing = 0, rejected = 0;     // candidates that still race, and those that never will
   int round = 0;                       // rounds measured so far
+  std::optional<Clock> clock;          // that measured them; none: there is no round yet
   double best_seconds = 0;             // of the best so far; 0: not known yet
+  double seconds = 0;                  // of `config`, as far as it was measured; 0: it was not
   double speedup = 0;                  // of the best over the heuristic; 0: not known
   double elapsed = 0, remaining = 0;   // seconds; what remains is an estimate, at most the budget
   double compile_seconds = 0;          // of device programs so far, in all processes

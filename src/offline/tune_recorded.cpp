@@ -16,6 +16,7 @@
 #include "offline/shard.h"
 #include "offline/stored_call.h"
 #include "platform/here.h"
+#include "record/reading.h"
 #include "store/op_name.h"
 #include "store/postgres/address.h"
 
@@ -305,7 +306,7 @@ OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOpti
   const std::string folder = folder_of(options);
   check_sharing(options, selector.persistent());
   Tunings tunings(selector, options);
-  RecordedCalls recorded = read_recorded(folder);
+  RecordedCalls recorded = detail::read_recorded(folder, selector.persistent(), {});
   std::vector<RecordedCall> calls;
   size_t left_out = 0, of_other_shards = 0;
   for (auto& [device, ops] : recorded) {
@@ -350,7 +351,7 @@ OfflineResult autotune_labels(ConfigSelectorChain& selector, const FoundLabels& 
                               const OfflineOptions& options) {
   const std::string folder = folder_of(options);
   Tunings tunings(selector, options);
-  const RecordedCalls recorded = read_recorded(folder);
+  const RecordedCalls recorded = detail::read_recorded(folder, selector.persistent(), {});
   std::vector<const RecordedCall*> calls;
   std::set<std::string> seen;  // labels that differ in their prefix are one call
   for (const Label& label : found.labels) {

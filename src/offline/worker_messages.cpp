@@ -72,10 +72,19 @@ Value progress_to_document(const TuneProgress& p) {
                              {"speedup", p.speedup},
                              {"elapsed", p.elapsed},
                              {"remaining", p.remaining}});
+  if (p.clock) out["clock"] = name_of(*p.clock);
   if (p.config.is_null()) return out;
   out["config"] = p.config;
+  if (p.seconds > 0) out["seconds"] = p.seconds;
   if (!p.message.empty()) out["message"] = p.message;
   return out;
+}
+
+bool ProgressNews::is_news(const TuneProgress& p) {
+  constexpr std::chrono::milliseconds pause{100};
+  if (p.kind != TuneProgress::Kind::round) return true;
+  const auto now = std::chrono::steady_clock::now();
+  return now >= next_ && (next_ = now + pause, true);
 }
 
 TuneProgress progress_in(const Value& answer) {
@@ -87,7 +96,9 @@ TuneProgress progress_in(const Value& answer) {
   p.tried = count_in(answer, "tried"), p.candidates = count_in(answer, "candidates");
   p.racing = count_in(answer, "racing"), p.rejected = count_in(answer, "rejected");
   p.round = static_cast<int>(std::min<uint64_t>(count_in(answer, "round"), 1'000'000'000));
+  p.clock = named<ejk::Clock>(text_in(answer, "clock"));
   p.best_seconds = number_in(answer, "best_seconds"), p.speedup = number_in(answer, "speedup");
+  p.seconds = number_in(answer, "seconds");
   p.elapsed = number_in(answer, "elapsed"), p.remaining = number_in(answer, "remaining");
   return p;
 }

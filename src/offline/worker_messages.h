@@ -2,6 +2,7 @@
 // What hosts and workers say to each other, read without trust (docs/reference/worker.md).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,7 +17,7 @@
 namespace ejk {
 
 constexpr auto names_of(TuneProgress::Kind) {
-  return detail::words("candidate", "round", "eliminated", "best", "finished");
+  return detail::words("candidate", "round", "eliminated", "best", "finished", "measured");
 }
 
 }  // namespace ejk
@@ -42,6 +43,14 @@ std::string text_in(const Value& answer, std::string_view name);
 std::optional<WorkerEvent> event_in(const Value& answer);  // nullopt: one not known here
 uint64_t count_in(const Value& answer, std::string_view name);
 Value progress_to_document(const TuneProgress& progress);
+// What a worker tells: what concerns one candidate always, of rounds only some.
+class ProgressNews {
+ public:
+  bool is_news(const TuneProgress& p);
+
+ private:
+  std::chrono::steady_clock::time_point next_{};
+};
 // Its message is that of the answer, which must live longer.
 TuneProgress progress_in(const Value& answer);
 // The entry of that call. Throws Rubbish if it is of another one, or none.

@@ -10,14 +10,8 @@
 
 namespace ejk::detail {
 
-struct DeviceTime {
-  double seconds = 0;
-  bool by_device = false;  // else by the host's wall clock, around the work and the wait for it
-};
-
-// Runs `enqueue` and waits for what it has begun. A device's clock that says nothing, zero or more
-// than passed on the host is never asked for the truth again.
-DeviceTime device_time(Backend& backend, Stopwatch& stopwatch,
-                       const std::function<void()>& enqueue);
+// What passes until what `enqueue` begins is done. A clock that says nothing, zero or more than
+// passed on the host is never asked again (Backend::clock_lies): then `device` is the wall's time.
+Elapsed device_time(Backend& backend, Stopwatch& stopwatch, const std::function<void()>& enqueue);
 
 }  // namespace ejk::detail

@@ -99,7 +99,7 @@ struct Times {
   Footprint warm;
   int64_t repeats = 1;  // executions per sample: those of the race, or fewer if it is far slower
   bool slow_in_warm_up = false;  // far slower than the fastest
-  int waits = 0;                 // samples in which it waited
+  int misled = 0;                // samples whose clock did not tell the whole cost
   bool starved = false;          // in one of them, perhaps for a core
   std::vector<double> seconds;   // one per round, NaN if it was not in that round
 

@@ -24,6 +24,7 @@ std::string state_of(const TuneProgress& p) {
   if (p.compile_seconds > 0) line += fmt::format(", {:.1f} s compiled", p.compile_seconds);
   if (p.rejected > 0) line += fmt::format(", {} rejected", p.rejected);
   if (p.round > 0) line += fmt::format(", {} racing, round {}", p.racing, p.round);
+  if (p.clock == Clock::device) line += " by the device's clock";
   if (p.best_seconds > 0) line += fmt::format(", best {:.3g} ms", 1e3 * p.best_seconds);
   if (p.speedup > 0) line += fmt::format(" ({:.2f}x)", p.speedup);
   return line;

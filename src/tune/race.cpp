@@ -74,7 +74,9 @@ std::vector<EntrantId> order_of_round(const Entrants& entrants, std::mt19937_64&
   return order;
 }
 
-constexpr int max_waits = 2;  // samples with the thread's clock; one may have been an accident
+// Samples that misled. By the thread's clock one may have been an accident; a device's clock that
+// has lied once is not asked again.
+constexpr int most_misled(Clock clock) { return clock == Clock::thread_cpu ? 1 : 0; }
 
 // A round counts only as a whole: false if the budget ran out or a candidate threw.
 bool run_round(Tuning& t) {
@@ -93,10 +95,10 @@ bool run_round(Tuning& t) {
     e.reject_if(failure, watch.put_back_after(e.config));
     if (!e.racing()) return false;
     seconds[at(i)] = sample.seconds;
-    own.waits += sample.waited;
+    own.misled += sample.misled;
     own.starved = own.starved || sample.starved;
-    if (sampling.clock == Clock::thread_cpu && own.waits >= max_waits) {
-      samples.sampling.clock = Clock::wall;  // its warm-up did not show that it waits
+    if (sample.misled && own.misled > most_misled(sampling.clock)) {
+      samples.sampling.clock = Clock::wall;  // its warm-up did not show that
       readmit(t.entrants);
       start_again(t);
       return false;
@@ -148,6 +150,11 @@ void drop_slower(Tuning& t, EntrantId best) {
     if (t.entrants[i].racing()) measure_alike(t.samples.sampling, t.samples[i]);
 }
 
+void tell_times(Tuning& t) {
+  for (const EntrantId i : t.entrants.ids())
+    if (t.entrants[i].racing() && t.seconds_of(i) > 0) t.tell(TuneProgress::Kind::measured, i);
+}
+
 void race(Tuning& t) {
   const int min = std::max(1, t.options.iters), max = std::max(max_rounds, min);
   const int& rounds = t.samples.rounds;
@@ -166,6 +173,7 @@ void race(Tuning& t) {
     look(t.entrants, t.samples);
     const EntrantId best = leader(t);
     if (best != t.roles.leading) t.roles.leading = best, t.tell(TuneProgress::Kind::best, best);
+    tell_times(t);
     drop_slower(t, best);
     if (rounds >= min && (settled(t, best) || fast_enough(t, best))) return;
     next = look_after(rounds);
@@ -222,7 +230,8 @@ bool warm_up_all(Tuning& t) {
     });
     acquit(t, e);
     e.reject_if(failure, watch.put_back_after(e.config));
-    if (e.racing() && needs_wall(t.samples[i].warm.elapsed)) t.samples.sampling.clock = Clock::wall;
+    Clock& clock = t.samples.sampling.clock;
+    if (e.racing()) clock = t.sampler.clock_after(t.samples[i].warm.elapsed, clock);
   }
   start_again(t);
   return true;
@@ -251,6 +260,7 @@ void count_first_runs(Tuning& t) {
     if (e.racing()) t.samples[i].seconds = {known ? unit * e.known.ratio : e.first_run};
   }
   look(t.entrants, t.samples);
+  tell_times(t);
 }
 
 }  // namespace ejk::detail

@@ -149,7 +149,7 @@ void Tuning::tell(TuneProgress::Kind kind, std::optional<EntrantId> who, std::st
   const auto [heuristic, incumbent, leading] = roles;
   TuneProgress p;
   p.kind = kind, p.op = task.op, p.key = task.key, p.message = message;
-  if (who) p.config = entrants[*who].config.to_value();
+  if (who) p.config = entrants[*who].config.to_value(), p.seconds = seconds_of(*who);
   p.tried = static_cast<uint64_t>(tried), p.candidates = task.candidates->size();
   if (heuristic && !entrants[*heuristic].candidate()) ++p.candidates;  // it is tried too
   for (const Entrant& e : entrants) {
@@ -157,10 +157,10 @@ void Tuning::tell(TuneProgress::Kind kind, std::optional<EntrantId> who, std::st
     p.compile_seconds += e.compile_seconds;
   }
   p.round = samples.rounds;
+  if (p.round > 0) p.clock = samples.sampling.clock;
   if (leading) {
     const Measurement& known = entrants[*leading].known;
-    const Times& best = samples[*leading];
-    p.best_seconds = best.seconds.empty() ? known.seconds : best.median();
+    p.best_seconds = seconds_of(*leading);
     if (heuristic && leading != heuristic && !entrants[*heuristic].rejection) {
       const auto speedup = ratios(*this, *heuristic, *leading);
       p.speedup = !speedup.empty()  ? median_interval(speedup).median

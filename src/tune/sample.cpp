@@ -11,6 +11,9 @@
 #include <span>
 #include <vector>
 
+#include "platform/backend.h"
+#include "platform/device_clock.h"
+
 namespace ejk::detail {
 namespace {
 
@@ -62,6 +65,7 @@ Elapsed& operator+=(Elapsed& sum, const Elapsed& other) {
   sum.process_cpu += other.process_cpu;
   sum.waits += other.waits;
   sum.preemptions += other.preemptions;
+  sum.device += other.device;
   return sum;
 }
 
@@ -84,6 +88,12 @@ Footprint& Footprint::operator+=(const Footprint& other) {
 
 double Footprint::seconds_per_execution(Clock clock) const {
   return executions == 0 ? 0 : elapsed.seconds(clock) / static_cast<double>(executions);
+}
+
+Clock first_clock(const Trial& trial) {
+  if (trial.device() == nullptr) return Clock::thread_cpu;
+  const Backend* const backend = trial.device()->backend;
+  return backend == nullptr || backend->clock_lies ? Clock::wall : Clock::device;
 }
 
 bool needs_wall(const Elapsed& e) {
@@ -111,12 +121,16 @@ Elapsed Sampler::timed(const AnyConfig& config, const Sampling& sampling) {
 
 Elapsed Sampler::time_runs(const AnyConfig& config, int64_t runs, Clock clock) {
   trial_.wait();
-  return stopwatch_.time(
-      [&] {
-        for (int64_t i = 0; i < runs; ++i) trial_.run(config);
-        trial_.wait();
-      },
-      clock);
+  const auto run_all = [&] {
+    for (int64_t i = 0; i < runs; ++i) trial_.run(config);
+  };
+  if (clock == Clock::device) return device_time(*trial_.device()->backend, stopwatch_, run_all);
+  return stopwatch_.time([&] { run_all(), trial_.wait(); }, clock);
+}
+
+Clock Sampler::clock_after(const Elapsed& seen, Clock clock) const {
+  const bool tells = clock == Clock::thread_cpu ? !needs_wall(seen) : clock == first_clock(trial_);
+  return tells ? clock : Clock::wall;
 }
 
 Sample Sampler::take(const AnyConfig& config, const Sampling& sampling) {
@@ -128,7 +142,7 @@ Sample Sampler::take(const AnyConfig& config, const Sampling& sampling) {
   for (int i = 0; i < max_attempts && !(sample.seconds > 0); ++i) {
     const Elapsed elapsed = timed(config, sampling);
     sample.seconds = elapsed.seconds(sampling.clock);
-    sample.waited = sample.waited || needs_wall(elapsed);
+    sample.misled = sample.misled || clock_after(elapsed, sampling.clock) != sampling.clock;
     // Beside a device this process has nothing to compute.
     sample.starved =
         sampling.clock == Clock::wall && trial_.device() == nullptr && may_have_starved(elapsed);

@@ -19,10 +19,8 @@ struct Footprint {
   double seconds_per_execution(Clock clock) const;
 };
 
-// What to begin with, before it is known whether the thread's own time tells the whole cost.
-inline Clock first_clock(const Trial& trial) {
-  return trial.device() == nullptr ? Clock::thread_cpu : Clock::wall;
-}
+// What to begin with, before it is known whether this clock tells the whole cost.
+Clock first_clock(const Trial& trial);
 
 // True if the time of the calling thread does not tell the whole cost: it waited for something, or
 // other threads worked meanwhile.
@@ -41,7 +39,7 @@ inline constexpr int64_t far_slower = 4;
 
 struct Sample {
   double seconds = 0;    // per execution
-  bool waited = false;   // the thread's time did not tell the whole cost
+  bool misled = false;   // the clock did not tell the whole cost
   bool starved = false;  // by the wall, and for half of the time it may have waited for a core
 };
 
@@ -59,6 +57,8 @@ class Sampler {
   Footprint observe(const AnyConfig& config, int64_t executions);
   // At least `min_executions`, and for long enough to see what the config does.
   Footprint warm_up(const AnyConfig& config, int min_executions);
+  // That clock, or the wall if what was seen shows that it does not tell the whole cost.
+  Clock clock_after(const Elapsed& seen, Clock clock) const;
   // How often to execute one that took this long within a sample, as far as resets allow it.
   int64_t repeats(const Footprint& seen, const Sampling& sampling) const;
 

@@ -313,8 +313,8 @@ class Screening {
     return t_.sampler.take(t_.entrants[who].config, sampling).seconds;
   }
 
-  // Both are measured alike: by the thread's own time unless one of them waits or uses other
-  // threads, and as often as the faster one needs unless the other would take too long.
+  // Both are measured alike: by a clock that tells the whole cost of both, and as often as the
+  // faster one needs unless the other would take too long.
   Sampling sampling_for(EntrantId who) {
     Sampling sampling{.clock = first_clock(*t_.task.trial), .cache = t_.samples.sampling.cache};
     for (const EntrantId i : {*control_, who}) {
@@ -325,7 +325,7 @@ class Screening {
         warm = t_.sampler.observe(e.config, 1);
         acquit(t_, e);
       }
-      if (needs_wall(warm.elapsed)) sampling.clock = Clock::wall;
+      sampling.clock = t_.sampler.clock_after(warm.elapsed, sampling.clock);
     }
     const auto [few, many] = std::minmax({t_.sampler.repeats(t_.samples[*control_].warm, sampling),
                                           t_.sampler.repeats(t_.samples[who].warm, sampling)});
@@ -339,6 +339,7 @@ class Screening {
     e.known.ratio = e.known.ratio_low = e.known.ratio_high = ratio;
     e.known.samples = taken;
     e.known.seconds = seconds;
+    t_.tell(TuneProgress::Kind::measured, who);
     auto& leading = t_.roles.leading;
     if (!leading && unit_ < ratio && t_.entrants[*control_].candidate()) leading = control_;
     if (!leading || ratio < t_.entrants[*leading].known.ratio) {

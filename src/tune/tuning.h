@@ -88,6 +88,11 @@ struct Tuning : Contest {
   }
   // True if is_valid does not let it run.
   bool reject_if_invalid(Entrant& e) const;
+  // Of its samples, else of a search or an earlier tuning; 0: it was not measured.
+  double seconds_of(EntrantId who) const {
+    const Times& own = samples[who];
+    return own.seconds.empty() ? entrants[who].known.seconds : own.median();
+  }
   void tell(TuneProgress::Kind kind, std::optional<EntrantId> who = {},
             std::string_view message = {});
 };

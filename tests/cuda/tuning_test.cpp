@@ -41,6 +41,7 @@ TEST(CudaTunings, RejectEachBadConfigAsWhatItIs) {
     EXPECT_EQ(tuned.kind_of({1 << 20}), "invalid_launch");
     EXPECT_EQ(tuned.kind_of({4}), "");
     EXPECT_GT(tuned.compile_seconds, 0);
+    EXPECT_EQ(tuned.clock, "device");
     EXPECT_EQ(device().backend->programs().counts().built, 0) << "workers do that";
   }));
 }

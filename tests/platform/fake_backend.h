@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device in the host's memory, whose programs are texts and whose launches are written down.
+// A device whose memory lies in this process behind handles that are no addresses, whose programs
+// are texts, and whose launches are written down.
 #pragma once
 
-#include <cstdlib>
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <map>
+#include <span>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "platform/backend.h"
@@ -28,21 +34,46 @@ struct FakeProgram : ejk::detail::DeviceProgram {
 
 class FakeBackend : public ejk::detail::Backend {
  public:
-  ejk::detail::DeviceMemory allocate(size_t bytes) override { return std::malloc(bytes + 1); }
-  void release(ejk::detail::DeviceMemory memory) noexcept override { std::free(memory); }
-  void write(ejk::detail::DeviceMemory to, size_t at, const void* from, size_t bytes) override {
-    std::memcpy(static_cast<char*>(to) + at, from, bytes);
+  using Handle = ejk::detail::DeviceMemory;
+
+  // Apart from each other as addresses are, which handles of CUDA are, but where no process has
+  // memory: whoever follows one falls.
+  Handle allocate(size_t bytes) override {
+    constexpr size_t alignment = 256;
+    const uintptr_t handle = next_;
+    next_ += (bytes / alignment + 1) * alignment;
+    blocks_[handle].assign(bytes, std::byte{0xEE});
+    return reinterpret_cast<Handle>(handle);
   }
-  void read(void* to, ejk::detail::DeviceMemory from, size_t at, size_t bytes) override {
-    std::memcpy(to, static_cast<char*>(from) + at, bytes);
+  void release(Handle memory) noexcept override {
+    blocks_.erase(reinterpret_cast<uintptr_t>(memory));
   }
-  void copy(ejk::detail::DeviceMemory to, size_t to_at, ejk::detail::DeviceMemory from,
-            size_t from_at, size_t bytes) override {
-    std::memcpy(static_cast<char*>(to) + to_at, static_cast<char*>(from) + from_at, bytes);
+  void write(Handle to, size_t offset, const void* from, size_t bytes) override {
+    log_.emplace_back("write");
+    if (bytes > 0) std::memcpy(part(to, offset, bytes).data(), from, bytes);
   }
-  void fill(ejk::detail::DeviceMemory memory, size_t at, size_t bytes, uint8_t value) override {
-    std::memset(static_cast<char*>(memory) + at, value, bytes);
+  void read(void* to, Handle from, size_t offset, size_t bytes) override {
+    log_.emplace_back("read");
+    if (bytes > 0) std::memcpy(to, part(from, offset, bytes).data(), bytes);
   }
+  void copy(Handle to, size_t to_offset, Handle from, size_t from_offset, size_t bytes) override {
+    log_.emplace_back("copy");
+    std::ranges::copy(part(from, from_offset, bytes), part(to, to_offset, bytes).begin());
+  }
+  void fill(Handle memory, size_t offset, size_t bytes, uint8_t value) override {
+    log_.emplace_back("fill");
+    std::ranges::fill(part(memory, offset, bytes), std::byte{value});
+  }
+  // What a kernel sees: bytes of a block, also beside the array in it.
+  std::span<std::byte> part(Handle memory, size_t offset, size_t bytes) {
+    const auto block = blocks_.find(reinterpret_cast<uintptr_t>(memory));
+    if (block == blocks_.end()) throw std::logic_error("no such memory");
+    if (offset + bytes > block->second.size()) throw std::logic_error("outside of the memory");
+    return std::span(block->second).subspan(offset, bytes);
+  }
+  size_t blocks() const { return blocks_.size(); }
+  // What was asked for since the last time.
+  std::vector<std::string> take_log() { return std::exchange(log_, {}); }
 
   std::string_view dialect() const override { return "// dialect"; }
   std::string target() const override { return said_target; }
@@ -69,7 +100,7 @@ class FakeBackend : public ejk::detail::Backend {
                                  ? ""
                                  : std::string(static_cast<const char*>(one.number), one.bytes));
   }
-  void wait() override { ++waits; }
+  void wait() override { ++waits, log_.emplace_back("wait"); }
   double seconds_of(const std::function<void()>& enqueue) override {
     enqueue();
     return said_seconds;
@@ -85,6 +116,11 @@ class FakeBackend : public ejk::detail::Backend {
   ejk::Grid last_grid;
   std::vector<ejk::detail::LaunchArgument> last_arguments;
   std::vector<std::string> last_numbers;
+
+ private:
+  uintptr_t next_ = uintptr_t{1} << 62;
+  std::map<uintptr_t, std::vector<std::byte>> blocks_;
+  std::vector<std::string> log_;
 };
 
 // A device with such a backend.

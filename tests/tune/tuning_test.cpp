@@ -90,6 +90,25 @@ TEST_F(Progress, IsToldInOrderWithTheRightNumbers) {
   EXPECT_THAT(log.configs(Kind::eliminated), Not(Contains(result.entry.config)));
 }
 
+TEST_F(Progress, HasATimeOfEveryCandidateAfterTheFirstRound) {
+  Work::offered = {60, 300, 400, 30, 90};
+  Work::heuristic = 60;
+  ProgressLog log;
+  auto o = options();
+  o.on_progress = log.sink();
+  ejk::Executor(o).tune(Work{}, x, y);
+  std::map<int64_t, double> seconds;  // by units: those that were told first
+  for (const auto& [p, message] : log.all) {
+    if (p.round > 1) break;
+    if (p.kind == Kind::candidate) {
+      EXPECT_EQ(p.seconds, 0);
+    }
+    if (p.seconds > 0) seconds.emplace(p.config.find("units")->as_int(), p.seconds);
+  }
+  ASSERT_THAT(seconds, SizeIs(5));
+  for (const auto& [units, told] : seconds) EXPECT_NEAR(told, 1e-6 * double(units), 1e-9);
+}
+
 TEST_F(Progress, NeverTellsOfMoreTriedThanThereAre) {
   Work::heuristic = 77;  // no candidate, but tried
   ProgressLog log;
