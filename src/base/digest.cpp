@@ -12,4 +12,9 @@ std::string digest_of(std::string_view bytes) {
   return fmt::format("xxh3:{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
 }
 
+std::string name_by_digest_of(std::string_view bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
 }  // namespace ejk::base

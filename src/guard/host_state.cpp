@@ -58,7 +58,7 @@ bool same(const struct sigaction& a, const struct sigaction& b) {
 
 // A handler that is called once is gone after a signal: that is no run's doing.
 bool was_called(const struct sigaction& before, const struct sigaction& now) {
-  return (before.sa_flags & SA_RESETHAND) != 0 && now.sa_handler == SIG_DFL;
+  return (static_cast<unsigned>(before.sa_flags) & SA_RESETHAND) != 0 && now.sa_handler == SIG_DFL;
 }
 
 // The umask can be read in one step from there only: umask() sets it for the other threads too.

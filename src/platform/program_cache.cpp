@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "base/sha256.h"
+#include "base/digest.h"
 #include "base/time.h"
 #include "platform/program_files.h"
 
@@ -16,7 +16,7 @@ namespace {
 constexpr size_t most_programs = 256;
 
 std::string key_of(const Backend& backend, const std::string& source) {
-  return base::sha256_hex(backend.target() + '\n' + source);
+  return base::name_by_digest_of(backend.target() + '\n' + source);
 }
 
 uint64_t next_id() {

@@ -62,6 +62,16 @@ TEST_F(DeviceWorkers, RejectEachBadConfigAsWhatItIs) {
   }));
 }
 
+TEST_F(DeviceWorkers, LeaveSamplesToTheDevicesClockUnlessItLies) {
+  EXPECT_TRUE(in_new_process([] {
+    const Tuned tuned = tune(device(), Twice{}, {{8}, {4}});
+    EXPECT_EQ(tuned.clock, device().backend->clock_lies ? "wall" : "device");
+    if (device().identity.find("platform")->as_string() == "Portable Computing Language") {
+      EXPECT_EQ(tuned.clock, "device");
+    }
+  }));
+}
+
 TEST_F(DeviceWorkers, SayWhatTakesTooMuchLocalMemory) {
   EXPECT_TRUE(in_new_process([] {
     const Tuned tuned = tune(device(), Twice{}, {{8}, {16, Act::takes_local_memory}});

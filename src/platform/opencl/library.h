@@ -19,7 +19,7 @@ namespace ejk::detail::opencl {
       use(ReleaseContext) use(CreateCommandQueue) use(ReleaseCommandQueue) use(CreateBuffer)       \
           use(CreateSubBuffer) use(ReleaseMemObject) use(GetMemObjectInfo) use(EnqueueReadBuffer)  \
               use(EnqueueWriteBuffer) use(EnqueueCopyBuffer) use(EnqueueFillBuffer)                \
-                  use(EnqueueMarkerWithWaitList) use(EnqueueNDRangeKernel) use(Finish)             \
+                  use(EnqueueMarkerWithWaitList) use(EnqueueNDRangeKernel) use(Flush) use(Finish)  \
                       use(CreateProgramWithSource) use(CreateProgramWithBinary) use(BuildProgram)  \
                           use(ReleaseProgram) use(GetProgramInfo) use(GetProgramBuildInfo)         \
                               use(CreateKernel) use(ReleaseKernel) use(GetKernelInfo)              \
