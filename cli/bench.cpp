@@ -68,7 +68,7 @@ int bench_verb(const BenchOptions& options, Output& out) {
     const bool names_key = options.op.find(':') != std::string::npos;  // OP:KEY, or a label
     if (names_key) filter.key = options.op;
     else if (!options.op.empty()) filter.ops = {options.op};
-    calls = recorded_calls(options.kernels, filter, problems);
+    calls = recorded_calls(options.kernels, *store, filter, problems);
   }
   if (calls.empty())
     throw Failure(exit_nothing, "no matching calls of this device are recorded in " +

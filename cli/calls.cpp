@@ -10,6 +10,7 @@
 
 #include "arguments.h"
 #include "base/env.h"
+#include "record/reading.h"
 #include "store/op_name.h"
 
 namespace ejk::cli {
@@ -78,11 +79,11 @@ void check_recorded_folder(const KernelOptions& options) {
     throw Failure(exit_nothing, "there is no folder of recorded calls at " + folder);
 }
 
-std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const Filter& filter,
-                                         Problems& problems) {
+std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const PersistentCache& store,
+                                         const Filter& filter, Problems& problems) {
   check_recorded_folder(options);
   std::vector<RecordedCall> out;
-  RecordedCalls all = read_recorded(recorded_folder(options), problems.sink());
+  RecordedCalls all = detail::read_recorded(recorded_folder(options), &store, problems.sink());
   for (auto& [device, ops] : all)
     for (auto& [op, keys] : ops)
       for (auto& [key, call] : keys)
@@ -125,6 +126,7 @@ std::string progress_text(const TuneProgress& p) {
   line += fmt::format("{} of {} tried", p.tried, p.candidates);
   if (p.rejected > 0) line += fmt::format(", {} rejected", p.rejected);
   if (p.round > 0) line += fmt::format(", {} racing, round {}", p.racing, p.round);
+  if (p.clock == Clock::device) line += " by the device's clock";
   if (p.best_seconds > 0) line += ", best " + time_text(p.best_seconds);
   if (p.speedup > 0) line += fmt::format(" ({})", ratio_text(p.speedup));
   return line + fmt::format(", at most {:.0f} s left", p.remaining);

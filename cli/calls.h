@@ -23,9 +23,9 @@ std::string recorded_folder(const KernelOptions& options);
 std::string where_to_record(const KernelOptions& options);
 // Throws Failure(nothing) if a folder that was named is not there.
 void check_recorded_folder(const KernelOptions& options);
-// What is in it. Throws as that does.
-std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const Filter& filter,
-                                         Problems& problems);
+// What is in it. `store`: of the same options. Throws as that does.
+std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const PersistentCache& store,
+                                         const Filter& filter, Problems& problems);
 
 // A call of the kernel that is known as `op`, with arguments from the command line: "f32[512,512]",
 // "i32[64]:0..1023" (its elements are in that range), "some(ARG)" and "null" for optional

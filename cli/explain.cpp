@@ -114,7 +114,8 @@ int explain_verb(const ExplainOptions& options, Output& out) {
   const auto selector = selector_for(store, policy_from_environment(), progress);
 
   Value calls = Value::array();
-  for (const RecordedCall& call : recorded_calls(options.kernels, options.filter, problems)) {
+  for (const RecordedCall& call :
+       recorded_calls(options.kernels, *store, options.filter, problems)) {
     if (detail::device_here(call.id.device) == nullptr || !is_registered(call.id.op)) continue;
     try {
       const auto made = rebuild_call(call);

@@ -124,10 +124,10 @@ Value or_null(const std::optional<double>& number) { return number ? Value(*numb
 int fleet_status_verb(const FleetOptions& options, Output& out) {
   Problems problems;
   const auto store = open_layers(options.kernels.store, true, problems);
-  detail::SharedStore* const shared = database_of(*store);
+  detail::SharedStore* const shared = detail::database_of(*store);
   const std::string where = shared ? shared->far().where() : store->layers().front()->where();
   const Leases leases = shared ? leases_of(shared->far()) : leases_of(where);
-  const auto calls = recorded_calls(options.kernels, options.filter, problems);
+  const auto calls = recorded_calls(options.kernels, *store, options.filter, problems);
   if (calls.empty())
     throw Failure(exit_nothing,
                   "no matching calls are recorded in " + where_to_record(options.kernels));

@@ -19,7 +19,8 @@ std::string place_of(const std::string& given) {
 }
 
 detail::SnapshotAddress address_of(const SnapshotOptions& options) {
-  auto address = detail::read_snapshot_address(options.name);
+  auto address = words_read([&] { return detail::read_snapshot_address(options.name); });
+  if (!address.place.empty()) static_cast<void>(shared_or(address.place));
   if (address.place.empty() && !options.store.empty()) address.place = place_of(options.store);
   return address;
 }

@@ -200,6 +200,8 @@ bool matches(const Filter& filter, const EntryId& id) {
 bool is_shared(const std::string& store) { return detail::postgres::is_database_url(store); }
 
 std::string shared_or(const std::string& given) {
+  if (is_shared(given))
+    static_cast<void>(words_read([&] { return detail::postgres::read_address(given); }));
   return given.empty() ? base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_URL") : given;
 }
 
@@ -272,15 +274,15 @@ std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filt
     const auto* directory = dynamic_cast<const DirectoryStore*>(store.get());
     const std::string where = directory == nullptr ? store->where() : path;
     const size_t begin = out.size();
-    store->for_each(
-        "",
-        [&](const Entry& entry) {
-          if (matches(filter, entry.id))
-            out.push_back({entry, where, directory == nullptr ? "" : directory->file_of(entry)});
-          progress.show("reading " + where + ": " + std::to_string(out.size()) + " entries");
-          return true;
-        },
-        detail);
+    const auto take = [&](const Entry& entry) {
+      if (matches(filter, entry.id))
+        out.push_back({entry, where, directory == nullptr ? "" : directory->file_of(entry)});
+      progress.show("reading " + where + ": " + std::to_string(out.size()) + " entries");
+      return true;
+    };
+    if (auto* const shared = dynamic_cast<detail::SharedStore*>(store.get()))
+      problems.is_database_away |= !shared->read_all("", take, detail);
+    else store->for_each("", take, detail);
     mark_hidden(std::span(out).subspan(begin), answered);
   }
   std::ranges::stable_sort(out,
@@ -307,10 +309,6 @@ std::vector<BadFile> bad_files(const std::string& store, const std::string& reco
   if (!records.empty()) look_for_bad_files(records + "/v1", judge_record, out);
   std::ranges::sort(out, {}, &BadFile::path);
   return out;
-}
-
-detail::SharedStore* database_of(const PersistentCache& layers) {
-  return dynamic_cast<detail::SharedStore*>(layers.layers().front().get());
 }
 
 std::shared_ptr<PersistentCache> open_layers(const std::string& given, bool read_only,

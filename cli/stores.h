@@ -23,6 +23,8 @@ class Problems {
   const std::vector<std::string>& list() const { return *list_; }
   Value to_value() const;
 
+  bool is_database_away = false;  // in part at least: it could not be read to its end
+
  private:
   std::shared_ptr<std::vector<std::string>> list_ = std::make_shared<std::vector<std::string>>();
 };
@@ -99,8 +101,6 @@ std::vector<BadFile> bad_files(const std::string& store, const std::string& reco
 // The layers for a selector; the first one can be written unless `read_only`.
 std::shared_ptr<PersistentCache> open_layers(const std::string& given, bool read_only,
                                              Problems& problems);
-// The database behind the first of them; nullptr: there is none.
-detail::SharedStore* database_of(const PersistentCache& layers);
 // Deadlines for people.
 detail::PostgresStore::Options patient_options(Problems& problems);
 // Only to be looked at. Throws as store_paths does.

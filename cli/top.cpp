@@ -75,7 +75,7 @@ int top_verb(const TopOptions& options, Output& out) {
   Problems problems;
   const auto store = open_layers(options.kernels.store, true, problems);
   const auto calls = recorded_calls(
-      options.kernels, {.ops = options.ops, .device = options.device, .key = ""}, problems);
+      options.kernels, *store, {.ops = options.ops, .device = options.device, .key = ""}, problems);
   if (calls.empty())
     throw Failure(exit_nothing,
                   "no matching calls are recorded in " + where_to_record(options.kernels));

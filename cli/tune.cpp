@@ -66,18 +66,32 @@ class Workers {
         others_(setup({"/bin/sh", "-c", options.worker}, store, on_progress)) {}
 
   std::set<std::string> lost;  // calls whose workers died
+  bool unusable = false;       // a worker does not start, or refuses to work
 
   Entry tune(const RecordedCall& call, double budget_seconds) {
+    Worker& worker = worker_for(call);
     try {
-      return worker_for(call).tune(call, budget_seconds);
+      return worker.tune(call, budget_seconds);
     } catch (const WorkerLost& error) {
       lost.insert(call_name(call.id.op, call.id.key));
       throw WorkerLost(std::string(error.what()) +
                        " (a debugger shows where: ejk tune --in-process)");
+    } catch (const Error&) {
+      unusable |= !is_usable(worker);
+      throw;
     }
   }
 
  private:
+  static bool is_usable(Worker& worker) {
+    if (StopOnInterrupt::requested()) return true;  // nobody knows
+    try {
+      return static_cast<void>(worker.device()), true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
   WorkerOptions setup(std::vector<std::string> command, PersistentCache& store,
                       const ProgressSink& on_progress) const {
     WorkerOptions out;
@@ -124,7 +138,7 @@ void lines(std::string_view text, Output& out) {
 }
 
 // What came out of it, and the exit code.
-int finish(const OfflineResult& result, const std::set<std::string>& lost, PersistentCache& store,
+int finish(const OfflineResult& result, const Workers& workers, PersistentCache& store,
            const TuneOptions& options, const Problems& problems, Output& out) {
   Table table(
       {{"OP"}, {"KEY"}, {"TIME", right}, {"SPEEDUP", right}, {"STATE"}, {"CONFIG"}, {"CALL"}});
@@ -158,7 +172,7 @@ int finish(const OfflineResult& result, const std::set<std::string>& lost, Persi
     skipped.push_back(Value::object({{"op", s.op},
                                      {"key", s.key},
                                      {"why", why},
-                                     {"lost", lost.contains(call_name(s.op, s.key))}}));
+                                     {"lost", workers.lost.contains(call_name(s.op, s.key))}}));
   }
   if (options.share && !result.entries.empty())
     out.line(fmt::format("{} tuned here, {} elsewhere meanwhile, {} before",
@@ -179,7 +193,7 @@ int finish(const OfflineResult& result, const std::set<std::string>& lost, Persi
                               {"problems", problems.to_value()}}));
   if (interrupted) return exit_interrupted;
   if (result.entries.empty()) return result.skipped.empty() ? exit_nothing : exit_failed;
-  return all_kept && lost.empty() ? exit_ok : exit_failed;
+  return all_kept && workers.lost.empty() && !workers.unusable ? exit_ok : exit_failed;
 }
 
 OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selector,
@@ -219,9 +233,11 @@ std::string device_filter(const TuneOptions& options) {
   return options.device.empty() ? "this" : device_for(options.device).fingerprint;
 }
 
-std::vector<RecordedCall> calls_to_tune(const TuneOptions& options, Problems& problems) {
-  return recorded_calls(
-      options.kernels, {.ops = options.ops, .device = device_filter(options), .key = ""}, problems);
+std::vector<RecordedCall> calls_to_tune(const TuneOptions& options, const PersistentCache& store,
+                                        Problems& problems) {
+  return recorded_calls(options.kernels, store,
+                        {.ops = options.ops, .device = device_filter(options), .key = ""},
+                        problems);
 }
 
 // As it is given, or the part of the job array that this process is.
@@ -240,7 +256,7 @@ void keep_shard(std::vector<RecordedCall>& calls, const TuneOptions& options) {
 }
 
 int show_plan(const TuneOptions& options, PersistentCache& store, Problems& problems, Output& out) {
-  auto calls = calls_to_tune(options, problems);
+  auto calls = calls_to_tune(options, store, problems);
   const size_t recorded = calls.size();
   const auto shard = shard_of(options);
   keep_shard(calls, options);
@@ -291,7 +307,7 @@ std::unique_ptr<LiveTuning> watched(const TuneOptions& options, PersistentCache&
                                     Problems& problems) {
   size_t planned = options.op.empty() ? 0 : 1;
   if (options.all_recorded) {
-    auto calls = calls_to_tune(options, problems);
+    auto calls = calls_to_tune(options, store, problems);
     keep_shard(calls, options);
     planned = plan_tuning(std::move(calls), options.retune ? nullptr : &store).size();
   }
@@ -312,7 +328,7 @@ int stay(LiveTuning& live, int code, Output& out) {
 
 // Processes that share need what the database has from their beginning, and must reach it.
 void check_database(const PersistentCache& store) {
-  detail::SharedStore* const shared = database_of(store);
+  detail::SharedStore* const shared = detail::database_of(store);
   if (shared == nullptr) return;
   const auto answer = shared->far().ask({"SELECT 1", {}, 10});
   if (!answer)
@@ -390,14 +406,15 @@ int tune_verb(const TuneOptions& options, Output& out) {
       const auto tune = [&] {
         Entry entry = workers.tune(call, budget_seconds);
         // Before the lease ends: who takes the call next must find the entry.
-        if (detail::SharedStore* const shared = database_of(*store); shared && options.share)
+        if (detail::SharedStore* const shared = detail::database_of(*store);
+            shared && options.share)
           shared->push(false);
         return entry;
       };
       return live ? live->tune(call, budget_seconds, tune) : tune();
     };
   const auto finished = [&](const OfflineResult& result) {
-    const int code = finish(result, workers.lost, *store, options, problems, out);
+    const int code = finish(result, workers, *store, options, problems, out);
     return live ? stay(*live, code, out) : code;
   };
   if (!options.op.empty()) return finished(tune_line(options, *selector, offline));
@@ -407,7 +424,7 @@ int tune_verb(const TuneOptions& options, Output& out) {
     const bool none = result.entries.empty() && result.skipped.empty();
     // A shard may be empty: its process has done its part.
     const bool others =
-        none && shard && !options.share && !calls_to_tune(options, problems).empty();
+        none && shard && !options.share && !calls_to_tune(options, *store, problems).empty();
     if (none && !others && options.ops.empty())
       result.note = "nothing was tuned: no calls of this device are recorded in " +
                     where_to_record(options.kernels);
@@ -422,8 +439,8 @@ int tune_verb(const TuneOptions& options, Output& out) {
     throw Failure(exit_nothing, error.what());
   }
   const int code = finished(autotune_labels(*selector, labels, offline));
-  const bool none =
-      code == exit_failed && recorded_calls(options.kernels, {{}, "this", ""}, problems).empty();
+  const bool none = code == exit_failed &&
+                    recorded_calls(options.kernels, *store, {{}, "this", ""}, problems).empty();
   return none ? int{exit_nothing} : code;
 }
 

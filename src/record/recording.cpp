@@ -24,6 +24,7 @@
 
 #include "base/directory.h"
 #include "base/env.h"
+#include "base/hidden.h"
 #include "base/sha256.h"
 #include "base/time.h"
 #include "base/warn.h"
@@ -138,7 +139,7 @@ RecordedCall record_from_document(const Value& document) {
 
 // ---- recording ----------------------------------------------------------------------------------
 
-struct Recording::State {
+struct EJK_HIDDEN Recording::State {
   State(std::string path, Options given)
       : folder(std::move(path)),
         options(std::move(given)),
@@ -579,41 +580,6 @@ Recording* detail::scoped_recording() {
     if (scope->recording && scope->active.load(std::memory_order_acquire))
       return scope->recording.get();
   return nullptr;
-}
-
-static RecordedCalls read_folder(const std::string& folder, const WarningSink& warn) {
-  RecordedCalls out;
-  const auto top = Directory::at(folder, Absent::fails, base::trust_from_environment());
-  detail::for_each_record_file(top, [&](const Directory& in, const std::string& name) {
-    detail::LoadedRecord loaded = detail::load_record(in, name);
-    const std::string path = in.path_of(name);
-    if (loaded.call && top.path_of(detail::record_folder(loaded.call->id) + "/" +
-                                   detail::record_name(loaded.call->id)) == path) {
-      const EntryId id = loaded.call->id;
-      out[id.device][id.op].insert_or_assign(id.key, std::move(*loaded.call));
-    } else if (loaded.call) warn("passing over " + path + ": it is the record of another call");
-    else if (!loaded.absent) warn("passing over " + path + ": " + loaded.why);
-  });
-  return out;
-}
-
-RecordedCalls read_recorded(const std::string& place, const WarningSink& on_warning) {
-  const WarningSink warn = base::warnings_to(on_warning);
-  if (!detail::postgres::is_database_url(place)) return read_folder(place, warn);
-  const std::string folder = default_recording_path();
-  detail::PostgresStore::Options options;
-  options.connect_seconds = 10, options.prefetch_seconds = 60;  // of a plan, not of a call
-  options.on_warning = warn;
-  options.meanwhile = "Recorded calls are read from " + folder + " alone";
-  detail::PostgresStore database(place, options);
-  RecordedCalls out;
-  if (!detail::read_sent_calls(database, warn, out) && !out.empty())
-    warn("not all recorded calls in " + database.where() + " could be read");
-  if (folder.empty()) return out;
-  for (auto& [device, ops] : read_folder(folder, warn))
-    for (auto& [op, calls] : ops)
-      for (auto& [key, call] : calls) out[device][op].try_emplace(key, std::move(call));
-  return out;
 }
 
 }  // namespace ejk

@@ -161,26 +161,4 @@ CallSender::Sent CallSender::push(bool everything, const GoOn& go_on) {
   return batch.result;
 }
 
-// ---- reading
-
-bool read_sent_calls(PostgresStore& database, const WarningSink& warn, RecordedCalls& out) {
-  return database.for_each_call([&](PostgresStore::CallCount count) {
-    try {
-      Value document = parse_json(count.record);
-      if (!document.is_object()) throw Error(ErrorKind::parse, "it is not an object");
-      document["calls"] = Value(count.calls), document["timed_calls"] = Value(count.timed_calls);
-      document["timed_seconds"] = Value(count.timed_seconds);
-      document["first"] = Value(count.first), document["last"] = Value(count.last);
-      RecordedCall call = record_from_document(document);
-      if (call_id(call.id) != count.call)
-        throw Error(ErrorKind::parse, "it is the record of another call");
-      const EntryId id = call.id;
-      out[id.device][id.op].insert_or_assign(id.key, std::move(call));
-    } catch (const Error& error) {
-      warn("passing over the recorded call " + count.call + " in " + database.where() + ": " +
-           error.what());
-    }
-  });
-}
-
 }  // namespace ejk::detail

@@ -50,7 +50,4 @@ class CallSender {
   PostgresStore database_;
 };
 
-// What all folders sent. False if not all of it could be read.
-bool read_sent_calls(PostgresStore& database, const WarningSink& warn, RecordedCalls& out);
-
 }  // namespace ejk::detail

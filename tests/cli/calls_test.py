@@ -219,9 +219,19 @@ def test_what_if_counts_coverage_and_regret(ejk, shifted, device, store):
     assert 0.15 < todo["expected_gain"] < 0.5
     assert result["expected_regret_seconds"] == pytest.approx(3.0 * todo["expected_gain"])
     assert "75 % of the time" in ejk("what-if").stdout
+    assert "left to save by tuning: nothing of 9 s" in ejk("what-if", "--op", "gemm").stdout
     ejk("what-if", "--min-coverage", "74")
     ejk("what-if", "--min-coverage", "76", expect=4)
     assert "no store" in ejk("what-if", "--store", store / "nothing", expect=3).stderr
+
+
+def test_calls_without_a_recorded_time_must_be_covered_too(ejk, shifted, device, store):
+    known = {"op": "gemm@v1", "key": KEY, "spec": json.loads(SPEC)}
+    record(store / "recorded", device, known, calls=100, seconds=9.0)
+    record(store / "recorded", device, shifted, calls=300, timed_calls=0, timed_seconds=0.0)
+    coverage = ejk("what-if", "--min-coverage", "1", "--json", expect=4).json["coverage"]
+    assert coverage == {"calls": 0.25, "time": 1, "untimed": {"calls": 300, "covered": 0}}
+    assert "300 of the calls have no recorded time; covered of these: 0 %" in ejk("what-if").stdout
 
 
 def test_a_config_that_the_kernel_cannot_take_covers_nothing(ejk, plugin, shifted, device, tmp_path):

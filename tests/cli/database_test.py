@@ -3,6 +3,7 @@
 
 import subprocess
 
+import pytest
 from tool import POSTGRES, ROOT, SHIFTED, entry, measured, record
 
 
@@ -104,6 +105,15 @@ def test_no_output_has_the_password(ejk, database):
             assert "s3cret" not in done.stdout + done.stderr, arguments
 
 
+@pytest.mark.parametrize("line", ["what-if", "top", "explain gemm:", "report r.html", "bench gemm@v1", "tune --recorded --dry-run", "tune --recorded"])
+def test_a_database_that_is_away_is_said_once(ejk, device, store, line):
+    tuned = entry(device)
+    record(store / "recorded", device, tuned)
+    away = {"EJKERNEL_PERSISTENT_CACHE_URL": "postgresql://127.0.0.1:1/d"}
+    told = ejk(*line.split(), env=away, expect=None)
+    assert told.stderr.count("Connection refused") == 1, told.stderr
+
+
 def test_why_a_database_cannot_be_reached_is_one_line_without_escapes(ejk):
     told = ejk("store", "check", "postgresql://127.0.0.1:1/d", expect=None).stderr
     assert "Connection refused; Is the server running" in told and "\\n" not in told
@@ -117,4 +127,4 @@ def test_without_the_client_library_the_package_is_named(ejk):
     absent = {"EJK_LIBPQ_LIBRARY": "/nowhere.so"}
     assert "libpq5" in ejk("store", "check", "postgresql:///d", env=absent, expect=1).stderr
     told = ejk("ls", "--store", "postgresql:///d", env=absent)
-    assert told.stderr.count("libpq5") == 1 and "kept in" in told.stderr
+    assert told.stderr.count("libpq5") == 1 and "kept there" in told.stderr

@@ -187,6 +187,15 @@ def test_a_call_that_fails_everywhere_ends_every_copy(ejk, device, bad, tmp_path
     assert here == [good]
 
 
+def test_a_copy_whose_worker_never_starts_fails_although_other_calls_are_tuned(ejk, device, plugin, tmp_path):
+    record_calls(tmp_path / "store/recorded", device, [64])
+    ejk(*TUNE, "--share", *plugin)
+    sketch = {"python": "mine:Norm", "kernel": {}, "args": [], "kwargs": {}}
+    record_calls(tmp_path / "store/recorded", device, [64], op="my.norm@v0", arguments=[sketch])
+    result = ejk(*TUNE, "--share", *plugin, "--worker", "exit 3", expect=1).json
+    assert [t["op"] for t in result["tuned"]] == ["plugin.shifted@v1"] and "before it was ready" in result["skipped"][0]["why"]
+
+
 def plan(ejk, *arguments, env=None, expect=0):
     return [p["key"] for p in ejk("tune", "--recorded", "--dry-run", "--json", *arguments, env=env, expect=expect).json["plan"]]
 
@@ -401,6 +410,8 @@ SchedulerType=sched/builtin
 NodeName={host} NodeAddr=127.0.0.1 CPUs=4
 PartitionName=all Nodes=ALL Default=YES State=UP
 """)
+    # Nothing here uses control groups; looking for their version fails where they are not mounted.
+    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     env = {"PATH": path, "HOME": str(tmp_path / "home"), "SLURM_CONF": str(folder / "slurm.conf")}
     files = {"--key-file": "key", "--socket": "munge", "--pid-file": "pid", "--log-file": "munge.log", "--seed-file": "seed"}
     commands = [
