@@ -9,6 +9,8 @@
 
 #include <ejk/names.h>
 
+#include "offline/worker_messages.h"
+
 namespace ejk::python {
 
 namespace {
@@ -189,6 +191,11 @@ class PythonKernel final : public AnyKernel, public ConfigReader {
   Value sketch() const override {
     return interruption_.guarded([&] { return value_of(kernel_.attr("sketch")()); });
   }
+  // Its side lets the call wait for `idle`; no process of the core's can run it.
+  std::unique_ptr<KeptCall> keep(const Invocation&, size_t) const override {
+    interruption_.guarded([&] { kernel_.attr("keep")(); });
+    return nullptr;
+  }
   // `read` gives a tuple of the config, or a text that says why it cannot be one.
   nb::object read(const Value& config) const override {
     const nb::object found =
@@ -341,7 +348,13 @@ void warn(const std::string& message) {
 
 struct Selector {
   std::atomic<bool> stop{false};
+  nb::object hears;  // is called with what happens in tunings, as workers say it; null: nobody
   std::unique_ptr<ConfigSelectorChain> chain;
+
+  // Threads of the chain end here, which may wait for the GIL.
+  ~Selector() {
+    without_gil([this] { chain.reset(); });
+  }
 
   // Calls f(kernel) without the GIL, under these scopes and no others.
   template <class F>
@@ -389,8 +402,12 @@ void make_selector(Selector* made, std::shared_ptr<ConfigCache> cache, int warmu
   for (auto [op, config] : reference_cfgs)
     options.reference_cfgs[text_of(op)] = config_of(config, text_of(op));
   options.on_event = tell;
-  options.on_progress = [display = progress_display()](const TuneProgress& progress) {
-    if (shows_progress()) display(progress);
+  options.on_progress = [made, display = progress_display(),
+                         news = detail::ProgressNews()](const TuneProgress& p) mutable {
+    if (shows_progress()) display(p);
+    if (!made->hears.is_valid() || !news.is_news(p)) return;
+    const Gil held;
+    made->hears(object_of(detail::progress_to_document(p)));
   };
   options.on_warning = warn;
   options.stop = &made->stop;
@@ -418,6 +435,15 @@ nb::object tune(Selector& s, const Call& call, nb::handle kernel_side, nb::handl
   std::pair<Choice, Entry> found;
   s.ask(kernel_side, scopes, listens,
         [&](const PythonKernel& kernel) { found = s.chain->tune(call.inv, kernel, given); });
+  return nb::make_tuple(object_of(found.first.config), object_of(found.second));
+}
+
+// Goes on with a tuning that is stored.
+nb::object resume(Selector& s, const Call& call, nb::handle kernel_side, nb::handle scopes,
+                  bool listens) {
+  std::pair<Choice, Entry> found;
+  s.ask(kernel_side, scopes, listens,
+        [&](const PythonKernel& kernel) { found = s.chain->resume(call.inv, kernel); });
   return nb::make_tuple(object_of(found.first.config), object_of(found.second));
 }
 
@@ -550,9 +576,14 @@ void bind_chain(nb::module_& m) {
            nb::arg("scopes"), nb::arg("listens"), in_core())
       .def("tune", &tune, nb::arg("call"), nb::arg("kernel"), nb::arg("candidates").none(),
            nb::arg("scopes"), nb::arg("listens"), in_core())
+      .def("resume", &resume, nb::arg("call"), nb::arg("kernel"), nb::arg("scopes"),
+           nb::arg("listens"), in_core())
       .def("explain", &explain, nb::arg("call"), nb::arg("kernel"), nb::arg("given").none(),
            nb::arg("scopes"), in_core())
       .def("policy", &policy, nb::arg("scopes"), in_core())
+      .def(
+          "tell", [](Selector& s, nb::object hears) { s.hears = std::move(hears); },
+          nb::arg("hears"), "Calls this with what happens in tunings; before the first of them.")
       .def(
           "stop", [](Selector& s) { s.stop.store(true); },
           "Tunings end with what they have, from now on.");

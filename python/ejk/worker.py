@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
@@ -48,7 +48,7 @@ def serve(modules: list[str]) -> int:
     say(event="ready", protocol=PROTOCOL, device=device_fingerprint(), process=os.getpid(), library=_core.__version__)
     for line in sys.stdin.buffer:
         try:
-            say(**_answer(line, stop))
+            say(**_answer(line, stop, say))
         except BrokenPipeError:
             return 1
         if stop.told:
@@ -80,11 +80,13 @@ class _Stop:
             self.selector._core.stop()
 
 
-def _answer(line: bytes, stop: _Stop) -> dict[str, Any]:
-    request = None
+def _answer(line: bytes, stop: _Stop, say: Callable[..., None]) -> dict[str, Any]:
+    number: dict[str, Any] = {}
     try:
         request = json.loads(line)
-        entry = _tune(request, stop)
+        if isinstance(request, dict) and "request" in request:
+            number = {"request": request["request"]}
+        entry = _tune(request, stop, lambda progress: say(**progress, **number))
         answer = {"event": "tuned", "entry": {name: value for name, value in entry.items() if name != "candidates"}}
     except (ValueError, TypeError, KeyError) as error:
         answer = _failed("invalid_argument", error)
@@ -94,9 +96,7 @@ def _answer(line: bytes, stop: _Stop) -> dict[str, Any]:
         answer = _failed("no_configuration", error)
     except Exception as error:  # of a hook of the kernel: it costs this call, not the worker
         answer = _failed("other", error)
-    if isinstance(request, dict) and "request" in request:
-        answer["request"] = request["request"]
-    return answer
+    return answer | number
 
 
 def _failed(kind: str, error: Exception) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _failed(kind: str, error: Exception) -> dict[str, Any]:
     return {"event": "failed", "kind": kind, "message": str(error) if known else f"{type(error).__name__}: {error}"}
 
 
-def _tune(request: dict[str, Any], stop: _Stop) -> dict[str, Any]:
+def _tune(request: dict[str, Any], stop: _Stop, hears: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     from ejk.ops.config.persistent import PersistentCache
     from ejk.ops.config.selection import AutotunePolicy, ConfigSelectorChain
     from ejk.ops.core.kernel import describe
@@ -123,6 +123,7 @@ def _tune(request: dict[str, Any], stop: _Stop) -> dict[str, Any]:
         validate_backward=bool(request.get("validate_backward", False)),
     )
     stop.selector = ConfigSelectorChain(policy=policy, persistent=PersistentCache(path=request["store"] or None))
+    stop.selector._core.tell(hears)
     if stop.told:
         stop.selector._core.stop()
     try:

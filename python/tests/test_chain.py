@@ -325,6 +325,45 @@ def test_a_tuning_tries_no_more_configs_than_the_policy_says():
     assert (tried(), tried(budget_evaluations=2)) == (6, 2)  # the heuristic is one
 
 
+def test_a_chain_may_end_while_a_thread_of_it_waits_for_python(tmp_path):
+    """Its thread cannot write what is recorded, and says so, while the chain waits for the thread."""
+    told = run_program(
+        """
+        import fcntl, logging, os, pathlib
+        import numpy as np
+        from ejk.ops import AutotunePolicy, ConfigSelectorChain, Executor, Kernel, PersistentCache
+
+        class Later(Kernel):
+            def run(self, x, *, cfg):
+                return x + cfg
+            def heuristic_cfg(self, inv):
+                return 1
+            def candidate_cfgs(self, inv):
+                return [1, 2]
+
+        recorded = pathlib.Path(os.environ["EJK_TEST_PLACE"], "recorded")
+        recorded.mkdir(parents=True)
+        lock = open(recorded / "lock", "w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        class Release(logging.Handler):
+            def emit(self, record):
+                print(record.getMessage())
+                fcntl.flock(lock, fcntl.LOCK_UN)
+
+        logging.getLogger().addHandler(Release())
+        chain = ConfigSelectorChain(policy=AutotunePolicy(cache_miss_fallback="background"),
+                                    persistent=PersistentCache(path=os.environ["EJK_TEST_PLACE"]))
+        Executor(chain)(Later(), np.zeros(3))
+        while not (recorded / "tmp").exists():  # then the thread waits for the lock
+            pass
+        del chain
+        """,
+        EJK_TEST_PLACE=str(tmp_path),
+    )
+    assert "holds" in told.stdout and len(list(tmp_path.glob("recorded/v1/*/*/*.json"))) == 1
+
+
 def test_with_a_guard_a_candidate_that_crashes_is_left_out():
     run_program(
         """

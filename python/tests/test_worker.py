@@ -74,6 +74,8 @@ class Slow(Good):
         return list(range(1, 101))
     def run(self, x, *, cfg, scale=1):
         time.sleep(0.03)
+        with open("slow_ran", "a") as file:
+            file.write(f"{cfg} ")
         return x
 
 class Plain:
@@ -215,13 +217,14 @@ def test_nothing_recorded_or_labelled_is_said(program, tmp_path):
 
 def test_ctrl_c_keeps_what_is_measured(program, record, tmp_path):
     record("Slow")
+    ran = tmp_path / "slow_ran"
+    ran.unlink()
     command = [sys.executable, *TUNE, "--budget-per-call", "100", "--json"]
     tool = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "slow@v1" in tool.stderr.readline()
     patience = time.monotonic() + 60
-    while not list(tmp_path.rglob("*.intent")) and time.monotonic() < patience:
+    while not (ran.exists() and len(set(ran.read_text().split())) > 5) and time.monotonic() < patience:
         time.sleep(0.05)
-    time.sleep(0.5)  # some configs have been run
     tool.send_signal(signal.SIGINT)
     out, err = tool.communicate(timeout=60)
     assert tool.returncode == 130, err
@@ -304,9 +307,13 @@ def test_a_worker_answers_requests_line_by_line(program, record, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
+    progress = [t for t in told if t["event"] == "progress"]
+    told = [t for t in told if t["event"] != "progress"]
     assert [t["event"] for t in told] == ["ready", "tuned", "failed", "failed", "failed", "failed"]
     assert told[0]["protocol"] == 1 and told[0]["device"] == document["device"]
     assert told[1]["entry"]["key"] == document["key"] and list(pathlib.Path(store).rglob("*.json"))
+    assert {p["config"] for p in progress if p["kind"] == "candidate"} == {1, 2, 3}
+    assert {p["config"] for p in progress if p["kind"] == "measured" and p["seconds"] > 0} == {1, 2, 3}
     assert "another one since" in told[2]["message"] and "not a call of a Python kernel" in told[3]["message"]
 
 

@@ -38,6 +38,7 @@ from ejk.ops.execution import (
     benchmark,
     compile_candidates,
     default_executor,
+    idle,
     pmap_with_config,
     vmap_with_config,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "from_json",
     "get_device_platform",
     "get_invocations",
+    "idle",
     "label",
     "labels_to_configs",
     "overlay_cache",

@@ -17,6 +17,15 @@ HEAD = "10.77.0.1"
 PORT = "6379"
 # Processes do not outlive who started them.
 _BOUND = ["setpriv", "--pdeathsig", "KILL"]
+# How long parts of Ray wait for each other when they start. Its own 10 to 60 s are too little on a busy machine; a
+# host that is lost is noticed by other means.
+_PATIENCE = {
+    "RAY_raylet_start_wait_time_s": "600",  # `ray start`, for the node
+    "RAY_agent_register_timeout_ms": "600000",  # the node, for its agents
+    "RAY_worker_register_timeout_seconds": "600",  # the node, for the process of an actor
+    "RAY_gcs_server_request_timeout_seconds": "600",
+    "RAY_health_check_timeout_ms": "600000",  # the head, for a host that is silent or slow; a dead one is seen at once
+}
 
 
 def why_not():
@@ -96,6 +105,7 @@ class Cluster:
             # Whoever reaches Ray runs code: nobody without this.
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            **_PATIENCE,
             **environment,
         }
         # A short name: Ray makes sockets below it, and no name of a socket has more than 107 characters.

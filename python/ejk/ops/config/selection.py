@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import numbers
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, get_args
@@ -15,6 +16,7 @@ from ejk.ops.config.cache import OUR_CACHE, ConfigCache
 from ejk.ops.config.own import OwnCache, check_cache, methods_of, overrides
 from ejk.ops.config.persistent import PersistentCache, is_own_store
 from ejk.ops.config.progress import log_autotune_progress, set_autotune_progress
+from ejk.ops.config.waiting import Waiting, WaitingCall, without_arrays
 from ejk.ops.core.call import KernelCall
 from ejk.ops.core.function import arguments_of, site_of_call
 from ejk.ops.core.kernel import describe
@@ -22,6 +24,8 @@ from ejk.ops.core.types import Cfg, Out
 
 _Fallback = Literal["autotune", "heuristics", "background"]
 _Numerics = Literal["any", "same"]
+
+_SEEDED = "seeded normal numbers"  # what a call is tuned on whose arrays have no numbers
 
 
 @dataclass
@@ -34,8 +38,9 @@ class AutotunePolicy:
     """The kernel's guess may be used."""
     cache_miss_fallback: _Fallback = "autotune"
     """Which of the two is asked first; the other one is asked next, if it is allowed. "background": the heuristic
-    answers, and the call is recorded beside the store, for `python -m ejk tune`: a process that is forked
-    from one with JAX cannot run it. A function that JAX has traced keeps its config until it is traced again."""
+    answers, and the call waits for `ConfigSelectorChain.idle`; it is recorded beside the store too, for
+    `python -m ejk tune`. No process tunes it meanwhile: one that is forked from one with JAX cannot run it. A function
+    that JAX has traced keeps its config until it is traced again."""
     validate_backward: bool = False
     """Forward plus backward is measured. Such results are kept apart from forward-only ones."""
     numerics: _Numerics = "any"
@@ -248,6 +253,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         self.persistent, self.persist_autotune = persistent, persist_autotune
         self.on_event, self.forbid_reautotune = on_event, forbid_reautotune
         self._strict_environment, self._reference_cfgs = strict_environment, dict(reference_cfgs or {})
+        self._waiting = Waiting()
         self._put_together()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -304,6 +310,8 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         """The same with where it came from: "memory", "persistent", "autotune", ..."""
         call, given, scopes, tracing = self._question(inv, kernel)
         kernel_call = self._kernel_call(inv, kernel)
+        at = kernel_call.site  # not the call itself: it would keep itself, and this selector, alive
+        kernel_call.wait = lambda: self._let_wait(inv, kernel, at)
         with _at(kernel_call.site, tracing):
             config, origin = self._core.choose(call, kernel_call, given, scopes, self.on_event is not None)
         kernel_call.tell_own_caches()
@@ -324,6 +332,39 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         kernel_call.tell_own_caches()
         return kernel_call.fit(config), entry
 
+    def _let_wait(self, inv: Any, kernel: Any, site: _sites.Site) -> None:
+        call = describe(inv, kernel, _SEEDED)
+        self._waiting.add(WaitingCall(call, without_arrays(inv), kernel, site, dict(vars(self.policy))))
+
+    def idle(self, seconds: float) -> int:
+        """The program has nothing to do: tunes here, for at most about so long, calls that wait for it under the
+        fallback "background". Returns how many still wait.
+
+        Arrays of a waiting call are kept as their types and shapes, and it is tuned with seeded numbers. At most 1000
+        calls wait. Later calls get what was found; a function that JAX has traced gets it when it is traced again.
+        """
+        return self._waiting.idle(seconds, self._tune_waiting)
+
+    def _tune_waiting(self, waiting: WaitingCall, seconds: float) -> bool:
+        """Whether it is done."""
+        left = waiting.policy["budget_seconds"] - waiting.seconds
+        policy = {**waiting.policy, "cache_miss_fallback": "autotune", "budget_seconds": max(0.0, min(seconds, left))}
+        listens, is_whole, begin = self.on_event is not None, False, time.monotonic()
+        with _at(waiting.site, tracing=True):
+            kernel_call = self._kernel_call(waiting.with_numbers(), waiting.kernel, waiting.site)
+            if waiting.seconds > 0:
+                entry = self._core.resume(waiting.call, kernel_call, (policy,), listens)[1]
+                is_whole = entry["evidence"]["complete"]
+            else:  # what another process has tuned meanwhile is used
+                self._core.choose(waiting.call, kernel_call, None, (policy,), listens)
+        kernel_call.tell_own_caches()
+        _core.new_epoch()  # warm calls have the heuristic
+        took = time.monotonic() - begin
+        waiting.seconds += took
+        is_cut = seconds < left and took >= seconds and not is_whole
+        is_kept = self.persistent is not None and self.persist_autotune and not self._own[1]
+        return not (is_cut and is_kept)
+
     def explain(self, inv: Any, kernel: Any) -> str:
         """Every tier: what it held, why it did or did not answer. Changes nothing."""
         call, given, scopes, tracing = self._question(inv, kernel)
@@ -331,9 +372,9 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         with _at(kernel_call.site, tracing):
             return self._core.explain(call, kernel_call, given, scopes)[0]
 
-    def _kernel_call(self, inv: Any, kernel: Any) -> KernelCall:
+    def _kernel_call(self, inv: Any, kernel: Any, site: _sites.Site | None = None) -> KernelCall:
         cfg_type = getattr(self.persistent, "cfg_type", None)
-        found = KernelCall(kernel, inv, site_of_call(inv), self.on_event, self.tuner, cfg_type)
+        found = KernelCall(kernel, inv, site or site_of_call(inv), self.on_event, self.tuner, cfg_type)
         own_cache, own_store, _ = self._own
         if own_cache:
             found.own_cache = OwnCache(self.cache)
@@ -357,7 +398,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
                 _log.warn_once(site.core.fingerprint, what)
             scopes = (*scopes, {"allow_autotune": False})
         override = getattr(inv, "override_cfg", None)
-        call = describe(inv, kernel, "seeded normal numbers" if tracing else "")
+        call = describe(inv, kernel, _SEEDED if tracing else "")
         return call, None if override is None else (override,), scopes, tracing
 
     def _with_own_policy(self, scopes: Iterable[Any]) -> tuple[Any, ...]:

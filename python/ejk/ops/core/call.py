@@ -42,6 +42,7 @@ class KernelCall:
         self.config_class = (declared_config(kernel) if isinstance(kernel, Kernel) else None) or cfg_type
         self.own_cache: OwnCache | None = None
         self.own_persistent: OwnCache | None = None
+        self.wait: Callable[[], None] | None = None
         self.given_candidates: list[Any] | None = None
         self._candidates: tuple[list[Any] | None] | None = None
         self._lessons: Iterator[bool] | None = None
@@ -142,6 +143,11 @@ class KernelCall:
         from ejk.ops.registry import sketch_of
 
         return sketch_of(self.kernel, self.inv)
+
+    def keep(self) -> None:
+        """The heuristic has answered, and the call is to be tuned later."""
+        if self.wait is not None:
+            self.wait()
 
     def event(self, kind: str, data: dict[str, Any]) -> None:
         encoded = data.pop("config")

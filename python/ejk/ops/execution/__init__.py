@@ -4,7 +4,7 @@
 from ejk.ops.execution.agreement import agree
 from ejk.ops.execution.batch import pmap_with_config, vmap_with_config
 from ejk.ops.execution.compiling import CompiledCandidate, compile_candidates
-from ejk.ops.execution.executor import ConfigChooser, Executor, default_executor
+from ejk.ops.execution.executor import ConfigChooser, Executor, default_executor, idle
 from ejk.ops.execution.offline import autotune_lowered
 from ejk.ops.execution.tuning import (
     AutotuneData,
@@ -38,6 +38,7 @@ __all__ = [
     "benchmark",
     "compile_candidates",
     "default_executor",
+    "idle",
     "pmap_with_config",
     "vmap_with_config",
 ]

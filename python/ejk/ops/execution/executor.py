@@ -416,4 +416,11 @@ def default_executor() -> Executor:
         return _default
 
 
-__all__ = ["ConfigChooser", "Executor", "default_executor"]
+def idle(seconds: float) -> int:
+    """The program has nothing to do: tunes calls of the default executor that wait; see ConfigSelectorChain.idle."""
+    chooser: Any = default_executor().chooser
+    waiting: int = chooser.idle(seconds)
+    return waiting
+
+
+__all__ = ["ConfigChooser", "Executor", "default_executor", "idle"]
