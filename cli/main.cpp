@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tool `ejk`: reads the command line and calls the verb. The only file that sees CLI11.
+// The tool `ejk`: reads the command line and calls the verb. Only usage_error.cpp sees CLI11 beside
+// it.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -10,7 +11,6 @@
 #include <exception>
 #include <functional>
 #include <new>
-#include <numeric>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -18,6 +18,7 @@
 #include <ejk/device.h>
 
 #include "manual.h"
+#include "usage_error.h"
 #include "verbs.h"
 
 namespace ejk::cli {
@@ -270,8 +271,10 @@ class Line {
     store(verb, what_if_.kernels.store);
     with_kernels(verb, what_if_.kernels);
     recorded_by(verb, what_if_.ops, what_if_.device);
-    verb->add_option("--min-coverage", what_if_.least_coverage,
-                     "Exit with 4 if the store covers less of the recorded time than this")
+    verb->add_option(
+            "--min-coverage", what_if_.least_coverage,
+            "Exit with 4 if the store covers less than this of the recorded time, or of the "
+            "calls without one")
         ->type_name("PERCENT")
         ->check(number_of(0, false, 100));
 
@@ -615,76 +618,12 @@ class Line {
   QuarantineOptions quarantine_;
 };
 
-size_t letters_apart(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
-
 // Said on stderr, and for programs as a document too.
 int give_up(int code, const std::string& message, bool json) {
   say(message);
   Output out(json ? Output::Form::json : Output::Form::tables);
   out.document(Value::object({{"error", message}}));
   return out.finish(code);
-}
-
-// A first word that is no verb: CLI11 would only say that it did not expect it.
-std::string unknown_verb(CLI::App& app, const std::string& word) {
-  std::string nearest;
-  size_t least = 3;
-  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
-    if (const size_t apart = letters_apart(word, verb->get_name()); apart < least)
-      least = apart, nearest = verb->get_name();
-  return "there is no verb \"" + word + "\"" +
-         (nearest.empty() ? "" : "; did you mean " + nearest + "?") + " (ejk --help lists them)";
-}
-
-// What is missing, as the help names it: CLI11 only says that "key is required".
-std::string needs(const std::string& words, const CLI::App& verb, const std::string& message) {
-  for (const CLI::Option* option : verb.get_options())
-    if (message == option->get_name() + " is required")
-      return words + " needs " + option->get_type_name() + ": " + option->get_description();
-  return message;
-}
-
-std::string usage_error(const CLI::App& app, std::string message) {
-  std::string words = "ejk";
-  const CLI::App* at = &app;
-  for (; !at->get_subcommands().empty(); words += " " + at->get_name())
-    at = at->get_subcommands().front();
-  message = needs(words, *at, message);
-  const auto below = at->get_subcommands([](const CLI::App*) { return true; });
-  if (at != &app && !below.empty()) {
-    message = words + " needs a subcommand:";
-    for (const CLI::App* verb : below) message += " " + verb->get_name();
-  }
-  return message + " (" + words + " --help says more)";
-}
-
-// CLI11 would only say that it did not expect the option.
-std::string option_before_verb(const std::vector<CLI::App*>& verbs, int argc, char** argv) {
-  const std::vector<std::string_view> words(argv + std::min(argc, 1), argv + argc);
-  if (words.empty() || !words[0].starts_with('-')) return "";
-  for (const char* own : {"-h", "--help", "--version"})
-    if (words[0] == own) return "";
-  const auto is_verb = [&](std::string_view word) {
-    return std::ranges::any_of(verbs, [&](const CLI::App* v) { return v->get_name() == word; });
-  };
-  const auto verb = std::ranges::find_if(words, is_verb);
-  std::string line = "options follow the verb: ejk ";
-  line += verb == words.end() ? "VERB" : *verb;
-  for (auto word = words.begin(); word != verb; ++word) line.append(" ").append(*word);
-  return line;
 }
 
 // A store's file must not become standard output because that was closed.
@@ -713,16 +652,10 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);  // a reader that goes away must not end a tuning
   Line line;
   CLI::App& app = line.app();
-  // Also of a line that cannot be read to its end.
-  const bool json = std::any_of(argv + std::min(argc, 1), argv + argc, [](const char* word) {
-    return std::string_view(word) == "--json";
-  });
-  const auto verbs = app.get_subcommands([](const CLI::App*) { return true; });
-  const auto is_named = [&](const CLI::App* verb) { return verb->get_name() == argv[1]; };
-  if (argc > 1 && argv[1][0] != '-' && std::ranges::none_of(verbs, is_named))
-    return give_up(exit_usage, unknown_verb(app, argv[1]), json);
-  if (const std::string misplaced = option_before_verb(verbs, argc, argv); !misplaced.empty())
-    return give_up(exit_usage, misplaced, json);
+  const std::vector<std::string_view> words(argv + std::min(argc, 1), argv + argc);
+  const bool json = std::ranges::count(words, "--json") > 0;  // also if the line cannot be read
+  if (const std::string wrong = wrong_first_word(app, words); !wrong.empty())
+    return give_up(exit_usage, wrong, json);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

@@ -3,7 +3,6 @@
 // database's schema.
 #include <ejk/tuner.h>
 
-#include "base/env.h"
 #include "record/sending.h"
 #include "store/postgres/libpq.h"
 #include "store/postgres/postgres_store.h"
@@ -20,14 +19,15 @@ using detail::postgres::Link;
 constexpr double connect_seconds = 10, script_seconds = 600;
 
 std::string url_of(const StoreOptions& options) {
-  std::string url =
-      options.url.empty() ? base::env_or_empty("EJKERNEL_PERSISTENT_CACHE_URL") : options.url;
+  const std::string url = shared_or(options.url);
   if (url.empty())
     throw Failure(exit_usage,
                   "got no database; expected postgresql://user@host/database, or "
                   "EJKERNEL_PERSISTENT_CACHE_URL");
   if (!detail::postgres::libpq().why_not.empty())
     throw Failure(exit_failed, detail::postgres::libpq().why_not);
+  if (!options.url.empty())
+    static_cast<void>(words_read([&] { return detail::postgres::read_address(url); }));
   return url;
 }
 
