@@ -131,29 +131,33 @@ std::string bearer_in(const httplib::Request& request) {
 
 // ---- a connection: one request, limited in size and time
 
+// None says `override`: which of these functions httplib has depends on its version.
 class Connection : public httplib::Stream {
  public:
   explicit Connection(int socket) : socket_(socket) {}
 
-  bool is_readable() const override { return begin_ < end_ || ready(POLLIN, deadline_); }
-  bool is_writable() const override { return ready(POLLOUT, answer_deadline_); }
-  ssize_t read(char* to, size_t size) override {
+  bool is_readable() const { return begin_ < end_ || ready(POLLIN, deadline_); }
+  bool wait_readable() const { return is_readable(); }
+  bool is_writable() const { return ready(POLLOUT, answer_deadline_); }
+  bool wait_writable() const { return is_writable(); }
+  ssize_t read(char* to, size_t size) {
     if (begin_ == end_ && !fill()) return -1;
     const size_t count = std::min(size, end_ - begin_);
     std::memcpy(to, buffer_.data() + begin_, count);
     begin_ += count;
     return static_cast<ssize_t>(count);
   }
-  ssize_t write(const char* from, size_t size) override {
+  ssize_t write(const char* from, size_t size) {
     // Not more than fits: who stops reading must not hold the thread beyond the deadline.
     if (!is_writable()) return -1;
     const ssize_t n = ::send(socket_.get(), from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
     return n < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : n;
   }
   // Nothing depends on who asks.
-  void get_remote_ip_and_port(std::string&, int&) const override {}
-  void get_local_ip_and_port(std::string&, int&) const override {}
-  socket_t socket() const override { return socket_.get(); }
+  void get_remote_ip_and_port(std::string&, int&) const {}
+  void get_local_ip_and_port(std::string&, int&) const {}
+  time_t duration() const { return 0; }
+  socket_t socket() const { return socket_.get(); }
 
   // What the other side still sends must not make the system throw the answer away.
   void finish() {
@@ -261,8 +265,7 @@ class PageServer::Server : public httplib::Server {
     {
       Connection connection(socket);
       try {
-        bool closed = false;
-        if (process_request(connection, true, closed, plainly)) connection.finish();
+        if (answer_one(*this, connection)) connection.finish();
       } catch (const std::exception&) {  // a page that cannot be sent ends no tuning
       }
       const std::lock_guard lock(mutex_);
@@ -270,6 +273,16 @@ class PageServer::Server : public httplib::Server {
     }
     const std::lock_guard lock(mutex_);
     idle_.notify_all();
+  }
+
+  // From 0.18 on httplib is told between which addresses the connection is, too.
+  static bool answer_one(auto& server, Connection& connection) {
+    bool closed = false;
+    if constexpr (requires { server.process_request(connection, true, closed, plainly); })
+      return server.process_request(connection, true, closed, plainly);
+    else
+      return server.process_request(connection, std::string(), 0, std::string(), 0, true, closed,
+                                    plainly);
   }
 
   // Parts of a page could be asked for a thousand times in one request, and compressing one takes

@@ -56,6 +56,7 @@ struct CallNow {
       history.push_back(Value::object({{"elapsed", p.elapsed}, {"seconds", p.best_seconds}}));
     Candidate* const one = p.config.is_null() ? nullptr : candidate(p.config);
     if (one == nullptr) return;
+    if (p.seconds > 0) one->seconds = p.seconds;
     if (p.kind == Kind::candidate && !p.message.empty())
       one->status = LiveStatus::rejected, one->why = p.message;
     if (p.kind == Kind::eliminated) one->status = LiveStatus::slower, one->why = p.message;
@@ -63,7 +64,8 @@ struct CallNow {
     if (best && candidates[*best].status == LiveStatus::best)
       candidates[*best].status = LiveStatus::racing;
     best = static_cast<size_t>(one - candidates.data());
-    one->status = LiveStatus::best, one->seconds = p.best_seconds;
+    one->status = LiveStatus::best;
+    if (p.best_seconds > 0) one->seconds = p.best_seconds;
   }
 
   Value document() const {
@@ -81,6 +83,7 @@ struct CallNow {
                           {"rejected", last.rejected},
                           {"racing", last.racing},
                           {"round", last.round},
+                          {"clock", last.clock ? name_of(*last.clock) : ""},
                           {"best_seconds", last.best_seconds},
                           {"speedup", last.speedup},
                           {"elapsed", last.elapsed},
@@ -110,11 +113,11 @@ std::optional<HttpAnswer> live_answer(const std::string& path, const LiveShown& 
   constexpr const char *html_type = "text/html; charset=utf-8", *json_type = "application/json";
   if (path == "/")
     return HttpAnswer{html_type,
-                      live_page(shown.state, report_html(shown.report), shown.report_version)};
+                      live_page(shown.state, report_html(*shown.report), shown.report_version)};
   if (path == "/live.js")
     return HttpAnswer{"text/javascript; charset=utf-8", std::string(live_script())};
-  if (path == "/report") return HttpAnswer{html_type, report_html(shown.report)};
-  if (path == "/report.json") return HttpAnswer{json_type, strict_json(shown.report, 1)};
+  if (path == "/report") return HttpAnswer{html_type, report_html(*shown.report)};
+  if (path == "/report.json") return HttpAnswer{json_type, strict_json(*shown.report, 1)};
   if (path == "/state")
     return HttpAnswer{json_type,
                       strict_json(Value::object({{"state", shown.state},
@@ -135,7 +138,7 @@ struct LiveTuning::State {
   std::mutex mutex;
   std::optional<CallNow> now;
   Value entries = Value::array();
-  Value report = report_of(Value::array());
+  std::shared_ptr<const Value> report = std::make_shared<Value>(report_of(Value::array()));
   Value problems = Value::array();  // why calls were not tuned
   uint64_t version = 0;
   size_t done = 0;
@@ -175,7 +178,7 @@ struct LiveTuning::State {
     const std::lock_guard lock(mutex);
     now.reset(), ++done;
     entries.push_back(entry_report({found ? std::move(found->entry) : tuned, "", ""}));
-    report = report_of(entries);
+    report = std::make_shared<Value>(report_of(entries));
     ++version;
   }
 

@@ -18,8 +18,8 @@ namespace ejk::cli {
 
 // What the page is made of, at one moment.
 struct LiveShown {
-  Value state;   // what is being tuned
-  Value report;  // as report_of gives it
+  Value state;                          // what is being tuned
+  std::shared_ptr<const Value> report;  // as report_of gives it; shared, as it may be large
   uint64_t report_version = 0;
 };
 std::optional<HttpAnswer> live_answer(const std::string& path, const LiveShown& shown);

@@ -97,12 +97,12 @@ std::string timed_row(const Value& m, const Scale& scale) {
 }
 
 // A candidate with a word in the place of its times.
-std::string worded_row(std::string_view attributes, const std::string& time, std::string_view word,
-                       const Value& config, const std::string& more) {
+std::string worded_row(std::string_view attributes, const std::string& time_html,
+                       std::string_view word, const Value& config, const std::string& more) {
   return fmt::format(
       "<li tabindex=\"0\"{}><span>{}</span><span class=\"track\">{}</span><span "
       "class=\"what\"><code>{}</code> <small>{}</small></span></li>\n",
-      attributes, html(time), html(word), html(config_text(config)), html(more));
+      attributes, time_html, html(word), html(config_text(config)), html(more));
 }
 
 std::string rejected_row(const Value& r) {
@@ -298,9 +298,8 @@ std::string live_row(const Value& m, size_t place) {
   const std::string_view kind = status == LiveStatus::best       ? " class=\"won\""
                                 : status == LiveStatus::rejected ? " class=\"no\""
                                                                  : "";
-  return worded_row(fmt::format(" id=\"candidate-{}\"{}", place, kind),
-                    time_text(number(m, "seconds")), at(m, "status").as_string(), at(m, "config"),
-                    at(m, "why").as_string());
+  return worded_row(fmt::format(" id=\"candidate-{}\"{}", place, kind), time_figure(m, "seconds"),
+                    at(m, "status").as_string(), at(m, "config"), at(m, "why").as_string());
 }
 
 std::string call_now(const Value& call) {
@@ -449,7 +448,14 @@ std::string report_html(const Value& document) {
 
 std::string now_html(const Value& state) {
   const auto stage = named<LiveStage>(at(state, "stage").as_string()).value_or(LiveStage::store);
-  if (stage == LiveStage::store) return "";
+  if (stage == LiveStage::store) {
+    const Value* const problems = state.find("problems");
+    std::string out;
+    if (problems != nullptr)
+      for (const Value& problem : problems->as_array())
+        out += "<p class=\"note\">" + html(problem.as_string()) + "</p>";
+    return out;
+  }
   std::string out = "<p class=\"figures\">";
   out += fmt::format("<span>{}</span>", stage == LiveStage::tuning ? "Tuning." : "Tuned.");
   out += fmt::format("<span>{} of {} calls tuned, {} not</span><span>{} so far</span>",

@@ -198,9 +198,9 @@ Value report_of_store(const ReportOptions& options, Problems& problems) {
        read_entries(stores_to_read(options.kernels.store), options.filter, problems))
     if (!held.hidden) list.push_back(entry_report(held));
   Value out = report_of(std::move(list));
-  const auto calls = recorded_calls(options.kernels, options.filter, problems);
-  if (!calls.empty())
-    out["recorded"] = coverage_document(calls, *open_layers(options.kernels.store, true, problems));
+  const auto store = open_layers(options.kernels.store, true, problems);
+  const auto calls = recorded_calls(options.kernels, *store, options.filter, problems);
+  if (!calls.empty()) out["recorded"] = coverage_document(calls, *store);
   return out;
 }
 

@@ -6,6 +6,7 @@
 
 #include <ejk/names.h>
 
+#include "base/time.h"
 #include "calls.h"
 #include "live.h"
 #include "page.h"
@@ -24,7 +25,12 @@ class StoreShown {
   LiveShown shown() {
     const std::lock_guard lock(mutex_);
     if (Clock::now() >= next_) read();
-    return {Value::object({{"stage", name_of(LiveStage::store)}}), report_, version_};
+    Value state = Value::object({{"stage", name_of(LiveStage::store)}});
+    if (problems_.is_database_away)
+      state["problems"] = Value(Value::Array{
+          Value("The database cannot be read. This is what was read " +
+                (read_at_.empty() ? std::string("without it.") : "at " + read_at_ + "."))});
+    return {std::move(state), report_, version_};
   }
 
  private:
@@ -32,8 +38,13 @@ class StoreShown {
     constexpr auto pause = std::chrono::seconds(2);
     constexpr int share = 20;  // of the time that it may take
     const auto begun = Clock::now();
+    problems_.is_database_away = false;
     Value report = report_of_store({options_.filter, options_.kernels, ""}, problems_);
-    if (report != report_) report_ = std::move(report), ++version_;
+    if (!problems_.is_database_away) read_at_ = base::utc_now();
+    // What is known of the database is better than nothing.
+    const bool is_news = !problems_.is_database_away || read_at_.empty();
+    if (is_news && (report_ == nullptr || report != *report_))
+      report_ = std::make_shared<Value>(std::move(report)), ++version_;
     const auto end = Clock::now();
     next_ = end + std::max<Clock::duration>(pause, share * (end - begun));
   }
@@ -41,7 +52,8 @@ class StoreShown {
   const ServeOptions& options_;
   std::mutex mutex_;
   Problems problems_;
-  Value report_;
+  std::shared_ptr<const Value> report_;
+  std::string read_at_;  // with all that is in the database; "": never
   uint64_t version_ = 0;
   Clock::time_point next_;
 };

@@ -5,9 +5,10 @@
 #include <memory>
 #include <string>
 
+#include <ejk/detail/export.h>
 #include <ejk/store.h>
 
-namespace ejk {
+namespace EJK_EXPORT ejk {
 
 // How a store is opened.
 struct OpenStoreOptions {

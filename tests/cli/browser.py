@@ -21,7 +21,7 @@ class Page(html.parser.HTMLParser):
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
         self.tags.append(tag)
-        if tag in ("section", "div") and "id" in attributes:
+        if tag in ("section", "div", "li") and "id" in attributes:
             self.section = attributes["id"]
         if tag == "data":
             self.figures.setdefault((self.section, attributes["class"]), []).append(json.loads(attributes["value"]))

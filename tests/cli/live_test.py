@@ -5,11 +5,14 @@ import contextlib
 import http.client
 import json
 import os
+import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.parse
 
 import pytest
@@ -102,6 +105,29 @@ def test_serve_shows_the_report_of_a_store_and_what_is_added_to_it(ejk, store, d
     assert (code, err) == (0, "")
 
 
+def test_while_the_database_is_away_the_report_stays_as_it_was(ejk, database, device, started, tmp_path):
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="ejk_"))  # names of sockets are short
+    url = f"postgresql://postgres:s3cret@/postgres?host={folder}/server"
+    link = folder / "server"
+    link.symlink_to(database.split("host=")[1])
+    ejk("store", "init", url)
+    measured(tmp_path / "origin", entry(device))
+    ejk("store", "push", url, "--all", "--store", tmp_path / "origin")
+    served = started("serve", "--json", "--store", url)
+    before = served.json("/report.json")
+    assert [e["op"] for e in before["entries"]] == ["gemm@v1"]
+    link.unlink()
+    while "problems" not in (away := served.json("/state"))["state"]:
+        pass
+    assert "cannot be read" in away["state"]["problems"][0] and "cannot be read" in away["html"]
+    assert served.json("/report.json") == before and away["report_version"] == 1
+    link.symlink_to(database.split("host=")[1])
+    while "problems" in (back := served.json("/state"))["state"]:
+        pass
+    assert back["html"] == "" and back["report_version"] == 1
+    shutil.rmtree(folder)
+
+
 def test_an_empty_store_is_served_too(started):
     assert started("serve", "--json").json("/report.json")["entries"] == []
 
@@ -190,7 +216,7 @@ WORKER = r"""
 import json, os, subprocess, sys
 tool, pipe, export = sys.argv[1:]
 print(json.dumps({"event": "ready", "protocol": 1, "device": "any", "process": os.getpid()}), flush=True)
-counts = {"candidates": 5, "racing": 2, "round": 7, "best_seconds": 0.001, "speedup": 2.0, "elapsed": 1.5, "remaining": 8.5}
+counts = {"candidates": 5, "racing": 2, "round": 7, "clock": "device", "best_seconds": 0.001, "speedup": 2.0, "elapsed": 1.5, "remaining": 8.5}
 for line in sys.stdin:
     request = json.loads(line)
     told = json.loads(open(export + ".told").read())
@@ -217,10 +243,11 @@ class Watched:
         for candidate, config in zip(tuned["candidates"], configs, strict=True):
             candidate["config"] = config
         tuned["config"] = configs[0]
-        told = [{"kind": "candidate", "config": configs[1]}, {"kind": "candidate", "config": configs[3], "message": f"crashed: {name}"},
+        told = [{"kind": "candidate", "config": configs[1]}, {"kind": "measured", "config": configs[1], "seconds": 0.004}, {"kind": "candidate", "config": configs[3], "message": f"crashed: {name}"},
                 {"kind": "candidate", "config": configs[0]}, {"kind": "candidate", "config": configs[2]},
+                {"kind": "measured", "config": configs[2], "seconds": 0.0016},
                 {"kind": "best", "config": configs[1], "best_seconds": 0.002}, {"kind": "best", "config": configs[0]},
-                {"kind": "eliminated", "config": configs[2], "message": "takes 1.5 ms, the best 1 ms"}]  # fmt: skip
+                {"kind": "eliminated", "config": configs[2], "message": "takes 1.5 ms, the best 1 ms", "seconds": 0.0015}]  # fmt: skip
         self.entry, self.pipe = tuned, tmp_path / "go"
         export = tmp_path / "export"
         export.write_text(json.dumps({"ejk_export": 1}) + "\n" + json.dumps(tuned) + "\n")
@@ -249,9 +276,10 @@ def test_a_tuning_is_shown_while_it_goes_on_and_its_report_afterwards(ejk, start
     assert (state["stage"], state["done"], state["planned"], state["skipped"]) == ("tuning", 0, 1, 0)
     now = state["now"]
     assert [(c["config"]["block"], c["status"], c["seconds"]) for c in now["list"]] == [
-        (32, "racing", 0.002), (128, "rejected", 0), (16, "best", 0.001), (64, "slower", 0)]  # fmt: skip
+        (32, "racing", 0.002), (128, "rejected", 0), (16, "best", 0.001), (64, "slower", 0.0015)]  # fmt: skip
     assert [c["why"] for c in now["list"]] == ["", "crashed: block", "", "takes 1.5 ms, the best 1 ms"]
     assert [p["seconds"] for p in now["history"]] == [0.001, 0.002, 0.001]
+    assert now["clock"] == "device"
     shown = figures(f'<div id="now">{said["html"]}</div>')
     for name in ["tried", "candidates", "rejected", "racing", "round", "best_seconds", "speedup", "remaining"]:
         assert shown["now", name][-1] == now[name], name
@@ -305,6 +333,8 @@ def test_a_browser_follows_a_tuning(browser, started, device, tmp_path, width, c
     now = served.json("/state")["state"]["now"]
     for name in ["tried", "candidates", "rejected", "racing", "round", "best_seconds", "speedup"]:
         assert page.figures["now", name] == [now[name]], name
+    for place, candidate in enumerate(now["list"]):
+        assert page.figures[f"candidate-{place}", "seconds"] == [candidate["seconds"]], candidate
     assert fits(browser)
     back = browser.value("getComputedStyle(document.body).backgroundColor")
     assert back == {"dark": "rgb(20, 25, 29)", "light": "rgb(255, 255, 255)"}[colours]
