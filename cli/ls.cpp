@@ -22,6 +22,14 @@ std::string state_of(const Held& held) {
   return out;
 }
 
+// What the heuristic does not say already.
+std::string short_config(const Entry& e) {
+  const Value* const heuristic = heuristic_of(e);
+  if (heuristic == nullptr) return config_text(e.config);
+  const std::string change = change_text(*heuristic, e.config);
+  return change.empty() ? as_the_heuristic : change;
+}
+
 }  // namespace
 
 int ls_verb(const LsOptions& options, Output& out) {
@@ -49,13 +57,12 @@ int ls_verb(const LsOptions& options, Output& out) {
       table = Table(
           {{"OP"}, {"KEY"}, {"TIME", right}, {"SPEEDUP", right}, {"STATE"}, {"CONFIG"}, {"CALL"}});
     }
-    const Value* const heuristic = heuristic_of(e);
     table.add({e.id.op,
                e.id.key,
                time_text(e.evidence.seconds),
                ratio_text(e.evidence.speedup),
                {state_of(held), tone_of(e)},
-               heuristic == nullptr ? config_text(e.config) : change_text(*heuristic, e.config),
+               short_config(e),
                call_text(e.id.spec)});
   }
   flush();

@@ -199,11 +199,10 @@ std::string config_text(const Value& config) {
 }
 
 std::string change_text(const Value& heuristic, const Value& config) {
-  if (heuristic == config) return "as the heuristic";
+  if (heuristic == config) return "";
   if (!heuristic.is_object() || !config.is_object())
     return plain_text(heuristic) + "->" + plain_text(config);
-  const std::string out = changes_in(heuristic, config);
-  return out.empty() ? "as the heuristic" : out;
+  return changes_in(heuristic, config);
 }
 
 std::string count_text(size_t count, const std::string& one, const std::string& many) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <ejk/error.h>
 #include <ejk/value.h>
 
 #include "base/text.h"
@@ -34,6 +35,16 @@ struct Failure : std::runtime_error {
   int code;
 };
 
+// What `read` makes of words of the command line. An Error of it says that they are wrong.
+template <class F>
+auto words_read(F&& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    throw Failure(exit_usage, error.what());
+  }
+}
+
 using base::printable;
 
 // "ejk: MESSAGE" on stderr, made printable.
@@ -54,7 +65,8 @@ std::string plain_text(const Value& value);
 // "block=64 forward{threads=2}", without members that are null. Everything else as JSON, nothing
 // as "-".
 std::string config_text(const Value& config);
-// What differs between two configs: "block=16->64". "as the heuristic" if nothing does.
+inline constexpr const char* as_the_heuristic = "as the heuristic";
+// What differs between two configs: "block=16->64"; "" if nothing does.
 std::string change_text(const Value& heuristic, const Value& config);
 // "1 entry", "2 entries".
 std::string count_text(size_t count, const std::string& one, const std::string& many);

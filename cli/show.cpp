@@ -105,10 +105,13 @@ void show_entry(const Held& held, int candidates, Output& out) {
                                      (here != nullptr && e.environment != here->environment
                                           ? " (another one than now)"
                                           : "")},
-                 {"outcome", std::string(outcome_name(e.outcome)) + ", " + e.provenance},
-                 {"config", config_text(e.config)}};
-  if (const Value* heuristic = heuristic_of(e))
-    facts.emplace_back("differs", change_text(*heuristic, e.config));
+                 {"outcome", std::string(outcome_name(e.outcome)) + ", " + e.provenance}};
+  const Value* const heuristic = heuristic_of(e);
+  const std::string change = heuristic == nullptr ? "" : change_text(*heuristic, e.config);
+  const bool same = heuristic != nullptr && change.empty();
+  facts.emplace_back("config",
+                     config_text(e.config) + (same ? std::string(", ") + as_the_heuristic : ""));
+  if (!change.empty()) facts.emplace_back("differs", change);
   add_evidence(e, facts);
   facts.emplace_back("file", (held.file.empty() ? held.where : held.file) +
                                  (held.other_environment ? " (one of this environment answers)"

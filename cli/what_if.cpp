@@ -69,12 +69,16 @@ std::string text(const Value& object, std::string_view name) {
 Value coverage_document(const std::vector<RecordedCall>& calls, const PersistentCache& store) {
   const auto choices = choices_of(store);
   std::array<Sum, tiers.size()> sums;
-  Sum all, covered;
+  Sum all, covered, untimed, untimed_covered;
   for (const RecordedCall& call : calls) {
     const size_t tier = tier_of(choices->get(call.id));
+    const bool is_covered = tier < first_uncovered;
+    const bool is_timed = call.timed_calls > 0;
     sums[tier].add(call);
     all.add(call);
-    if (tier < first_uncovered) covered.add(call);
+    if (is_covered) covered.add(call);
+    if (!is_timed) untimed.add(call);
+    if (!is_timed && is_covered) untimed_covered.add(call);
   }
   Value by_tier = Value::array();
   for (size_t i = 0; i < tiers.size(); ++i)
@@ -99,7 +103,11 @@ Value coverage_document(const std::vector<RecordedCall>& calls, const Persistent
   const double by_calls = share(covered.calls, all.calls);
   // Calls that were never timed count by their number.
   const double by_time = all.seconds > 0 ? share(covered.seconds, all.seconds) : by_calls;
-  return Value::object({{"coverage", Value::object({{"calls", by_calls}, {"time", by_time}})},
+  Value coverage = Value::object({{"calls", by_calls}, {"time", by_time}});
+  if (untimed.calls > 0)
+    coverage["untimed"] = Value::object(
+        {{"calls", untimed.calls}, {"covered", share(untimed_covered.calls, untimed.calls)}});
+  return Value::object({{"coverage", std::move(coverage)},
                         {"expected_regret_seconds", regret},
                         {"seconds", all.seconds},
                         {"calls", all.calls},
@@ -114,7 +122,7 @@ int what_if_verb(const WhatIfOptions& options, Output& out) {
   const auto store = existing_layers(options.kernels.store, problems);
   Filter filter;
   filter.ops = options.ops;
-  auto calls = recorded_calls(options.kernels, filter, problems);
+  auto calls = recorded_calls(options.kernels, *store, filter, problems);
   filter.device = options.device;
   const size_t elsewhere =
       std::erase_if(calls, [&](const RecordedCall& call) { return !matches(filter, call.id); });
@@ -147,10 +155,16 @@ int what_if_verb(const WhatIfOptions& options, Output& out) {
                  percent_text(share(number(tier, "seconds"), all_seconds))});
   out.table(table);
   const Value& coverage = *document.find("coverage");
-  out.line(
-      fmt::format("covered: {} of the calls, {} of the time; left to save by tuning: {} of {}",
-                  percent_text(number(coverage, "calls")), percent_text(number(coverage, "time")),
-                  time_text(number(document, "expected_regret_seconds")), time_text(all_seconds)));
+  const double left = number(document, "expected_regret_seconds");
+  out.line(fmt::format("covered: {} of the calls, {} of the time; left to save by tuning: {} of {}",
+                       percent_text(number(coverage, "calls")),
+                       percent_text(number(coverage, "time")),
+                       left > 0 ? time_text(left) : "nothing", time_text(all_seconds)));
+
+  const Value* const untimed = coverage.find("untimed");
+  if (untimed != nullptr && all_seconds > 0)
+    out.line(fmt::format("{:.0f} of the calls have no recorded time; covered of these: {}",
+                         number(*untimed, "calls"), percent_text(number(*untimed, "covered"))));
 
   constexpr size_t most = 10;
   Table worst({{"TO TUNE"},
@@ -173,7 +187,9 @@ int what_if_verb(const WhatIfOptions& options, Output& out) {
   }
   if (elsewhere > 0)
     out.line(fmt::format("{} further recorded on other devices (--device)", elsewhere));
-  const bool enough = number(coverage, "time") >= options.least_coverage / 100;
+  const double least = options.least_coverage / 100;
+  const bool enough = number(coverage, "time") >= least &&
+                      (untimed == nullptr || number(*untimed, "covered") >= least);
   document["problems"] = problems.to_value();
   out.document(document);
   return enough ? exit_ok : exit_unfit;

@@ -82,7 +82,7 @@ def test_what_is_stored_for_a_device_is_measured_explained_and_shown(ejk, opencl
     assert stored["origin"] == "persistent" and "another environment" not in stored["layers"][0]["why"]
     (elsewhere,) = ejk("explain", tuned["key"], *on_devices, "--json", env={"OCL_ICD_VENDORS": "/nowhere"}).json["stored"]
     assert elsewhere["origin"] == "none" and "another device" in elsewhere["layers"][0]["why"]
-    text = ejk("show", tuned["key"], env=env).stdout
+    text = " ".join(ejk("show", tuned["key"], env=env).stdout.split())  # a long name wraps
     assert f"{first['fingerprint']} (this machine)" in text and "another one than now" not in text
     page = ejk("report", "r.html", "--json", env=env).json
     assert [e["device"] for e in page["entries"]] == [first["fingerprint"]]

@@ -171,6 +171,8 @@ def test_ls_shows_what_differs_from_the_heuristic(ejk, device, tmp_path):
     assert " block=64 " in shown["unknown@v1"] and " block=64 threads=1 " in shown["several@v1"]
     assert "->" not in shown["unknown@v1"] + shown["several@v1"] and "null" not in "".join(shown.values())
     assert re.search(r"(?m)^differs +forward\{block=16->64\}", ejk("show", "nested:").stdout)
+    assert re.search(r"(?m)^config +block=16 threads=1, as the heuristic$", ejk("show", "same:").stdout)
+    assert not re.search(r"(?m)^differs ", ejk("show", "same:").stdout)
 
 
 def wide_store(ejk, device, tmp_path):
