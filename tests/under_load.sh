@@ -19,6 +19,7 @@ dd if=/dev/zero of=/dev/null bs=64M status=none &
 load="$load $!"
 # shellcheck disable=SC2064,SC2086  # the loops that run now, one word each
 trap "kill $load" EXIT
+trap 'exit 130' INT TERM  # dash runs what is set for EXIT only then
 
 passed=0
 for i in $(seq "$times"); do
