@@ -256,10 +256,10 @@ std::pair<Threads, Threads> two_threads_over_one(const ejk::Executor& executor) 
   const Worker ours{call, calls};
   const Worker bare{call_bare, 5 * calls};
   constexpr size_t enough = 1500;  // blocks of each kind
-  constexpr size_t least_rounds = 60, most_rounds = 600;
+  constexpr size_t min_rounds = 60, max_rounds = 600;
   Blocks one, two, one_bare, two_bare;
   const auto few = [&] { return std::min(two.wall.size(), two_bare.wall.size()) < enough; };
-  for (size_t round = 0; round < least_rounds || (few() && round < most_rounds); ++round) {
+  for (size_t round = 0; round < min_rounds || (few() && round < max_rounds); ++round) {
     one.add(run_alone(ours, round % 2));
     two.add(run_two(ours));
     one_bare.add(run_alone(bare, round % 2));

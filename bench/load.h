@@ -94,7 +94,7 @@ struct Comparison {
 inline Comparison compare(ejk::Trial& trial, const ejk::AnyConfig& first,
                           const ejk::AnyConfig& second, double budget_seconds = 2) {
   using namespace ejk::detail;
-  constexpr int least_rounds = 60, most_rounds = 1000;
+  constexpr int min_rounds = 60, max_rounds = 1000;
   constexpr double confidence = 0.99;  // some fifty comparisons are made and none may be a mistake
   const Sampling sampling = sampling_of(trial, {first, second});
   Sampler sampler = sampler_of(trial);
@@ -102,7 +102,7 @@ inline Comparison compare(ejk::Trial& trial, const ejk::AnyConfig& first,
   std::vector<std::vector<double>> taken(turns.size());
   std::mt19937_64 random(1);
   const double stop = seconds() + budget_seconds;
-  for (int r = 0; r < least_rounds || (r < most_rounds && seconds() < stop); ++r)
+  for (int r = 0; r < min_rounds || (r < max_rounds && seconds() < stop); ++r)
     for (size_t i : ejk::base::shuffled(turns.size(), random))
       taken[i].push_back(sampler.take(*turns[i], sampling).seconds);
   const auto over = [&](size_t a, size_t b) {

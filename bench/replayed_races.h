@@ -48,7 +48,7 @@ class ReplayedRaces {
   }
 
  private:
-  static constexpr size_t most_candidates = 8, step = 4;  // rows between the starts of two races
+  static constexpr size_t max_candidates = 8, step = 4;  // rows between the starts of two races
 
   void add(const replay::Trace& trace) {
     constexpr auto needed = static_cast<size_t>(ejk::detail::max_rounds);
@@ -75,7 +75,7 @@ class ReplayedRaces {
   // Whether the best was picked; of equals that is the first.
   static bool race(const replay::Trace& trace, size_t first, int gap, std::mt19937_64& random,
                    std::vector<double>& rounds) {
-    const size_t candidates = std::min(most_candidates, trace.columns());
+    const size_t candidates = std::min(max_candidates, trace.columns());
     std::vector<size_t> columns = ejk::base::shuffled(trace.columns(), random);
     columns.resize(candidates);
     const size_t best = gap == 0 ? 0 : random() % candidates;

@@ -29,12 +29,12 @@ constexpr double confidence = 0.999;
 
 // When it looks, how long it goes on and what it calls a tie: fixed, so that figures of different
 // versions of the tuner can be compared.
-constexpr int first_look = 15, most_turns = 444;
+constexpr int first_look = 15, max_turns = 444;
 constexpr double tie_band = 0.02;
 int look_after(int rounds) { return rounds + std::max(2, rounds / 5); }
 
 // Where code and data happen to lie makes this much; it is counted apart.
-constexpr double least_harm = 0.005;
+constexpr double min_harm = 0.005;
 
 struct Entrant {
   AnyConfig config;
@@ -118,9 +118,9 @@ FullRaceResult race_all(const TuneTask& task) {
   enter(race, task);
   const double entered = bench::seconds();
   size_t best = 0;
-  for (int rounds = 0, look = first_look; rounds < most_turns;) {
+  for (int rounds = 0, look = first_look; rounds < max_turns;) {
     run_round(race, *task.trial, random);
-    if (++rounds < look && rounds < most_turns) continue;
+    if (++rounds < look && rounds < max_turns) continue;
     look = look_after(rounds);
     best = leader(race);
     if (settled(race, best)) break;
@@ -276,7 +276,7 @@ void add_harm(const std::string& name, const TuneTask& task, Harm& harm) {
   const bench::Comparison c = bench::compare(*task.trial, chosen, *task.heuristic);
   if (!c.worse_by(0)) return;
   ++harm.worse_at_all;
-  harm.worse += c.worse_by(least_harm);
+  harm.worse += c.worse_by(min_harm);
   harm.worst = std::max(harm.worst, c.beyond_band());
   std::printf("%-18s chose %s: %.4f [%.4f, %.4f] of the heuristic, band %.4f\n", name.c_str(),
               stable_json(chosen.to_value()).c_str(), c.ratio.median, c.ratio.low, c.ratio.high,
@@ -312,7 +312,7 @@ int main(int argc, char** argv) {
   std::printf(
       "tuned under load: %d of %d are not the heuristic; worse than it: %d, and %d by under %.1f "
       "%%\n",
-      harm.changed, tunings, harm.worse, harm.worse_at_all - harm.worse, 100 * least_harm);
+      harm.changed, tunings, harm.worse, harm.worse_at_all - harm.worse, 100 * min_harm);
   bench::print_json({{"time_over_full_race", costs.total},
                      {"time_over_full_race_geomean", costs.geomean},
                      {"time_over_full_race_worst", costs.worst},

@@ -24,7 +24,7 @@
 namespace {
 
 constexpr size_t candidates = 8;
-constexpr int most_samples_allowed = 80;
+constexpr int max_samples_allowed = 80;
 constexpr size_t largest_tie = 3;  // members of a declared tie that still says something
 
 // ---- kernels of known work ---------------------------------------------------------------------
@@ -252,7 +252,7 @@ void print_cell(const Cell& cell, const Score& s) {
     std::printf("%5.0f %% %3d %7.0f %% %7.0f %% %4.0f ", 100 * s.share(s.right), s.tie,
                 100 * s.share(s.mean3), 100 * s.share(s.bestof), s.runs / s.tunings);
   std::printf("%8.3f %8d%s\n", s.seconds / s.tunings, s.most_samples,
-              s.most_samples > most_samples_allowed ? "  FAIL: too many samples" : "");
+              s.most_samples > max_samples_allowed ? "  FAIL: too many samples" : "");
   std::fflush(stdout);
 }
 
@@ -261,7 +261,7 @@ class Figures {
  public:
   void add(const Cell& cell, const Score& s) {
     const std::string suffix = cell.loaded ? "_loaded" : "";
-    most_samples_ = std::max(most_samples_, s.most_samples);
+    max_samples_ = std::max(max_samples_, s.most_samples);
     if (cell.gap == 0) {
       int64_t& most = identical_["identical_winners" + suffix];
       most = std::max(most, static_cast<int64_t>(s.winners.size()));
@@ -275,7 +275,7 @@ class Figures {
   }
 
   std::vector<ejk::Value::Member> members() const {
-    std::vector<ejk::Value::Member> all = {{"most_samples", most_samples_}};
+    std::vector<ejk::Value::Member> all = {{"most_samples", max_samples_}};
     for (const auto& [name, value] : identical_) all.push_back({name, value});
     for (const auto& [name, values] : shares_) {
       const double sum = std::accumulate(values.begin(), values.end(), 0.);
@@ -289,7 +289,7 @@ class Figures {
  private:
   std::map<std::string, std::vector<double>> shares_;
   std::map<std::string, int64_t> identical_;
-  int most_samples_ = 0;
+  int max_samples_ = 0;
 };
 
 Options parse(const std::vector<std::string>& arguments) {

@@ -94,7 +94,7 @@ int bench_verb(const BenchOptions& options, Output& out) {
     measured += e.seconds > 0;
     table.add({row.id.op, row.id.key, time_text(e.seconds), time_text(e.heuristic_seconds),
                ratio_text(e.speedup),
-               e.speedup > 0 && e.samples >= least_samples
+               e.speedup > 0 && e.samples >= min_samples
                    ? fmt::format("{:.3g} to {:.3g}", e.speedup_low, e.speedup_high)
                    : "-",
                noise_text(e.noise, e.samples), config_text(row.config), row.note});

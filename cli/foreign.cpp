@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t most_damaged_reports = 20;
+constexpr size_t max_damaged_reports = 20;
 
 struct Reading {
   const ForeignOptions& options;
@@ -35,7 +35,7 @@ struct Reading {
     stopped = stopped || !visit(entry);
   }
   void damaged(const std::string& what) {
-    if (++counts.damaged <= most_damaged_reports) warn(what);
+    if (++counts.damaged <= max_damaged_reports) warn(what);
   }
 };
 
@@ -201,8 +201,8 @@ ForeignCounts read_foreign(const std::string& path, const ForeignOptions& option
   } catch (const fs::filesystem_error& error) {
     throw Failure(exit_failed, "cannot read " + path + ": " + error.code().message());
   }
-  if (reading.counts.damaged > most_damaged_reports)
-    warn(path + ": " + std::to_string(reading.counts.damaged - most_damaged_reports) +
+  if (reading.counts.damaged > max_damaged_reports)
+    warn(path + ": " + std::to_string(reading.counts.damaged - max_damaged_reports) +
          " more could not be read");
   return reading.counts;
 }

@@ -272,7 +272,7 @@ class Line {
     with_kernels(verb, what_if_.kernels);
     recorded_by(verb, what_if_.ops, what_if_.device);
     verb->add_option(
-            "--min-coverage", what_if_.least_coverage,
+            "--min-coverage", what_if_.min_coverage,
             "Exit with 4 if the store covers less than this of the recorded time, or of the "
             "calls without one")
         ->type_name("PERCENT")

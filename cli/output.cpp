@@ -180,11 +180,11 @@ std::string percent_text(double share) {
 
 std::string interval_text(const std::string& value, const std::string& low, const std::string& high,
                           int samples) {
-  return value == "-" || samples < least_samples ? value : value + " (" + low + " to " + high + ")";
+  return value == "-" || samples < min_samples ? value : value + " (" + low + " to " + high + ")";
 }
 
 std::string noise_text(double noise, int samples) {
-  return noise > 0 && samples >= least_samples ? "+-" + percent_text(noise) : "-";
+  return noise > 0 && samples >= min_samples ? "+-" + percent_text(noise) : "-";
 }
 
 std::string plain_text(const Value& value) {

@@ -56,7 +56,7 @@ std::string time_text(double seconds);
 std::string ratio_text(double ratio);
 std::string percent_text(double share);
 // "VALUE (LOW to HIGH)". Of fewer samples than these there is no interval, and no noise is known.
-constexpr int least_samples = 6;
+constexpr int min_samples = 6;
 std::string interval_text(const std::string& value, const std::string& low, const std::string& high,
                           int samples);
 std::string noise_text(double noise, int samples);

@@ -129,7 +129,7 @@ Value entry_report(const Held& held) {
 }
 
 bool has_interval(const Value& measured) {
-  return measured.find("samples")->as_int() >= least_samples;
+  return measured.find("samples")->as_int() >= min_samples;
 }
 
 namespace {

@@ -78,7 +78,7 @@ void show_candidates(const Entry& entry, int most, Output& out) {
         {m.status, tone(m)},
         time_text(m.seconds),
         m.ratio > 0 ? fmt::format("{:.3f}", m.ratio) : "-",
-        m.ratio > 0 && m.samples >= least_samples
+        m.ratio > 0 && m.samples >= min_samples
             ? fmt::format("{:.3f} to {:.3f}", m.ratio_low, m.ratio_high)
             : "-",
         std::to_string(m.samples),

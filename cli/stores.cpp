@@ -291,7 +291,7 @@ std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filt
 }
 
 std::optional<Entry> entry_in_place_of(const DirectoryStore& store, const Entry& entry) {
-  const auto file = base::read_file(store.file_of(entry), detail::most_entry_bytes);
+  const auto file = base::read_file(store.file_of(entry), detail::max_entry_bytes);
   if (file.error) return std::nullopt;
   auto read = detail::read_entry(file.text, Detail::all);
   return read.entry && detail::same_place(*read.entry, entry) ? std::move(read.entry)

@@ -163,7 +163,7 @@ struct WhatIfOptions {
   std::string device = "this";  // that recorded them
   KernelOptions kernels;
   std::vector<std::string> ops;
-  double least_coverage = 0;  // percent of the time, and of calls without; below it: exit code 4
+  double min_coverage = 0;  // percent of the time, and of calls without; below it: exit code 4
 };
 int what_if_verb(const WhatIfOptions&, Output& out);
 

@@ -187,7 +187,7 @@ int what_if_verb(const WhatIfOptions& options, Output& out) {
   }
   if (elsewhere > 0)
     out.line(fmt::format("{} further recorded on other devices (--device)", elsewhere));
-  const double least = options.least_coverage / 100;
+  const double least = options.min_coverage / 100;
   const bool enough = number(coverage, "time") >= least &&
                       (untimed == nullptr || number(*untimed, "covered") >= least);
   document["problems"] = problems.to_value();

@@ -46,16 +46,16 @@ enum Kind : uint64_t {
   site
 };
 
-constexpr size_t most_arguments = 64;  // attributes of a kernel among them
+constexpr size_t max_arguments = 64;  // attributes of a kernel among them
 
 // The key of a call: a kind and a word for each argument, and the objects that make the words mean
 // the same for as long as they are held.
 struct Key {
-  std::array<uint64_t, 4 * most_arguments + 2> words;
-  std::array<PyObject*, 2 * most_arguments + 1> held;  // new references
-  std::array<PyObject*, most_arguments> arrays;        // borrowed: what the function is given
-  std::array<PyObject*, most_arguments> captured;      // new references: then these
-  std::array<PyObject*, 16> functions;                 // borrowed: those that were looked into
+  std::array<uint64_t, 4 * max_arguments + 2> words;
+  std::array<PyObject*, 2 * max_arguments + 1> held;  // new references
+  std::array<PyObject*, max_arguments> arrays;        // borrowed: what the function is given
+  std::array<PyObject*, max_arguments> captured;      // new references: then these
+  std::array<PyObject*, 16> functions;                // borrowed: those that were looked into
   size_t word_count = 0, held_count = 0, array_count = 0, captured_count = 0, function_count = 0;
   size_t depth = 0;  // functions inside of functions
 
@@ -180,7 +180,7 @@ class Dispatcher {
   // Objects of this type count by identity.
   void add_constant_type(nb::type_object type) {
     if (contains(constant_types_, type.ptr())) return;
-    if (constant_types_.size() >= most_types) begin_again(constant_types_);
+    if (constant_types_.size() >= max_types) begin_again(constant_types_);
     constant_types_.push_back(std::move(type));
   }
   void add_plain_class(nb::type_object type, nb::object look) {
@@ -194,7 +194,7 @@ class Dispatcher {
       clear();
       return;
     }
-    if (plain_classes_.size() >= most_types) begin_again(plain_classes_);
+    if (plain_classes_.size() >= max_types) begin_again(plain_classes_);
     plain_classes_.push_back(std::move(fresh));
   }
   // What ejk._captured has found out about functions among the arguments.
@@ -288,7 +288,7 @@ class Dispatcher {
   }
 
  private:
-  static constexpr size_t most_entries = 8192, most_types = 256;  // then it begins again
+  static constexpr size_t max_entries = 8192, max_types = 256;  // then it begins again
 
   void begin_again(auto& types) {
     const auto gone = std::move(types);
@@ -305,7 +305,7 @@ class Dispatcher {
   }
 
   void keep(const Key& key, nb::object target, uint64_t generation, uint64_t chosen_in) {
-    if (entries_.size() >= most_entries) clear();
+    if (entries_.size() >= max_entries) clear();
     auto entry = std::make_unique<Entry>();
     entry->words.assign(key.words.data(), key.words.data() + key.word_count);
     for (size_t i = 0; i < key.held_count; ++i) entry->held.push_back(nb::borrow(key.held[i]));
@@ -531,7 +531,7 @@ class Dispatcher {
   }
 
   // The function takes arrays in the order in which JAX flattens a dict: that of the names.
-  using Names = std::array<PyObject*, most_arguments>;
+  using Names = std::array<PyObject*, max_arguments>;
   static void sort_by_name(Names& arrays, size_t first, size_t end, Names& names) {
     for (size_t i = first + 1; i < end; ++i)
       for (size_t j = i; j > first && PyUnicode_Compare(names[j], names[j - 1]) < 0; --j) {

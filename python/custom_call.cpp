@@ -253,8 +253,8 @@ PreparedCall prepare(std::string_view text) {
   const Value call = parse_json(text);
   PreparedCall prepared =
       call.find("registered") != nullptr ? prepare_registered(call) : prepare_built_in(call);
-  constexpr size_t most_axes = 64;
-  prepared.rank = below(most_axes, member(call, "rank"), "a rank of");
+  constexpr size_t max_axes = 64;
+  prepared.rank = below(max_axes, member(call, "rank"), "a rank of");
   return prepared;
 }
 

@@ -51,8 +51,8 @@ class Source {
   // before it are shared with others.
   template <size_t M, size_t... N>
   requires(sizeof...(N) >= 1 &&
-           sizeof...(N) <= detail::most_texts) consteval Source(const char (&name)[M],
-                                                                const char (&... texts)[N])
+           sizeof...(N) <= detail::max_texts) consteval Source(const char (&name)[M],
+                                                               const char (&... texts)[N])
       : text_{detail::literal(name), {detail::literal(texts)...}, sizeof...(N)} {}
 
   // The texts that are compiled together.

@@ -103,7 +103,7 @@ class AnyKernel {
   // Copies that outlive the call. nullptr: there is nothing to tune, it cannot be copied or would
   // refer to what its caller owns (string_view, pointers), or the copies would take more than so
   // many bytes.
-  virtual std::unique_ptr<KeptCall> keep(const Invocation& /*inv*/, size_t /*most_bytes*/) const {
+  virtual std::unique_ptr<KeptCall> keep(const Invocation& /*inv*/, size_t /*max_bytes*/) const {
     return nullptr;
   }
 };

@@ -20,7 +20,7 @@ _CHANGERS = frozenset(
     "intersection_update move_to_end pop popitem popleft remove reverse rotate setdefault sort "
     "symmetric_difference_update update".split()
 )
-_MOST = 4096
+_MAX = 4096
 
 _known: dict[types.CodeType, Reads] = {}
 
@@ -97,7 +97,7 @@ def _chain(steps: Sequence[dis.Instruction], place: int) -> tuple[str, ...]:
 def reads_of(code: types.CodeType) -> Reads:
     found = _known.get(code)
     if found is None:
-        if len(_known) >= _MOST:
+        if len(_known) >= _MAX:
             _known.clear()
         found = _known[code] = Reads(code)
     return found
@@ -111,7 +111,7 @@ class Asks(enum.Enum):
     OF_ANY = enum.auto()
 
 
-@functools.lru_cache(_MOST)
+@functools.lru_cache(_MAX)
 def asks_for_type(code: types.CodeType) -> Asks:
     """Without the functions that are made inside."""
     found = Asks.NEVER

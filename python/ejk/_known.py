@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-_MOST_KEPT = 256
+_MAX_KEPT = 256
 _of: dict[str, Known] = {}  # op, or class of a kernel by its name -> Known
 
 
@@ -37,7 +37,7 @@ class _Opaque:
             self._weak[name] = obj
         except TypeError:
             self._kept[name] = obj
-            if len(self._kept) > _MOST_KEPT:
+            if len(self._kept) > _MAX_KEPT:
                 self._kept.pop(next(iter(self._kept)), None)
 
     def named(self, name: str) -> Any:

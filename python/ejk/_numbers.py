@@ -20,7 +20,7 @@ from ejk import _jax
 from ejk._code import Asks, asks_for_type
 from ejk._libraries import is_library
 
-_MOST_STEPS = 1000
+_MAX_STEPS = 1000
 _OWN_KERNELS = "ejk.modules"  # they are kernels like any other
 
 
@@ -87,7 +87,7 @@ class Numbers:
     def step(self, key: tuple[Any, ...], function: Callable[..., Any], operands: Sequence[int] = ()) -> int:
         """The place of what a function of noted numbers gives."""
         if key not in self._known:
-            if not self._learns or len(self._steps) >= _MOST_STEPS:
+            if not self._learns or len(self._steps) >= _MAX_STEPS:
                 self.refuse()
             self._known[key] = len(self.places) + len(self._steps)
             self._steps.append((function, operands))

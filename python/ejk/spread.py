@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_TRIES = 3  # of a call, on different hosts if there are so many
-MOST_ATTEMPTS = 5  # of a call on one host, while the configs that end its workers are known (docs/reference/worker.md)
-MOST_FAILURES = 3  # of a host without an answer in between
+MAX_TRIES = 3  # of a call, on different hosts if there are so many
+MAX_ATTEMPTS = 5  # of a call on one host, while the configs that end its workers are known (docs/reference/worker.md)
+MAX_FAILURES = 3  # of a host without an answer in between
 START = 60.0  # seconds for a process on a host, beside those for its worker
 
 
@@ -102,7 +102,7 @@ class Spread:
         """It gave no answer, or its process is gone."""
         host = self._hosts[name]
         host.failures += 1
-        again = host.failures < MOST_FAILURES
+        again = host.failures < MAX_FAILURES
         host.state, host.until = State.RESTING if again else State.GIVEN_UP, now + self.rest
         self._tell("host_lost", host=name, why=why, again=again)
         self._take_back(name, f"its host was lost: {why}")
@@ -134,7 +134,7 @@ class Spread:
         call = host.call
         assert call is not None
         host.state, host.failures = State.IDLE, 0
-        if kind == "suspect" and host.attempts < MOST_ATTEMPTS:
+        if kind == "suspect" and host.attempts < MAX_ATTEMPTS:
             self._tell("again", host=name, op=call.op, key=call.key, why=text)
             return  # it goes on with its call
         if kind in ("suspect", "lost"):
@@ -195,8 +195,8 @@ class Spread:
         if call is None:
             return
         call.ended.append(name)
-        if len(call.ended) == MOST_TRIES:
-            self._report(call, f"{why} (given up after {MOST_TRIES} times, on {', '.join(call.ended)})", lost=True)
+        if len(call.ended) == MAX_TRIES:
+            self._report(call, f"{why} (given up after {MAX_TRIES} times, on {', '.join(call.ended)})", lost=True)
         else:
             self._queues[call.device].appendleft(call)
             self._tell("elsewhere", host=name, op=call.op, key=call.key, why=why)

@@ -5,7 +5,7 @@ import itertools
 import random
 
 import pytest
-from ejk.spread import MOST_ATTEMPTS, START, Call, Spread
+from ejk.spread import MAX_ATTEMPTS, START, Call, Spread
 
 BUDGET, PATIENCE, REST = 10.0, 5.0, 7.0
 
@@ -100,11 +100,11 @@ def test_where_there_is_no_other_host_it_is_tried_where_it_was(spread_of, told):
 def test_a_host_goes_on_with_a_call_whose_suspect_it_knows(spread_of, told):
     spread = spread_of("bad", "2")
     up(spread, a="cpu")
-    for attempt in range(1, MOST_ATTEMPTS + 1):
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         assert given(spread, float(attempt)) == [("a", "bad")]
         assert spread.overdue(attempt + BUDGET + 2 * PATIENCE - 0.1) == []  # each with a deadline of its own
         spread.answered("a", "suspect", "config 2", float(attempt))
-    assert len(told.of("again")) == MOST_ATTEMPTS - 1
+    assert len(told.of("again")) == MAX_ATTEMPTS - 1
     assert told.of("elsewhere") == [{"host": "a", "op": "op", "key": "bad", "why": "config 2"}]
 
 

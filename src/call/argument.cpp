@@ -181,8 +181,8 @@ namespace {
 // The caller's own may change meanwhile, as a cache does whose parts belong to several threads. Of
 // a large one a third copy would take too much memory.
 bool is_kept(const AnyView& original, size_t bytes) {
-  constexpr size_t most_kept = size_t{16} << 20;
-  return !original.packed() || bytes <= most_kept;
+  constexpr size_t max_kept = size_t{16} << 20;
+  return !original.packed() || bytes <= max_kept;
 }
 
 }  // namespace

@@ -69,8 +69,8 @@ WhileOthersMayFork::~WhileOthersMayFork() {
 // ---- the queue ---------------------------------------------------------------------------------
 
 struct Background::State {
-  State(Work what, std::function<bool()> busy, size_t most_known)
-      : work(std::move(what)), was_here(most_known), is_busy(std::move(busy)) {
+  State(Work what, std::function<bool()> busy, size_t max_known)
+      : work(std::move(what)), was_here(max_known), is_busy(std::move(busy)) {
     if (!is_busy) is_busy = [load = std::make_shared<MachineLoad>()] { return load->is_busy(); };
     else
       is_busy = [asked = std::move(is_busy)] {
@@ -134,8 +134,8 @@ struct Background::State {
   }
 };
 
-Background::Background(Work work, std::function<bool()> is_busy, size_t most_known)
-    : state_(new State(std::move(work), std::move(is_busy), most_known)) {
+Background::Background(Work work, std::function<bool()> is_busy, size_t max_known)
+    : state_(new State(std::move(work), std::move(is_busy), max_known)) {
   ForkGate::only();
 }
 
@@ -170,7 +170,7 @@ bool Background::waits(const std::string& id) const {
 
 std::optional<size_t> Background::room(const AutotunePolicy& policy) const {
   const std::lock_guard lock(state_->mutex);
-  if (state_->queue.size() >= most_calls) return std::nullopt;
+  if (state_->queue.size() >= max_calls) return std::nullopt;
   const auto most = static_cast<size_t>(std::max<int64_t>(0, policy.background_bytes));
   return most - std::min(most, state_->bytes);
 }

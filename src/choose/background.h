@@ -64,10 +64,10 @@ class Background {
   };
 
   // Each may take minutes of a small share of a core: more of them would wait for days.
-  static constexpr size_t most_calls = 1000;
+  static constexpr size_t max_calls = 1000;
 
   // `is_busy`: empty: as the machine is.
-  Background(Work work, std::function<bool()> is_busy, size_t most_known);
+  Background(Work work, std::function<bool()> is_busy, size_t max_known);
   ~Background();  // breaks off what is on, and leaves all that waits
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;

@@ -69,8 +69,8 @@ WatchedCall::WatchedCall(const Entry& entry, AnyConfig checked, bool tuned_here)
       tuned(entry.evidence.time),
       rule(entry.evidence, tuned_here) {}
 
-Drift::Drift(std::function<bool()> is_busy, size_t most_calls)
-    : calls_(most_calls), is_busy_(std::move(is_busy)) {
+Drift::Drift(std::function<bool()> is_busy, size_t max_calls)
+    : calls_(max_calls), is_busy_(std::move(is_busy)) {
   if (!is_busy_) is_busy_ = [load = std::make_shared<MachineLoad>()] { return load->is_busy(); };
 }
 

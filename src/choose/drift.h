@@ -69,7 +69,7 @@ struct EJK_HIDDEN WatchedCall {
 class Drift {
  public:
   // `is_busy`: empty: as the machine is.
-  Drift(std::function<bool()> is_busy, size_t most_calls);
+  Drift(std::function<bool()> is_busy, size_t max_calls);
 
   // A call that takes less cannot be told from the noise of a single run.
   static constexpr double min_seconds = 5e-6;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int many_values = 16;  // of a scalar or a size
 constexpr int many_shapes = 64;  // a program may have some without making new ones all the time
-constexpr size_t most_watched = 4096;  // bounds the memory; what is beyond is not watched
+constexpr size_t max_watched = 4096;  // bounds the memory; what is beyond is not watched
 constexpr int64_t any_size = -1;
 
 // What is described by an object or an array may be the shape of something.
@@ -72,7 +72,7 @@ std::string shape_complaint(const Invocation& inv, const std::string& what, int 
 // Whether the keys that differ from `rest` in this place only have just become that many.
 bool KeyWatch::are_many(const std::string& place, const std::string& rest, int many) {
   const std::string group = place + " " + rest;
-  if (keys_.size() >= most_watched && !keys_.contains(group)) return false;
+  if (keys_.size() >= max_watched && !keys_.contains(group)) return false;
   return ++keys_[group] == many && said_.insert(place).second;
 }
 

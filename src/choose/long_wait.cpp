@@ -11,10 +11,10 @@ namespace ejk::detail {
 
 double seconds_to_resume(const AutotunePolicy& policy, const Evidence& stored) {
   // First runs, warm-ups and a few rounds of two configs: fewer runs would change nothing.
-  constexpr double least_runs = 10;
+  constexpr double min_runs = 10;
   const double left = policy.resume_share * policy.budget_seconds - stored.resumed_seconds;
   const double allowed = std::min(policy.budget_seconds, left);
-  const double needed = least_runs * std::max(stored.seconds, stored.heuristic_seconds);
+  const double needed = min_runs * std::max(stored.seconds, stored.heuristic_seconds);
   return allowed > 0 && allowed >= needed ? allowed : 0;
 }
 

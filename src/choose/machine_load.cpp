@@ -68,10 +68,10 @@ std::optional<double> idle_seconds(std::string_view stat, const cpu_set_t& proce
 }
 
 bool MachineLoad::is_busy() {
-  constexpr double least_apart = 0.2;  // seconds: ticks are 10 ms long
+  constexpr double min_apart = 0.2;    // seconds: ticks are 10 ms long
   constexpr double enough_free = 0.5;  // cores
   const double now = base::seconds_now();
-  if (looked_ > 0 && now - looked_ < least_apart) return busy_;
+  if (looked_ > 0 && now - looked_ < min_apart) return busy_;
   const auto idle = idle_seconds_now();
   if (!idle) return false;
   if (looked_ > 0) busy_ = (*idle - idle_) / (now - looked_) < enough_free;

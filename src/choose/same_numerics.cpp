@@ -105,14 +105,13 @@ std::string class_text(const AnyKernel& kernel, const AnyConfig& config, const I
 
 // The most frequent of them.
 std::string text_of_classes(const std::map<std::string, size_t>& counts) {
-  constexpr size_t most_told = 4;
+  constexpr size_t max_told = 4;
   std::vector<std::pair<std::string, size_t>> told(counts.begin(), counts.end());
   std::ranges::stable_sort(told, std::greater{}, &std::pair<std::string, size_t>::second);
   std::string text;
-  for (size_t i = 0; i < std::min(told.size(), most_told); ++i)
+  for (size_t i = 0; i < std::min(told.size(), max_told); ++i)
     text += fmt::format("{}{} of {}", i == 0 ? "" : ", ", told[i].second, told[i].first);
-  if (told.size() > most_told)
-    text += fmt::format(", and {} other classes", told.size() - most_told);
+  if (told.size() > max_told) text += fmt::format(", and {} other classes", told.size() - max_told);
   return text;
 }
 

@@ -42,8 +42,8 @@ class SameNumerics final : public AnyKernel {
   }
   std::unique_ptr<Trial> trial(const Invocation& inv) const override { return kernel_.trial(inv); }
   Value sketch() const override { return kernel_.sketch(); }
-  std::unique_ptr<KeptCall> keep(const Invocation& inv, size_t most_bytes) const override {
-    return kernel_.keep(inv, most_bytes);
+  std::unique_ptr<KeptCall> keep(const Invocation& inv, size_t max_bytes) const override {
+    return kernel_.keep(inv, max_bytes);
   }
 
  private:

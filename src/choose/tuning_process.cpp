@@ -26,7 +26,7 @@ namespace ejk::detail {
 
 double DutyCycle::rest_after(double work_seconds) {
   work_ += work_seconds;
-  if (work_ < least_work || !(share_ < 1)) return 0;
+  if (work_ < min_work || !(share_ < 1)) return 0;
   return std::exchange(work_, 0) * (1 / share_ - 1);
 }
 

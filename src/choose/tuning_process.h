@@ -20,7 +20,7 @@ class DutyCycle {
   double rest_after(double work_seconds);
 
  private:
-  static constexpr double least_work = 10e-3;
+  static constexpr double min_work = 10e-3;
   double share_, work_ = 0;
 };
 

@@ -40,7 +40,7 @@ constexpr std::chrono::seconds start_deadline{10};
 // the processor.
 constexpr double busy = 0.7;
 constexpr double idle = 0.05;
-constexpr size_t most_last_words = 4096;
+constexpr size_t max_last_words = 4096;
 constexpr double never = 1e9;  // seconds
 
 std::string error_text(std::string_view step) {
@@ -252,8 +252,8 @@ void GuardChild::drain_stderr() {
         retry_interrupted([&] { return ::read(stderr_.get(), buffer, sizeof buffer); });
     if (n <= 0) return;
     last_words_.append(buffer, static_cast<size_t>(n));
-    if (last_words_.size() > most_last_words)
-      last_words_.erase(0, last_words_.size() - most_last_words);
+    if (last_words_.size() > max_last_words)
+      last_words_.erase(0, last_words_.size() - max_last_words);
   }
 }
 

@@ -28,9 +28,9 @@ void add_living_descendants(pid_t process, std::vector<pid_t>& all) {
 
 // Of a child. One that is just starting a program (vfork) does not stop: it is not waited for long.
 void stop(pid_t process) {
-  constexpr int most_looks = 200;
+  constexpr int max_looks = 200;
   ::kill(process, SIGSTOP);
-  for (int look = 0; look < most_looks; ++look) {
+  for (int look = 0; look < max_looks; ++look) {
     siginfo_t state{};
     constexpr int any = WSTOPPED | WEXITED | WNOHANG | WNOWAIT;
     if (::waitid(P_PID, static_cast<id_t>(process), &state, any) != 0 || state.si_pid != 0) return;
@@ -65,9 +65,9 @@ bool is_ending(const std::string& directory) {
 // nobody any more, so that no number becomes another's. One that waits for a broken disk cannot be
 // ended by anybody.
 void end_descendants(pid_t adopter) {
-  constexpr int most_rounds = 2000;
+  constexpr int max_rounds = 2000;
   stop(adopter);
-  for (int round = 0; round < most_rounds; ++round) {
+  for (int round = 0; round < max_rounds; ++round) {
     std::vector<pid_t> living;
     add_living_descendants(adopter, living);
     if (living.empty()) return;

@@ -48,8 +48,8 @@ Guard::Guard(Trial& trial, GuardLimits limits, std::function<bool()> enough,
 }
 
 double Guard::deadline() const {
-  if (!control_) return std::max(limits_.control_deadline_seconds, limits_.least_deadline_seconds);
-  return std::max(limits_.least_deadline_seconds, limits_.deadline_over_control * control_seconds_);
+  if (!control_) return std::max(limits_.control_deadline_seconds, limits_.min_deadline_seconds);
+  return std::max(limits_.min_deadline_seconds, limits_.deadline_over_control * control_seconds_);
 }
 
 Guard::~Guard() = default;
@@ -118,7 +118,7 @@ bool Guard::would_wait(const AnyConfig& config) const {
 Finding Guard::prove(const AnyConfig& control) {
   const size_t job = job_of(control);
   control_.reset();
-  Finding finding = run_job(job, deadline(), limits_.least_deadline_seconds).finding;
+  Finding finding = run_job(job, deadline(), limits_.min_deadline_seconds).finding;
   if (finding.passed()) {
     control_ = control, control_seconds_ = finding.seconds;
     why_not_.clear();
@@ -193,7 +193,7 @@ class Guard::Tour {
           index,
           {.rejection = {}, .why = "would wait in a child process as others did", .waited = true});
     const bool fresh = guard_.child_for(job).jobs_done() == 0;
-    const double least = guard_.limits_.least_deadline_seconds;
+    const double least = guard_.limits_.min_deadline_seconds;
     JobReport report = control_ ? guard_.run_job(job, guard_.deadline())
                                 : guard_.run_job(job, patient_ ? control_deadline() : least, least);
     report.finding.compile_seconds += compiled(index).seconds;

@@ -20,7 +20,7 @@
 namespace ejk::detail {
 
 struct GuardLimits {
-  double least_deadline_seconds = 1;     // wall time of one run
+  double min_deadline_seconds = 1;       // wall time of one run
   double deadline_over_control = 50;     // times the control's own wall time
   double control_deadline_seconds = 10;  // of the control, the reference, or while there is none
   double own_seconds = 60;  // for what is not the config's doing: resetting, handing outputs over

@@ -33,7 +33,7 @@ Holdings current_holdings() {
 std::string grows_with_every_run(const Holdings& before, const std::function<bool()>& run_again) {
   constexpr int more_runs = 8;
   // A pool may start its threads one after the other.
-  const int most_for_threads =
+  const int max_for_threads =
       std::max(16, 2 * static_cast<int>(std::thread::hardware_concurrency()));
   bool threads = true, files = true, processes = true;
   Holdings last = before;
@@ -43,7 +43,7 @@ std::string grows_with_every_run(const Holdings& before, const std::function<boo
     files = files && now.files > last.files;
     processes = processes && now.processes > last.processes;
     if (!threads && !files && !processes) return {};
-    if (run >= (threads ? most_for_threads : more_runs)) break;
+    if (run >= (threads ? max_for_threads : more_runs)) break;
     if (!run_again()) return {};
     last = now;
   }

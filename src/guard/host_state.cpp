@@ -99,8 +99,8 @@ std::string put_back_environment(std::vector<std::string> before) {
     names.insert(name);
     if (name.size() < v.size()) ::setenv(name.c_str(), v.c_str() + name.size() + 1, 1);
   }
-  constexpr size_t most_named = 3;
-  if (names.size() > most_named) return std::to_string(names.size()) + " environment variables";
+  constexpr size_t max_named = 3;
+  if (names.size() > max_named) return std::to_string(names.size()) + " environment variables";
   std::string what;
   for (const std::string& name : names) what = joined(what, "the variable " + name);
   return what;

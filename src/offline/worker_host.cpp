@@ -44,7 +44,7 @@ using std::chrono::milliseconds;
 constexpr size_t longest_line = size_t{16} << 20;
 // A config that passes in a guarded run and ends process after process is left out after the fourth
 // (first_runs.cpp); where nothing is guarded, after the second.
-constexpr int most_attempts = 5;
+constexpr int max_attempts = 5;
 constexpr milliseconds look_around{100};
 constexpr milliseconds silence{1'000};        // after which the host itself says that time passes
 constexpr milliseconds time_to_leave{2'000};  // for a worker that has nothing to do
@@ -390,7 +390,7 @@ Entry Worker::tune(const RecordedCall& call, double budget_seconds) {
     const auto running = state_->left_running();
     if (running) message += " while it ran " + stable_json(*running);
     if (attempt > 1) message += fmt::format(" (attempt {})", attempt);
-    if (!running || attempt == most_attempts || state_->stopped()) throw WorkerLost(message);
+    if (!running || attempt == max_attempts || state_->stopped()) throw WorkerLost(message);
     state_->options.on_warning(message + "; a fresh one goes on");
   }
 }

@@ -13,7 +13,7 @@ namespace ejk::detail {
 namespace {
 
 // A search tries hundreds; of those only the winners are needed again.
-constexpr size_t most_programs = 256;
+constexpr size_t max_programs = 256;
 
 std::string key_of(const Backend& backend, const std::string& source) {
   return base::name_by_digest_of(backend.target() + '\n' + source);
@@ -71,7 +71,7 @@ std::shared_ptr<CachedProgram> ProgramCache::slot(const std::string& name,
     slot.program->key = key, slot.program->name = name, slot.program->source = source;
   }
   std::shared_ptr<CachedProgram> out = slot.program;
-  if (programs_.size() > most_programs)
+  if (programs_.size() > max_programs)
     programs_.erase(std::ranges::min_element(
         programs_, {}, [](const auto& item) { return item.second.last_use; }));
   return out;

@@ -23,7 +23,7 @@ using base::Directory;
 
 constexpr int format = 2;
 // Some 100 MB. A search leaves hundreds, of which a few are used again.
-constexpr size_t most_files = 1024;
+constexpr size_t max_files = 1024;
 constexpr size_t read_limit = size_t{256} << 20;
 
 void warn(const std::string& problem, const std::string& message) {
@@ -54,8 +54,8 @@ std::string file_of(const std::string& key) { return key + suffix; }
 // Any of them can be made again, so it does not matter which ones go.
 void make_room(const Directory& in) {
   in.remove_leftovers();
-  if (in.names().size() < most_files) return;
-  for (const std::string& name : in.some_names(suffix, most_files / 8))
+  if (in.names().size() < max_files) return;
+  for (const std::string& name : in.some_names(suffix, max_files / 8))
     static_cast<void>(in.remove(name));
 }
 

@@ -28,7 +28,7 @@ namespace ejk::detail {
 namespace {
 
 using base::retry_interrupted;
-constexpr size_t most_sent_files = 8;
+constexpr size_t max_sent_files = 8;
 
 struct Request {
   WorkerLife life = nullptr;  // null: reap `worker`
@@ -69,7 +69,7 @@ void forget_host(int socket) {
 
 // 0 bytes if the host is gone.
 ssize_t receive(Request& request, std::span<int> files, size_t& count) {
-  alignas(cmsghdr) char control[CMSG_SPACE(most_sent_files * sizeof(int))];
+  alignas(cmsghdr) char control[CMSG_SPACE(max_sent_files * sizeof(int))];
   iovec data{&request, sizeof request};
   msghdr message{};
   message.msg_iov = &data, message.msg_iovlen = 1;
@@ -113,7 +113,7 @@ Answer reap(pid_t worker) {
     if (retry_interrupted([&] { return ::poll(fds, std::size(fds), -1); }) < 0) ::_exit(0);
     if (fds[1].revents != 0) ::_exit(0);  // the host has ended, and its workers end with this
     Request request;
-    int files[most_sent_files];
+    int files[max_sent_files];
     size_t count = 0;
     if (receive(request, files, count) != sizeof request) ::_exit(0);
     const Answer answer =
@@ -158,7 +158,7 @@ bool ask(Zygote& z, const Request& request, std::span<const int> files, Answer& 
   iovec part{&data, sizeof data};
   msghdr message{};
   message.msg_iov = &part, message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(most_sent_files * sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(max_sent_files * sizeof(int))] = {};
   if (!files.empty()) {
     message.msg_control = control, message.msg_controllen = CMSG_SPACE(files.size_bytes());
     cmsghdr* header = CMSG_FIRSTHDR(&message);

@@ -16,7 +16,7 @@ std::string record_folder(const EntryId& id) {
 std::string record_name(const EntryId& id) { return base::sha256_hex(id.spec, 32) + ".json"; }
 
 LoadedRecord load_record(const base::Directory& in, const std::string& name) {
-  const auto [text, error, strange] = in.read(name, most_record_bytes);
+  const auto [text, error, strange] = in.read(name, max_record_bytes);
   if (error.is_absent()) return {{}, true, false, ""};
   if (error) return {{}, false, error.code != EFBIG, error.text()};
   try {

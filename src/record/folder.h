@@ -12,7 +12,7 @@
 namespace ejk::detail {
 
 inline constexpr const char* record_format = "v1";  // the folder of all of them
-inline constexpr size_t most_record_bytes = size_t{1} << 20;
+inline constexpr size_t max_record_bytes = size_t{1} << 20;
 
 std::string record_folder(const EntryId& id);  // below the top, with '/' between names
 std::string record_name(const EntryId& id);

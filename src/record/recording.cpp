@@ -53,9 +53,9 @@ constexpr size_t batch = 1000;
 // they are. A program with more of them makes too many keys, most likely.
 constexpr size_t many_calls = 10'000;
 // Words of bucketed keys may differ for one call without end.
-constexpr size_t most_words = 100'000;
+constexpr size_t max_words = 100'000;
 // What the end of a program may take for writing counts, and for sending them.
-constexpr double most_seconds_at_end = 30, last_send_seconds = 1;
+constexpr double max_seconds_at_end = 30, last_send_seconds = 1;
 
 // Counts that are not yet in the folder.
 CallTotals difference(const CallTotals& now, const CallTotals& then) {
@@ -248,7 +248,7 @@ struct EJK_HIDDEN Recording::State {
   }
 
   uint32_t remember(const std::vector<uint64_t>& words, uint32_t record) {
-    if (!words.empty() && by_words.size() < most_words) by_words.try_emplace(words, record);
+    if (!words.empty() && by_words.size() < max_words) by_words.try_emplace(words, record);
     return record;
   }
 
@@ -370,14 +370,14 @@ struct EJK_HIDDEN Recording::State {
     return top;
   }
 
-  bool flush(milliseconds for_lock = patience, double most_seconds = 0) {
+  bool flush(milliseconds for_lock = patience, double max_seconds = 0) {
     const std::lock_guard one_at_a_time(writing);
     const double begin = base::seconds_now();
     bool good = true;
     for (size_t slot = 0;;) {
       std::vector<Dirty> some = dirty(slot);
       if (some.empty()) return good;
-      if (most_seconds > 0 && base::seconds_now() - begin > most_seconds) return too_slow();
+      if (max_seconds > 0 && base::seconds_now() - begin > max_seconds) return too_slow();
       const auto written = write_some(some, for_lock);
       if (!written) return false;
       good = *written && good;
@@ -445,7 +445,7 @@ struct EJK_HIDDEN Recording::State {
     call.timed_seconds += 1e-9 * static_cast<double>(d.added.nanoseconds);
 
     const std::string text = to_json(record_to_document(call), 1) + "\n";
-    if (text.size() > detail::most_record_bytes) {
+    if (text.size() > detail::max_record_bytes) {
       warn("large " + path, "[" + call.id.op + "] a call with " + std::to_string(text.size()) +
                                 " bytes of arguments is not recorded");
       return true;  // never will be
@@ -505,7 +505,7 @@ Recording::~Recording() {
   }
   if (state_->thread.joinable()) state_->thread.join();
   try {
-    state_->flush(last_patience, most_seconds_at_end);
+    state_->flush(last_patience, max_seconds_at_end);
     const double until = base::seconds_now() + last_send_seconds;
     if (state_->sender && !state_->sender->database().is_away())
       state_->send([&](size_t) { return base::seconds_now() < until; });

@@ -22,8 +22,8 @@ using base::Directory;
 constexpr const char* source_file = "source";
 constexpr const char* outbox = "outbox";
 constexpr std::string_view note_suffix = ".note";
-constexpr size_t most_notes = 10'000, batch_calls = 200, batch_bytes = size_t{4} << 20;
-constexpr size_t most_time_bytes = 64;  // as the database takes them
+constexpr size_t max_notes = 10'000, batch_calls = 200, batch_bytes = size_t{4} << 20;
+constexpr size_t max_time_bytes = 64;  // as the database takes them
 
 bool is_source(std::string_view text) {
   return text.size() == 16 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -92,7 +92,7 @@ class CallSender::Batch {
   Sent result;
 
   void add(RecordedCall call) {
-    if (call.first.size() > most_time_bytes || call.last.size() > most_time_bytes) {
+    if (call.first.size() > max_time_bytes || call.last.size() > max_time_bytes) {
       ++result.refused;
       return;
     }
@@ -146,7 +146,7 @@ CallSender::Sent CallSender::push(bool everything, const GoOn& go_on) {
   Batch batch(*this, go_on);
   const Directory top = open(folder_, Absent::fails), out = top.below(outbox);
   const std::vector<std::string> notes =
-      out.error() ? std::vector<std::string>{} : out.some_names(note_suffix, most_notes);
+      out.error() ? std::vector<std::string>{} : out.some_names(note_suffix, max_notes);
   if (notes.empty() && !everything) return {};
   // Times of one machine; a file system that many share may have others, some seconds apart.
   std::string since = everything ? "" : "9";

@@ -22,7 +22,7 @@ namespace {
 
 // Enough to see what floating-point numbers are like; integers are all looked at, because one that
 // is out of range can be an address out of range.
-constexpr int64_t most_sampled = 1 << 16;
+constexpr int64_t max_sampled = 1 << 16;
 // Floating-point elements repeat after so many (a prime): making each one would take longer than
 // the kernels that read them.
 constexpr size_t period = 65'521;
@@ -44,7 +44,7 @@ Value sketch_numbers(const T* data, int64_t size) {
   double low = std::numeric_limits<double>::infinity(), high = -low, sum = 0, squares = 0;
   int64_t finite = 0, zeros = 0, seen = 0;
   // An odd step does not always meet the same column.
-  const int64_t step = size <= most_sampled ? 1 : (size / most_sampled) | 1;
+  const int64_t step = size <= max_sampled ? 1 : (size / max_sampled) | 1;
   for (int64_t i = 0; i < size; i += step, ++seen) {
     const double v = to_double(data[i]);
     if (!std::isfinite(v)) continue;
@@ -281,11 +281,11 @@ void fill_view(const AnyView& array, const AnyView& block, const Value& data) {
 // What a sketch needs of an array on a device. Of many floating-point numbers that is some, in
 // pieces from all over it: each piece is a copy that waits.
 Tensor read_back(const AnyView& array) {
-  constexpr int64_t pieces = 16, of_each = most_sampled / pieces;
-  const bool in_pieces = array.size() > most_sampled && array.packed() &&
+  constexpr int64_t pieces = 16, of_each = max_sampled / pieces;
+  const bool in_pieces = array.size() > max_sampled && array.packed() &&
                          array.dtype >= DType::float16 && array.dtype <= DType::complex128;
   if (!in_pieces) return Tensor::around(array).to(cpu_device());
-  Tensor out(array.dtype, {most_sampled});
+  Tensor out(array.dtype, {max_sampled});
   const size_t element = dtype_bits(array.dtype) / 8;
   const std::array<int64_t, 1> shape{of_each};
   for (int64_t i = 0; i < pieces; ++i) {

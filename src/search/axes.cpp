@@ -11,7 +11,7 @@ namespace ejk::detail {
 namespace {
 
 constexpr double small_number = 8;  // up to here the value itself tells enough
-constexpr int most_halvings = 6;
+constexpr int max_halvings = 6;
 
 // The values as numbers; nullopt if one of them is something else.
 std::optional<std::vector<double>> numbers(const std::vector<Value>& values) {
@@ -37,7 +37,7 @@ bool is_power_of_two(double x) { return std::exp2(std::round(std::log2(x))) == x
 
 float halvings(double x) {
   int count = 0;
-  for (; count < most_halvings && std::fmod(x, 2) == 0; ++count) x /= 2;
+  for (; count < max_halvings && std::fmod(x, 2) == 0; ++count) x /= 2;
   return static_cast<float>(count);
 }
 

@@ -179,11 +179,11 @@ struct Journal::State {
   // A few at a time, because anyone may have left any number.
   void collect() {
     if (off) return;
-    constexpr size_t most_names = 1000, most_dead = 16;
+    constexpr size_t max_names = 1000, max_dead = 16;
     const Directory in = folder("journal", Absent::fails);
-    const auto names = in.some_names(intent_suffix, most_names);
+    const auto names = in.some_names(intent_suffix, max_names);
     size_t dead = 0;
-    for (size_t i = 0; i < names.size() && dead < most_dead && !off; ++i)
+    for (size_t i = 0; i < names.size() && dead < max_dead && !off; ++i)
       if (in.has_own_file(names[i])) dead += collect_file(in, names[i]);
     known = read_suspects(in, suspects_name(id.device, id.op));
   }

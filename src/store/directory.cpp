@@ -68,7 +68,7 @@ Loaded load(const Directory& in, const std::string& name, Detail detail) {
   using enum Loaded::Status;
   using Read = detail::ReadEntry::Status;
   const auto [text, error, strange] =
-      in.read(name, detail::most_entry_bytes,
+      in.read(name, detail::max_entry_bytes,
               detail == Detail::choice ? detail::end_of_document : std::string_view());
   if (error.is_absent() || in.refused()) return {absent, {}, ""};
   if (error) return {untouchable, {}, error.text(), strange};

@@ -46,7 +46,7 @@ std::optional<std::string> entry_text(const Entry& entry, std::string& why) {
   choice.erase(candidates_name);
   std::string text = document_text(choice, entry.trusted);
   if (!entry.candidates.empty()) text += document_text(candidates, entry.trusted);
-  if (text.size() > most_entry_bytes) {
+  if (text.size() > max_entry_bytes) {
     why = "it is larger than 16 MiB";
     return std::nullopt;
   }

@@ -11,7 +11,7 @@
 
 namespace ejk::detail {
 
-inline constexpr size_t most_entry_bytes = size_t{16} << 20;
+inline constexpr size_t max_entry_bytes = size_t{16} << 20;
 // The last bytes of a document: nothing inside begins at the margin, and strings have no newlines.
 inline constexpr std::string_view end_of_document = "\n}\n";
 

@@ -14,7 +14,7 @@ using base::Directory;
 
 constexpr const char* outbox_folder = "outbox";
 constexpr std::string_view note_suffix = ".json";
-constexpr size_t most_notes = 10'000, most_note_bytes = size_t{1} << 20;
+constexpr size_t max_notes = 10'000, max_note_bytes = size_t{1} << 20;
 
 Directory open(const std::string& store, Absent absent) {
   return Directory::at(store, absent, base::trust_from_environment()).below(outbox_folder, absent);
@@ -63,8 +63,8 @@ std::vector<Outbox::Note> Outbox::notes() const {
   const Directory out = open(store_, Absent::fails);
   std::vector<Note> notes;
   if (out.error()) return notes;
-  for (const std::string& name : out.some_names(note_suffix, most_notes)) {
-    const auto read = out.read(name, most_note_bytes);
+  for (const std::string& name : out.some_names(note_suffix, max_notes)) {
+    const auto read = out.read(name, max_note_bytes);
     if (read.error.is_absent()) continue;  // another process has sent it
     if (auto note = read_note(name, read.text)) notes.push_back(std::move(*note));
     else static_cast<void>(!out.remove(name));

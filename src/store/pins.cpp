@@ -26,7 +26,7 @@ namespace {
 
 constexpr const char* run_variable = "EJKERNEL_RUN";
 constexpr const char* url_variable = "EJKERNEL_PERSISTENT_CACHE_URL";
-constexpr size_t most_run_bytes = 200;
+constexpr size_t max_run_bytes = 200;
 
 // In this mode nothing stands in for a place that cannot be asked: a rank that goes on alone would
 // take another config than the others.
@@ -92,8 +92,8 @@ PinBoard::Pinned PostgresPins::pin(const std::vector<Offer>& offers) {
 
 namespace {
 
-constexpr size_t most_text_bytes = size_t{1} << 20;  // services have limits for one message
-constexpr size_t most_file_bytes = size_t{16} << 20;
+constexpr size_t max_text_bytes = size_t{1} << 20;  // services have limits for one message
+constexpr size_t max_file_bytes = size_t{16} << 20;
 
 PinBoard::Pinned pins_in(const std::string& text, const std::string& where) {
   PinBoard::Pinned out;
@@ -121,7 +121,7 @@ PinBoard::Pinned missing_in(const PinBoard::Pinned& there,
   for (const auto& [call, config] : offers) {
     if (!config || there.contains(call)) continue;
     bytes += call.size() + config->size();
-    if (bytes > most_text_bytes && !out.empty()) break;
+    if (bytes > max_text_bytes && !out.empty()) break;
     out.emplace(call, *config);
   }
   return out;
@@ -187,7 +187,7 @@ std::vector<std::string> DirectoryPins::texts_from(size_t number) {
   if (pins.error().is_absent()) return out;
   if (pins.error()) fail(where(), pins.error().text());
   for (;; ++number) {
-    auto file = pins.read(name_of_text(number), most_file_bytes);
+    auto file = pins.read(name_of_text(number), max_file_bytes);
     if (file.error.is_absent()) return out;
     if (file.error) fail(where(), file.error.text());
     if (file.strangers) trusted_ = false;
@@ -282,11 +282,11 @@ std::string run_of_launch() {
                     ": got no name of this run; expected one that all its ranks have and no other "
                     "run has: set " +
                     run_variable + " where the ranks are launched (a Slurm job needs none)");
-  if (run.size() > most_run_bytes || base::printable(run) != run)
+  if (run.size() > max_run_bytes || base::printable(run) != run)
     throw Error(ErrorKind::invalid_argument,
                 std::string(run_variable) + ": got \"" +
-                    base::printable(run.substr(0, most_run_bytes)) + "\"; expected at most " +
-                    std::to_string(most_run_bytes) + " bytes of printable text");
+                    base::printable(run.substr(0, max_run_bytes)) + "\"; expected at most " +
+                    std::to_string(max_run_bytes) + " bytes of printable text");
   return run;
 }
 

@@ -26,7 +26,7 @@ using postgres::Answer;
 
 constexpr const char* header_member = "ejk_snapshot";
 constexpr int snapshot_format = 1;
-constexpr size_t most_bytes = size_t{256} << 20;
+constexpr size_t max_bytes = size_t{256} << 20;
 constexpr size_t name_digits = 64;
 constexpr const char* snapshot_folder = "snapshots";
 constexpr std::string_view snapshot_suffix = ".jsonl";
@@ -50,7 +50,7 @@ Directory snapshots_in(const std::string& store, Absent absent) {
 std::optional<std::string> read_from(const Directory& directory, const std::string& name) {
   if (directory.error().is_absent()) return std::nullopt;
   if (directory.error()) fail("cannot read snapshots: " + directory.error().text());
-  auto file = directory.read(name + std::string(snapshot_suffix), most_bytes);
+  auto file = directory.read(name + std::string(snapshot_suffix), max_bytes);
   if (file.error.is_absent()) return std::nullopt;
   if (file.error) fail("cannot read the snapshot: " + file.error.text());
   return std::move(file.text);
@@ -128,7 +128,7 @@ std::optional<Fetched> fetch_from(const std::string& place, const std::string& n
   const std::string path = base::expand_home(place);
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) {
-    auto file = base::read_file(path, most_bytes);
+    auto file = base::read_file(path, max_bytes);
     if (file.error) fail("cannot read the snapshot: " + file.error.text());
     return Fetched{std::move(file.text), path};
   }
@@ -236,9 +236,9 @@ std::string fetch_snapshot(const SnapshotAddress& address) {
 
 std::string publish_snapshot(std::string_view text, const std::string& store) {
   std::string name = name_of_snapshot(text);
-  if (text.size() > most_bytes)
+  if (text.size() > max_bytes)
     fail("the snapshot has " + std::to_string(text.size()) + " bytes; at most " +
-         std::to_string(most_bytes) + " are possible: publish fewer ops or devices at once");
+         std::to_string(max_bytes) + " are possible: publish fewer ops or devices at once");
   if (!postgres::is_database_url(store)) {
     if (const auto error = write_to(store, name, text))
       fail("cannot write the snapshot: " + error.text());

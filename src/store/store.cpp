@@ -108,13 +108,13 @@ void read_text(const Value& from, std::string_view name, std::string& to) {
 }
 
 // No tuning takes as many samples or as long: who writes more gains nothing by it.
-constexpr int most_samples = 1'000'000;
-constexpr double most_measured = 1e9;
+constexpr int max_samples = 1'000'000;
+constexpr double max_measured = 1e9;
 
 int as_count(const Value& value) {
   const int64_t count = value.as_int();
   if (count < 0) throw Error(ErrorKind::parse, "a count of " + std::to_string(count));
-  return static_cast<int>(std::min<int64_t>(count, most_samples));
+  return static_cast<int>(std::min<int64_t>(count, max_samples));
 }
 
 // Seconds, ratios and shares.
@@ -122,7 +122,7 @@ double as_measured(const Value& value) {
   const double number = value.as_double();
   if (!std::isfinite(number) || number < 0)
     throw Error(ErrorKind::parse, "got " + stable_json(value) + "; expected a number >= 0");
-  return std::min(number, most_measured);
+  return std::min(number, max_measured);
 }
 
 // As JSON where it gives the very same text again, for people; else as the text.

@@ -79,10 +79,10 @@ uint32_t half_subnormal(uint32_t magnitude) {
 
 uint32_t half_magnitude(uint32_t magnitude) {
   constexpr uint32_t infinity = 0x7f800000, overflow = 0x477ff000 /* 65520 */,
-                     least_normal = 0x38800000 /* 2^-14 */, rebias = 112u << 23;
+                     min_normal = 0x38800000 /* 2^-14 */, rebias = 112u << 23;
   if (magnitude > infinity) return 0x7e00u | ((magnitude >> 13) & 0x3ffu);  // stays a quiet NaN
   if (magnitude >= overflow) return 0x7c00u;
-  if (magnitude >= least_normal) return round_away_bits(magnitude - rebias, 13);
+  if (magnitude >= min_normal) return round_away_bits(magnitude - rebias, 13);
   return half_subnormal(magnitude);
 }
 

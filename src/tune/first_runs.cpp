@@ -13,7 +13,7 @@ namespace ejk::detail {
 namespace {
 
 // One that passes in every child and dies here every time must not end process after process.
-constexpr int most_deaths = 3;
+constexpr int max_deaths = 3;
 
 // The kind is told beside it.
 std::string reason(const Finding& finding) {
@@ -279,7 +279,7 @@ void leave_out_deadly_heuristic(Tuning& t) {
   const auto found = suspects.find(stable_json(e.config.to_value()));
   if (!e.racing() || found == suspects.end()) return;
   e.suspect = true;
-  if (found->second <= (t.checks.guard ? most_deaths : 1)) return;
+  if (found->second <= (t.checks.guard ? max_deaths : 1)) return;
   e.leave_out(died_of_it(found->second));
   // Where there is a guard it can be tried once more. A search would go on in every process.
   if (!t.checks.guard && !too_large_to_race(*t.task.candidates)) t.complete = false;
@@ -324,7 +324,7 @@ void try_suspect(Tuning& t, EntrantId who, int deaths) {
     });
     if (e.ran && !e.racing()) return;
   }
-  if (waited || deaths > (e.ran ? most_deaths : 1)) {
+  if (waited || deaths > (e.ran ? max_deaths : 1)) {
     t.complete = t.complete && e.ran;  // where there is a guard it can be tried once more
     return e.leave_out(died_of_it(deaths) + (waited ? ", and it only waits in a child" : ""));
   }

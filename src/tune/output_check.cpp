@@ -85,12 +85,12 @@ bool as_numbers(DType dtype, F&& f) {
 // too narrow for a forgotten term. The short types round every intermediate result that a kernel
 // keeps in them, hence some ten units in the last place; of the eight-bit ones about two.
 Tolerance usual_tolerance(DType dtype) {
-  constexpr double least_float = std::numeric_limits<float>::min();
+  constexpr double min_float = std::numeric_limits<float>::min();
   if (dtype == DType::float64 || dtype == DType::complex128)
     return {1e-9, std::numeric_limits<double>::min()};
-  if (dtype == DType::float32 || dtype == DType::complex64) return {1e-4, least_float};
+  if (dtype == DType::float32 || dtype == DType::complex64) return {1e-4, min_float};
   if (dtype == DType::float16) return {2e-2, 0x1p-14};
-  if (dtype == DType::bfloat16) return {8e-2, least_float};
+  if (dtype == DType::bfloat16) return {8e-2, min_float};
   if (dtype == DType::float8_e8m0fnu) return {1, 0};
   const SmallFloat type = small_float(dtype);
   return {std::ldexp(2., -type.fraction_bits), std::ldexp(1., 1 - type.bias)};

@@ -76,7 +76,7 @@ std::vector<EntrantId> order_of_round(const Entrants& entrants, std::mt19937_64&
 
 // Samples that misled. By the thread's clock one may have been an accident; a device's clock that
 // has lied once is not asked again.
-constexpr int most_misled(Clock clock) { return clock == Clock::thread_cpu ? 1 : 0; }
+constexpr int max_misled(Clock clock) { return clock == Clock::thread_cpu ? 1 : 0; }
 
 // A round counts only as a whole: false if the budget ran out or a candidate threw.
 bool run_round(Tuning& t) {
@@ -97,7 +97,7 @@ bool run_round(Tuning& t) {
     seconds[at(i)] = sample.seconds;
     own.misled += sample.misled;
     own.starved = own.starved || sample.starved;
-    if (sample.misled && own.misled > most_misled(sampling.clock)) {
+    if (sample.misled && own.misled > max_misled(sampling.clock)) {
       samples.sampling.clock = Clock::wall;  // its warm-up did not show that
       readmit(t.entrants);
       start_again(t);

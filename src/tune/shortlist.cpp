@@ -18,7 +18,7 @@ constexpr size_t batch = 8;              // points asked for at a time: one chil
 constexpr double share_of_budget = 0.7;  // seconds; the rest is for the race
 constexpr int samples = 3;
 constexpr double not_worth_more = 1.5;  // after a first sample that much slower than the control
-constexpr size_t least_finalists = 5, most_finalists = 8;
+constexpr size_t min_finalists = 5, max_finalists = 8;
 constexpr double finalist_band = 1.15;  // of the best ratio
 
 // One roughly measured point.
@@ -95,7 +95,7 @@ class Screening {
     }
     if (control_) return;
     if (!best(1).empty()) {  // the recalled ratios have a unit already: one of them must be run
-      for (const Screened& s : best(most_finalists)) {
+      for (const Screened& s : best(max_finalists)) {
         const EntrantId who = entrant_of(s.point);
         if (!t_.entrants[who].ran) ++t_.again, first_runs(t_, {&who, 1});
       }
@@ -148,7 +148,7 @@ class Screening {
     for (const auto& history : t_.task.histories)
       for (const Measurement& m : history)
         if (const auto point = set_.find(m.config)) points.push_back(*point);
-    for (const Screened& s : best(most_finalists)) {
+    for (const Screened& s : best(max_finalists)) {
       const std::vector<uint64_t> near = set_.neighbours(s.point);
       points.insert(points.end(), near.begin(), near.end());
     }
@@ -188,7 +188,7 @@ class Screening {
     return all;
   }
 
-  void search(int most_evaluations, uint64_t pass) {
+  void search(int max_evaluations, uint64_t pass) {
     const std::vector<uint64_t> points = pool(pass);
     const auto strategy =
         make_search(t_.options.strategy, space_of(points), t_.options.seed, histories(points));
@@ -196,8 +196,8 @@ class Screening {
     for (const Screened& s : screened_)
       if (const auto place = place_in(points, s.point); place && !std::exchange(told[*place], 1))
         strategy->tell(*place, s.ratio);
-    while (may_go_on() && evaluated() < most_evaluations && t_.may_try_more()) {
-      size_t left = static_cast<size_t>(most_evaluations - evaluated());
+    while (may_go_on() && evaluated() < max_evaluations && t_.may_try_more()) {
+      size_t left = static_cast<size_t>(max_evaluations - evaluated());
       if (const int most = t_.task.budget.evaluations; most > 0)
         left = std::min(left, static_cast<size_t>(most - (t_.tried - t_.again)));
       left = std::min(left, affordable());
@@ -266,26 +266,26 @@ class Screening {
     if (who == control_)
       return remember(who, 1, 1, e.known.seconds > 0 ? e.known.seconds : e.first_run);
     if (!control_still_runs()) return measure_roughly(who);
-    double least = INFINITY, least_of_control = INFINITY;
+    double least = INFINITY, min_of_control = INFINITY;
     int taken = 0;
     const HostWatch watch(t_);
     const auto failure = failure_of([&] {
       const Sampling sampling = sampling_for(who);
-      while (taken < samples && !(least / least_of_control > not_worth_more) && !too_late()) {
-        least_of_control = std::min(least_of_control, sample(*control_, sampling));
+      while (taken < samples && !(least / min_of_control > not_worth_more) && !too_late()) {
+        min_of_control = std::min(min_of_control, sample(*control_, sampling));
         least = std::min(least, sample(who, sampling));
         ++taken;
       }
       // The machine may have become faster after the control's last turn: it has the last word.
-      if (least < least_of_control && !too_late())
-        least_of_control = std::min(least_of_control, sample(*control_, sampling));
+      if (least < min_of_control && !too_late())
+        min_of_control = std::min(min_of_control, sample(*control_, sampling));
     });
     e.reject_if(failure, watch.put_back_after(e.config));
     if (!e.racing()) return std::nullopt;
-    if (taken < samples && !(least / least_of_control > not_worth_more)) return put_off(e);
+    if (taken < samples && !(least / min_of_control > not_worth_more)) return put_off(e);
     Measurement& of_control = t_.entrants[*control_].known;
-    of_control.seconds = least_of_control, of_control.samples = std::max(of_control.samples, taken);
-    return remember(who, least / least_of_control, taken, least);
+    of_control.seconds = min_of_control, of_control.samples = std::max(of_control.samples, taken);
+    return remember(who, least / min_of_control, taken, least);
   }
 
   // A sample taken in haste may be luck, and would be the unit when the search goes on.
@@ -365,9 +365,9 @@ class Screening {
   // The others are slower as far as one could see, and stay in the report as that.
   void keep_finalists() {
     std::vector<EntrantId> finalists;
-    const std::vector<Screened> fastest = best(most_finalists);
+    const std::vector<Screened> fastest = best(max_finalists);
     for (const Screened& s : fastest)  // the first may only have been lucky: some race in any case
-      if (finalists.size() < least_finalists || *s.ratio <= finalist_band * *fastest.front().ratio)
+      if (finalists.size() < min_finalists || *s.ratio <= finalist_band * *fastest.front().ratio)
         finalists.push_back(entrant_of(s.point));
     if (const auto winner = earlier_winner()) finalists.push_back(entrant_of(*winner));
     for (const EntrantId i : t_.entrants.ids()) {

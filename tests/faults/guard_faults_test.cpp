@@ -58,13 +58,13 @@ struct Busy : Trial {
 
 GuardLimits quick() {
   GuardLimits limits;
-  limits.least_deadline_seconds = 0.3, limits.control_deadline_seconds = 2;
+  limits.min_deadline_seconds = 0.3, limits.control_deadline_seconds = 2;
   return limits;
 }
 
 GuardLimits patient() {
   GuardLimits limits;
-  limits.least_deadline_seconds = limits.control_deadline_seconds = 60;
+  limits.min_deadline_seconds = limits.control_deadline_seconds = 60;
   return limits;
 }
 
@@ -144,7 +144,7 @@ TEST(GuardFaults, ThreadsThatAllocateWhileTheHostForksRejectNobody) {
     });
   Busy trial;
   GuardLimits limits;
-  limits.least_deadline_seconds = 5;
+  limits.min_deadline_seconds = 5;
   Guard guard(trial, limits);
   EXPECT_TRUE(guard.prove(config(0)).passed()) << guard.why_not();
   for (int i = 0; i < 100; ++i)
@@ -180,7 +180,7 @@ TEST(GuardFaults, TwoThreadsMayGuardAtOnce) {
       Busy trial;
       trial.acts[1] = [] { ::raise(SIGSEGV); };
       GuardLimits limits;
-      limits.least_deadline_seconds = 5;
+      limits.min_deadline_seconds = 5;
       Guard guard(trial, limits);
       guard.prove(config(0));
       for (int k = 0; k < 10; ++k)
@@ -233,7 +233,7 @@ TEST(GuardFaults, AChildDiesWithItsHost) {
     Busy trial;
     trial.acts[0] = [&] { ::write(ends[1], "x", 1) == 1 ? ::pause() : 0; };
     GuardLimits limits;
-    limits.least_deadline_seconds = 60, limits.control_deadline_seconds = 60;
+    limits.min_deadline_seconds = 60, limits.control_deadline_seconds = 60;
     Guard(trial, limits).prove(config(0));
     return true;
   });

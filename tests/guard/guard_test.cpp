@@ -67,7 +67,7 @@ class ActingTrial : public Trial {
 
 GuardLimits quick() {
   GuardLimits limits;
-  limits.least_deadline_seconds = 0.3, limits.control_deadline_seconds = 2;
+  limits.min_deadline_seconds = 0.3, limits.control_deadline_seconds = 2;
   return limits;
 }
 
@@ -135,7 +135,7 @@ class Guarding : public ::testing::Test {
 TEST_F(Guarding, ARunIsGivenUpWhenTheTuningEnds) {
   trial.acts[1] = spin_for_ever;
   GuardLimits patient;
-  patient.least_deadline_seconds = 600;
+  patient.min_deadline_seconds = 600;
   bool proven = false;
   int asked = 0;
   Guard guard(trial, patient, [&] { return proven && ++asked > 2; });
@@ -274,7 +274,7 @@ TEST_F(Guarding, ADeadlineFollowsTheControl) {
 TEST_F(Guarding, AllocatingWithoutEndIsStopped) {
   if (sanitized) GTEST_SKIP() << "sanitizers need terabytes of addresses themselves";
   GuardLimits limits = quick();
-  limits.memory_bytes = 256 << 20, limits.least_deadline_seconds = 5;
+  limits.memory_bytes = 256 << 20, limits.min_deadline_seconds = 5;
   const Finding f = finding_of(
       [] {
         for (std::vector<std::vector<char>> all;;) all.emplace_back(8 << 20, 'x');
@@ -368,7 +368,7 @@ TEST_F(Guarding, CtrlCDoesNotReachTheChild) {
 TEST_F(Guarding, HugeOutputsComeBack) {
   trial.acts[1] = [this] { trial.left.resize(4 << 20); };
   GuardLimits limits;
-  limits.least_deadline_seconds = 10;  // sanitizers are slow at filling it
+  limits.min_deadline_seconds = 10;  // sanitizers are slow at filling it
   const auto found = run({1, 2}, true, limits);
   ASSERT_TRUE(found[0].passed()) << found[0].why;
   ASSERT_EQ(found[0].outputs[0].bytes.size(), size_t{16} << 20);

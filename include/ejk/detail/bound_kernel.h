@@ -469,11 +469,11 @@ class BoundKernel final : public AnyKernel {
     return std::unique_ptr<Trial>(new TypedTrial<P>(kernel_, params_, inv.backward));
   }
 
-  std::unique_ptr<KeptCall> keep(const Invocation& inv, size_t most_bytes) const override {
+  std::unique_ptr<KeptCall> keep(const Invocation& inv, size_t max_bytes) const override {
     if constexpr (!P::Candidates::found || !outlives_its_caller<P>) return nullptr;
     else {
       const size_t bytes = array_bytes(inv);
-      if (bytes > most_bytes) return nullptr;
+      if (bytes > max_bytes) return nullptr;
       return std::unique_ptr<KeptCall>(new TypedCall<P>(kernel_, params_, bytes));
     }
   }

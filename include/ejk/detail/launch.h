@@ -65,11 +65,11 @@ consteval std::string_view literal(const char (&text)[N]) {
   return {text, N - 1};
 }
 
-inline constexpr size_t most_texts = 4;
+inline constexpr size_t max_texts = 4;
 
 struct SourceText {
   std::string_view name;
-  std::array<std::string_view, most_texts> texts;
+  std::array<std::string_view, max_texts> texts;
   size_t count;
 };
 
@@ -77,7 +77,7 @@ struct SourceText {
 template <class C>
 inline constexpr char config_type = 0;
 
-inline constexpr size_t launch_words = 3 + most_texts;  // before those of the config
+inline constexpr size_t launch_words = 3 + max_texts;  // before those of the config
 
 template <class C>
 using LaunchKey = std::array<uint64_t, launch_words + word_count<C>()>;
@@ -87,7 +87,7 @@ inline uint64_t address_word(const void* address) { return reinterpret_cast<uint
 template <class C>
 LaunchKey<C> launch_key(const SourceText& source, std::string_view kernel, const C& config) {
   LaunchKey<C> key{0, address_word(kernel.data()), address_word(&config_type<C>)};  // 0: device
-  for (size_t i = 0; i < most_texts; ++i) key[3 + i] = address_word(source.texts[i].data());
+  for (size_t i = 0; i < max_texts; ++i) key[3 + i] = address_word(source.texts[i].data());
   config_words(config, key.data() + launch_words);
   return key;
 }

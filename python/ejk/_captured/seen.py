@@ -43,8 +43,8 @@ from ejk._code import Reads, reads_of
 from ejk._libraries import gives_the_same, is_library, is_pure
 from ejk._numbers import Number
 
-_MOST_WORDS = 4000  # to look at more than that costs more than it saves
-_MOST_BYTES = 1 << 16  # of an array of NumPy that is looked at in every call
+_MAX_WORDS = 4000  # to look at more than that costs more than it saves
+_MAX_BYTES = 1 << 16  # of an array of NumPy that is looked at in every call
 _OF_CLASSES = ("__new__", "__init_subclass__", "__class_getitem__")  # their first argument is a class
 
 
@@ -109,7 +109,7 @@ class Seen:
         self.floats: list[Any] = []
         self._places: dict[int, int] = {}
         self._spaces: dict[int, int] = {}
-        self._limit = _MOST_WORDS
+        self._limit = _MAX_WORDS
         self._kept = list(arguments)  # while it lives, nothing else has its id
         for place, argument in enumerate(arguments):
             if argument is not None:
@@ -136,7 +136,7 @@ class Seen:
         maker = _maker_of(thing)
         if maker in _reaching_too_much:
             raise Opaque
-        self._limit = len(self.words) + _MOST_WORDS
+        self._limit = len(self.words) + _MAX_WORDS
         try:
             self.add(thing)
         except (_TooMuch, RecursionError):
@@ -159,7 +159,7 @@ class Seen:
             self.arrays.append(array)
 
     def add_numpy(self, array: Any) -> None:
-        if self._is_fixed or array.dtype.hasobject or array.nbytes > _MOST_BYTES:
+        if self._is_fixed or array.dtype.hasobject or array.nbytes > _MAX_BYTES:
             raise Opaque
         if not self._is_again(array):
             order = "F" if array.flags.fnc else "C"

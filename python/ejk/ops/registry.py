@@ -117,7 +117,7 @@ class _Room:
         self.taken = 0
 
 
-_MOST_AXES = 64
+_MAX_AXES = 64
 
 
 class _Rebuilding:
@@ -145,8 +145,8 @@ class _Rebuilding:
         shape, dtype = sketch.get("shape"), _configs.dtype_named(sketch["$array"])
         if not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
             raise ValueError(f"{str(shape)[:100]} is not a shape")
-        if len(shape) > _MOST_AXES:
-            raise ValueError(f"an array of it has {len(shape)} axes, more than {_MOST_AXES}")
+        if len(shape) > _MAX_AXES:
+            raise ValueError(f"an array of it has {len(shape)} axes, more than {_MAX_AXES}")
         size = math.prod(shape) * _jax.example_bytes(dtype)
         self.bytes += size
         self.made += size if sketch.get("numpy") else 0

@@ -28,7 +28,7 @@ struct RowProgram {
   bool gradient;   // the kernels of the gradient instead of forward's
 };
 
-inline constexpr int most_kept = 8;
+inline constexpr int max_kept = 8;
 
 // How many vectors of a row each item has.
 inline int64_t vectors_per_item(const RowGpuConfig& config, int64_t columns) {

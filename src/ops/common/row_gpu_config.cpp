@@ -13,7 +13,7 @@ constexpr int64_t groups_per_unit = 8;
 int columns_of(const Invocation& inv) { return static_cast<int>(inv.args[0].shape[1]); }
 
 RowGpuConfig kept_if_possible(RowGpuConfig config, int64_t columns) {
-  config.keep = vectors_per_item(config, columns) <= most_kept;
+  config.keep = vectors_per_item(config, columns) <= max_kept;
   return config;
 }
 
@@ -42,7 +42,7 @@ bool is_sound(const RowGpuConfig& config, int64_t columns) {
   const auto [group, rows, width, keep] = config;
   return is_power_of_two(group) && rows >= 1 && is_power_of_two(width) && width <= 16 &&
          int64_t{group} * width <= 1 << 16 &&
-         !(keep && vectors_per_item(config, columns) > most_kept);
+         !(keep && vectors_per_item(config, columns) > max_kept);
 }
 
 void check_row_config(std::string_view op, const RowGpuConfig& config, int64_t columns) {
@@ -53,7 +53,7 @@ void check_row_config(std::string_view op, const RowGpuConfig& config, int64_t c
                     config.group, config.rows, config.width, config.keep, columns),
         fmt::format("group and width powers of two, width up to 16, positive rows, and keep only "
                     "up to {} * group * width columns",
-                    most_kept));
+                    max_kept));
 }
 
 RowGpuConfig RowKernel::heuristic_cfg_gpu(const Invocation& inv) const {

@@ -29,12 +29,12 @@ struct Program {
 
 // Whether it can run at all, on any device.
 bool is_sound(const DecodeGpuConfig& c, int64_t dim) {
-  constexpr int64_t most_registers = 256;
+  constexpr int64_t max_registers = 256;
   if (!is_power_of_two(c.group) || !is_power_of_two(c.width) || c.width < 2 || c.width > 16)
     return false;
   if (c.heads < 1 || c.splits < 1 || c.bk < c.width || c.bk % c.width != 0) return false;
   const int64_t own = ceil_div(ceil_div(dim, c.width), c.group);
-  const int64_t most = c.group == 1 ? 1 << 16 : most_registers;  // on the stack of a CPU's item
+  const int64_t most = c.group == 1 ? 1 << 16 : max_registers;  // on the stack of a CPU's item
   return c.heads * own * c.width <= most && c.bk <= 1 << 14;
 }
 

@@ -50,17 +50,17 @@ int64_t direct_private_bytes(const Blocks& b, int64_t dim, Pass pass) {
 
 // Whether it can run at all, on any device.
 bool is_sound(Way way, const Blocks& b, int64_t dim, Pass pass) {
-  constexpr int64_t most_private = 1 << 20;  // of a stack of 8 MB
-  constexpr int most_registers = 256;
+  constexpr int64_t max_private = 1 << 20;  // of a stack of 8 MB
+  constexpr int max_registers = 256;
   if (b.tq < 1 || b.tk < 1 || b.bk < b.tk || b.bk % b.tk != 0) return false;
   if (!is_power_of_two(b.width) || b.width > 16) return false;
   if (way == Way::direct)
     return b.width > 1 && b.tq <= 8 && b.tk <= 16 &&
-           direct_private_bytes(b, dim, pass) <= most_private;
+           direct_private_bytes(b, dim, pass) <= max_private;
   if (b.bq < b.tq || b.bq % b.tq != 0 || dim % b.width != 0) return false;
   const int64_t of_row = ceil_div(dim, b.bk / b.tk), sums = b.tq * of_row;
   return items_of(b) <= 1024 &&
-         int64_t{b.tq} * b.tk + (pass == Pass::forward ? sums : 2 * sums) <= most_registers;
+         int64_t{b.tq} * b.tk + (pass == Pass::forward ? sums : 2 * sums) <= max_registers;
 }
 
 bool fits(Way way, const Blocks& b, int64_t dim, Pass pass, const DeviceLimits& limits) {

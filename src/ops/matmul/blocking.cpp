@@ -12,7 +12,7 @@ using Pack = MatmulBlocking::Pack;
 namespace {
 
 // Elements of b that stay in that level of the cache.
-constexpr int64_t most_in_first_level = int64_t{96} * 96, most_in_second_level = int64_t{256} * 256;
+constexpr int64_t max_in_first_level = int64_t{96} * 96, max_in_second_level = int64_t{256} * 256;
 
 // Either tiles of which most lanes are idle, or dots along a packed b: what takes less time, in
 // tenths of a cycle. Every dot costs a few cycles at its end.
@@ -57,9 +57,9 @@ MatmulBlocking with_wide_registers(int64_t m, int64_t n, int64_t k, bool rows_co
   if (n <= 64 && n * k <= (1 << 18) && !b_lies_along_k)
     return {.pack = Pack::none, .kc = 4096, .mc = 672, .nc = 256, .vectors = vectors};
   // The whole of b stays in the first level as it lies.
-  if (n * k <= most_in_first_level && !b_lies_along_k)
+  if (n * k <= max_in_first_level && !b_lies_along_k)
     return {.pack = Pack::none, .kc = 256, .mc = 672, .nc = 1024, .vectors = vectors};
-  if (n <= 128 || n * k <= most_in_second_level)
+  if (n <= 128 || n * k <= max_in_second_level)
     return {.pack = n > 64 && !b_lies_along_k ? Pack::none : Pack::b,
             .kc = 512,
             .mc = 96,
@@ -98,14 +98,14 @@ MatmulBlocking one_thread(int64_t m, int64_t n, int64_t k, const Matrix& a, cons
   }
   const int vectors = static_cast<int>(std::min<int64_t>(2, needed));
   // To copy b would take longer than to use it, unless its rows get into the way of each other.
-  if (!b_lies_along_k && !rows_collide && (m <= 24 || n * k <= most_in_first_level))
+  if (!b_lies_along_k && !rows_collide && (m <= 24 || n * k <= max_in_first_level))
     return {
         .pack = Pack::none, .kc = m <= 12 ? 2048 : 512, .mc = 672, .nc = 1024, .vectors = vectors};
   if (m <= 48 && !b_lies_along_k)
     return {.pack = Pack::b, .kc = rows_collide ? 256 : 512, .mc = 96, .nc = 1024, .vectors = 2};
   if (c_is_large && n > 128 && k <= (n % 8 == 0 ? 32 : 96))
     return {.pack = Pack::b, .kc = 512, .mc = 12, .nc = 2048, .vectors = 4};
-  if (n <= 128 || n * k <= most_in_second_level) {
+  if (n <= 128 || n * k <= max_in_second_level) {
     // Rows of a that stay in the second level.
     const int64_t rows = std::clamp<int64_t>(49152 / std::clamp<int64_t>(k, 1, 512), 96, 672);
     return {

@@ -32,14 +32,14 @@ class Blocks {
         c_(static_cast<float*>(const_cast<void*>(problem.c.data))),
         vectors_(static_cast<size_t>(blocking.vectors)),
         strip_(blocking.vectors * lanes),
-        most_rows_(static_cast<int64_t>(most_rows(vectors_))),
+        max_rows_(static_cast<int64_t>(max_rows(vectors_))),
         pack_a_(packs_a(problem, blocking)),
         copied_row_(copies_rows(problem, blocking) ? step_of_copies(problem, blocking) : 0),
         pack_b_(packs_b(problem, blocking)),
         copy_b_(copies_b(problem, blocking)),
         depths_(evenly(p_.k, blocking.kc)),
         row_blocks_(evenly(p_.m, blocking.mc)),
-        most_columns_(blocking.nc),
+        max_columns_(blocking.nc),
         packed_b_(scratch),
         packed_a_(scratch + floats_for_b(problem, blocking)) {}
 
@@ -52,7 +52,7 @@ class Blocks {
   // Few rows of a tile, that lie along k, are copied as they lie: it takes a third of the time that
   // it takes to put them side by side, and the tile has enough registers to point to them.
   static bool copies_rows(const Gemm& problem, const MatmulBlocking& blocking) {
-    return both_are_floats && most_rows(2) <= 8 && packs_a(problem, blocking) &&
+    return both_are_floats && max_rows(2) <= 8 && packs_a(problem, blocking) &&
            problem.a.column_stride == 1;
   }
   // An odd number of cache lines, or rows of a tile would get into the way of each other.
@@ -62,7 +62,7 @@ class Blocks {
   }
   static bool packs_b(const Gemm& problem, const MatmulBlocking& blocking) {
     const bool too_many_short_rows =
-        !std::is_same_v<B, float> && problem.m > static_cast<int64_t>(most_short_rows);
+        !std::is_same_v<B, float> && problem.m > static_cast<int64_t>(max_short_rows);
     return blocking.pack != MatmulBlocking::Pack::none || problem.b.column_stride != 1 ||
            too_many_short_rows;
   }
@@ -94,9 +94,9 @@ class Blocks {
 
   void run() {
     // One block in any case, without a division.
-    if (p_.n <= std::max(strip_, most_columns_ - strip_)) return columns(0, p_.n);
+    if (p_.n <= std::max(strip_, max_columns_ - strip_)) return columns(0, p_.n);
     const Even blocks =
-        evenly((p_.n + strip_ - 1) / strip_, std::max<int64_t>(1, most_columns_ / strip_));
+        evenly((p_.n + strip_ - 1) / strip_, std::max<int64_t>(1, max_columns_ / strip_));
     for (int64_t j = 0; j < blocks.parts; ++j)
       columns(blocks.begin(j) * strip_, std::min(p_.n, blocks.begin(j + 1) * strip_));
   }
@@ -148,7 +148,7 @@ class Blocks {
   }
 
   void rows(int64_t first, int64_t last) {
-    const Even strips = evenly(last - first, most_rows_);
+    const Even strips = evenly(last - first, max_rows_);
     if (copied_row_ != 0)
       for (int64_t row = first; row < last; ++row)
         copy_floats(a_ + row * p_.a.row_stride + first_k_, depth_,
@@ -175,14 +175,14 @@ class Blocks {
 
   bool walks(const Even& packed) const {
     const int64_t most = packed.size + (packed.larger > 0 ? 1 : 0);
-    return !pack_b_ && last_column_ - first_column_ >= least_walked_columns &&
-           depth_ <= static_cast<int64_t>(most_walked_depth) &&
-           (!side_by_side() || most <= static_cast<int64_t>(most_walked_rows));
+    return !pack_b_ && last_column_ - first_column_ >= min_walked_columns &&
+           depth_ <= static_cast<int64_t>(max_walked_depth) &&
+           (!side_by_side() || most <= static_cast<int64_t>(max_walked_rows));
   }
 
   void walk_along(int64_t first, const Even& packed) {
     const Even strips =
-        side_by_side() ? packed : evenly(packed.count, static_cast<int64_t>(most_walked_rows));
+        side_by_side() ? packed : evenly(packed.count, static_cast<int64_t>(max_walked_rows));
     TileWork<B> work = work_for(b_at(first_column_), p_.b.row_stride, 0, {first_column_, 0, 1});
     for (int64_t s = 0; s < strips.parts; ++s) {
       const int64_t row = strips.begin(s), count = strips.begin(s + 1) - row;
@@ -242,7 +242,7 @@ class Blocks {
     strip<B>(b_at(s.column), p_.b.row_stride, s.width, first, packed, s);
   }
   void strip_fetched(int64_t first, int64_t count, const Strip& s) requires both_are_floats {
-    const auto most = static_cast<int64_t>(most_rows(s.vectors));
+    const auto most = static_cast<int64_t>(max_rows(s.vectors));
     const int64_t above = evenly(count, most).begin(1), below = count - above;
     TileWork<float> work = work_for(b_at(s.column), p_.b.row_stride, s.width, s);
     work.a = a_at(first, 0);
@@ -253,7 +253,7 @@ class Blocks {
 
   // The first tile fetches b and packs it for those below.
   void strip_copied(int64_t first, int64_t count, const Strip& s) requires both_are_floats {
-    const auto most = static_cast<int64_t>(most_rows(s.vectors));
+    const auto most = static_cast<int64_t>(max_rows(s.vectors));
     const int64_t above = evenly(count, most).begin(1), below = count - above;
     TileWork<float> work = work_for(b_at(s.column), p_.b.row_stride, s.width, s);
     work.a = a_at(first, 0);
@@ -270,7 +270,7 @@ class Blocks {
   template <class FromB>
   void strip(const FromB* b, int64_t b_step, int64_t b_width, int64_t first, const Even& packed,
              const Strip& s) {
-    const auto most = static_cast<int64_t>(most_rows_with<FromB>(s.vectors));
+    const auto most = static_cast<int64_t>(max_rows_with<FromB>(s.vectors));
     TileWork<FromB> work = work_for(b, b_step, b_width, s);
     if (!side_by_side()) {
       work.a = a_at(first, 0);
@@ -294,12 +294,12 @@ class Blocks {
   const B* b_;
   float* c_;
   const size_t vectors_;
-  const int64_t strip_, most_rows_;  // columns and rows of a tile
+  const int64_t strip_, max_rows_;  // columns and rows of a tile
   const bool pack_a_;
   const int64_t copied_row_;  // from one copied row of a to the next; 0: they are not copied so
   const bool pack_b_, copy_b_;
   const Even depths_, row_blocks_;
-  const int64_t most_columns_;  // of a block
+  const int64_t max_columns_;  // of a block
   float* const packed_b_;
   float* const packed_a_;
   // the block at work

@@ -200,19 +200,19 @@ int block_of(int64_t size, int64_t parts, int64_t step) {
 // larger depth spares c's way there and back.
 B direct_guess(const ProductKind& kind, const ProductSizes& s, const Device& device) {
   B b{.way = Way::direct, .width = native_width(device)};
-  const int most_rows = vector_registers(device) >= 32 ? 8 : 6;
+  const int max_rows = vector_registers(device) >= 32 ? 8 : 6;
   const int64_t rows = kind.groups == Groups::of_rows ? ceil_div(s.m, s.groups + 1) : s.m;
-  b.tm = static_cast<int>(std::clamp<int64_t>(rows, 1, most_rows));
-  const int most_vectors = b.tm == 1 ? 8 : b.tm == 2 ? 4 : b.tm == 3 ? 3 : 2;
+  b.tm = static_cast<int>(std::clamp<int64_t>(rows, 1, max_rows));
+  const int max_vectors = b.tm == 1 ? 8 : b.tm == 2 ? 4 : b.tm == 3 ? 3 : 2;
   // Of few columns one strip with as little as possible beside them: what is cut off is slow.
-  if (s.n < int64_t{most_vectors} * b.width) {
+  if (s.n < int64_t{max_vectors} * b.width) {
     const auto vectors = [&](int width) { return ceil_div(std::max<int64_t>(1, s.n), width); };
     for (int width = b.width / 2; width >= 4; width /= 2)
       if (vectors(width) <= 4 && vectors(width) * width < vectors(b.width) * b.width)
         b.width = width;
     b.tn = static_cast<int>(vectors(b.width));
   } else {
-    b.tn = most_vectors;
+    b.tn = max_vectors;
   }
   const int64_t strip = tile_columns(b), units = units_of(device);
   b.pack = rows <= 16 ? Pack::none : rows * s.k <= 1 << 18 ? Pack::b : Pack::a_and_b;

@@ -65,7 +65,7 @@ HWY_NOINLINE void dot_tile(int64_t depth, const A* a, int64_t a_row, const B* b,
 }
 
 // As many sums as hide the time that one takes, and as the registers hold.
-constexpr size_t most_dot_rows(size_t columns) {
+constexpr size_t max_dot_rows(size_t columns) {
 #if EJK_OPS_FEW_TILES
   return columns == 1 ? 2 : 1;
 #else
@@ -101,7 +101,7 @@ void dot_products(const Gemm& p) {
     }
   };
   const auto columns_at = [&]<size_t columns>(int64_t j) {
-    constexpr size_t most = most_dot_rows(columns);
+    constexpr size_t most = max_dot_rows(columns);
     int64_t i = 0;
     const auto rows_at = [&]<size_t rows>() {
       if constexpr (rows <= most)

@@ -70,7 +70,7 @@ int64_t floats_for_packing(const Gemm& problem, const MatmulBlocking& blocking) 
   });
 }
 
-int64_t depth_in_registers() { return static_cast<int64_t>(most_shallow(1)); }
+int64_t depth_in_registers() { return static_cast<int64_t>(max_depth_in_registers(1)); }
 
 int64_t floats_in_a_vector() { return lanes; }
 
@@ -242,9 +242,9 @@ class Scratch {
 
 // What is worth keeping for the next call of this thread is kept, else it is `own`.
 float* scratch_for(int64_t floats, Scratch& own) {
-  constexpr int64_t most_kept = int64_t{1} << 25;
+  constexpr int64_t max_kept = int64_t{1} << 25;
   thread_local Scratch kept;
-  return floats == 0 ? nullptr : (floats <= most_kept ? kept : own).floats(floats);
+  return floats == 0 ? nullptr : (floats <= max_kept ? kept : own).floats(floats);
 }
 
 void multiply_alone(const Gemm& problem, const MatmulBlocking& blocking) {

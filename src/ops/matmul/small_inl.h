@@ -37,7 +37,7 @@ struct Passing {
 };
 
 // How much of k registers hold, beside the sums and an element of a.
-constexpr size_t most_shallow(size_t vectors) {
+constexpr size_t max_depth_in_registers(size_t vectors) {
 #if EJK_OPS_FEW_TILES
   return vectors == 1 ? 2 : 1;
 #elif HWY_TARGET <= HWY_AVX3
@@ -48,7 +48,7 @@ constexpr size_t most_shallow(size_t vectors) {
   return vectors == 1 ? 8 : vectors == 2 ? 4 : 2;
 #endif
 }
-constexpr size_t most_shallow_vectors = 3;
+constexpr size_t max_vectors_in_registers = 3;
 
 template <class D, size_t vectors, bool few, size_t... at, size_t... column>
 HWY_INLINE void pass(const Passing& w, std::index_sequence<at...>, std::index_sequence<column...>) {
@@ -104,14 +104,14 @@ HWY_INLINE void pass_rows(int64_t depth, const Passing& w) {
   static constexpr auto all = []<size_t... i>(std::index_sequence<i...>) {
     return std::array{pass_rows<D, vectors, few, i + 1>...};
   }
-  (std::make_index_sequence<most_shallow(vectors)>());
+  (std::make_index_sequence<max_depth_in_registers(vectors)>());
   all[static_cast<size_t>(depth - 1)](w);
 }
 
 // Vectors of the strips that are asked for, or fewer if the registers do not hold them.
 HWY_INLINE int64_t shallow_vectors(int64_t depth, int vectors) {
-  auto v = std::min<size_t>(most_shallow_vectors, static_cast<size_t>(vectors));
-  while (v > 1 && depth > static_cast<int64_t>(most_shallow(v))) --v;
+  auto v = std::min<size_t>(max_vectors_in_registers, static_cast<size_t>(vectors));
+  while (v > 1 && depth > static_cast<int64_t>(max_depth_in_registers(v))) --v;
   return static_cast<int64_t>(v);
 }
 
@@ -170,7 +170,7 @@ inline void multiply_by_tiles(const Gemm& p, const MatmulBlocking& blocking) {
     column += s.width;
     TileWork<float> work = work_on(p, s);
     const Tile<float>* const tiles = tiles_for<float>(s);
-    const Even rows = evenly(p.m, static_cast<int64_t>(most_rows(s.vectors)));
+    const Even rows = evenly(p.m, static_cast<int64_t>(max_rows(s.vectors)));
     for (int64_t i = 0; i < rows.parts; ++i) {
       const int64_t count = rows.begin(i + 1) - rows.begin(i);
       tiles[count - 1](work);
@@ -185,17 +185,17 @@ inline void multiply_by_tiles(const Gemm& p, const MatmulBlocking& blocking) {
 inline bool multiply_small(const Gemm& p, const MatmulBlocking& blocking) {
   constexpr int64_t stays_in_the_cache = 1 << 13;  // floats: the first level is large enough
   const bool b_stays = p.n * p.k <= stays_in_the_cache;
-  if (p.k <= static_cast<int64_t>(most_walked_depth)) {
-    if (p.m * p.k <= 16 && p.m <= static_cast<int64_t>(most_walked_rows) && p.n >= 4 * lanes) {
+  if (p.k <= static_cast<int64_t>(max_walked_depth)) {
+    if (p.m * p.k <= 16 && p.m <= static_cast<int64_t>(max_walked_rows) && p.n >= 4 * lanes) {
       walk(static_cast<size_t>(p.m), work_on(p, {0, p.n, 1}), p.n);
       return true;
     }
     // A few long rows at a time: Blocks walk along them.
-    if (p.n * p.k > 1 << 18 && p.n >= least_walked_columns &&
+    if (p.n * p.k > 1 << 18 && p.n >= min_walked_columns &&
         std::min<int64_t>(p.m, blocking.mc) <= 8)
       return false;
   }
-  if (p.k <= static_cast<int64_t>(most_shallow(1))) {
+  if (p.k <= static_cast<int64_t>(max_depth_in_registers(1))) {
     multiply_shallow(p, blocking);
     return true;
   }

@@ -189,7 +189,7 @@ HWY_NOINLINE void tile(const TileWork<B>& work) {
 }
 
 // As many rows as the registers hold beside a row of b and a broadcast element of a.
-constexpr size_t most_rows(size_t vectors) {
+constexpr size_t max_rows(size_t vectors) {
 #if EJK_OPS_FEW_TILES
   return vectors == 1 ? 3 : vectors <= 4 ? 2 : 1;
 #elif HWY_TARGET <= HWY_AVX3
@@ -201,12 +201,11 @@ constexpr size_t most_rows(size_t vectors) {
 #endif
 }
 // Tiles that read b as bfloat16, which is worth it for few rows only.
-constexpr size_t most_short_rows = 8;
+constexpr size_t max_short_rows = 8;
 
 template <class B>
-constexpr size_t most_rows_with(size_t vectors) {
-  return std::is_same_v<B, float> ? most_rows(vectors)
-                                  : std::min(most_short_rows, most_rows(vectors));
+constexpr size_t max_rows_with(size_t vectors) {
+  return std::is_same_v<B, float> ? max_rows(vectors) : std::min(max_short_rows, max_rows(vectors));
 }
 
 template <class B>
@@ -222,7 +221,7 @@ const Tile<B>* tiles_of(std::index_sequence<row...>) {
 template <bool packed_a, Columns kind, class B>
 const Tile<B>* tiles_of(size_t vectors) {
   const auto of = []<size_t count>() {
-    return tiles_of<count, packed_a, kind, B>(std::make_index_sequence<most_rows_with<B>(count)>());
+    return tiles_of<count, packed_a, kind, B>(std::make_index_sequence<max_rows_with<B>(count)>());
   };
   if constexpr (kind != Columns::few) {
     if (vectors == 2) return of.template operator()<2>();
@@ -281,15 +280,15 @@ const Tile<B>* tiles_for(const Strip& s) {
 // A few rows of b times few rows of a, walked along the columns of b: so little is done with each
 // element that what counts is to read b in the order in which it lies. Sums are those of a tile.
 #if EJK_OPS_FEW_TILES
-constexpr size_t most_walked_rows = 2, most_walked_depth = 2;
+constexpr size_t max_walked_rows = 2, max_walked_depth = 2;
 #elif HWY_TARGET <= HWY_AVX2
-constexpr size_t most_walked_rows = 4, most_walked_depth = 8;
+constexpr size_t max_walked_rows = 4, max_walked_depth = 8;
 #else
-constexpr size_t most_walked_rows = 2, most_walked_depth = 4;
+constexpr size_t max_walked_rows = 2, max_walked_depth = 4;
 #endif
 
 // For fewer columns it takes longer to begin than to walk.
-constexpr int64_t least_walked_columns = 256;
+constexpr int64_t min_walked_columns = 256;
 
 // `few`: less than a vector of columns.
 template <size_t rows, size_t depth, size_t vectors, bool few, class B, size_t... row,
@@ -358,10 +357,10 @@ void walk(size_t rows, const TileWork<B>& work, int64_t columns) {
   using Walk = void (*)(const TileWork<B>&, int64_t);
   static constexpr auto all = []<size_t... i>(std::index_sequence<i...>) {
     return std::array<Walk, sizeof...(i)>{
-        walk<i / most_walked_depth + 1, i % most_walked_depth + 1, B>...};
+        walk<i / max_walked_depth + 1, i % max_walked_depth + 1, B>...};
   }
-  (std::make_index_sequence<most_walked_rows * most_walked_depth>());
-  all[(rows - 1) * most_walked_depth + static_cast<size_t>(work.depth) - 1](work, columns);
+  (std::make_index_sequence<max_walked_rows * max_walked_depth>());
+  all[(rows - 1) * max_walked_depth + static_cast<size_t>(work.depth) - 1](work, columns);
 }
 
 }  // namespace ejk::ops::HWY_NAMESPACE

@@ -153,9 +153,9 @@ std::optional<int64_t> cache_bytes(std::string_view text) {
 }
 
 Value caches_of(const std::string& root) {
-  constexpr int most_indices = 16;  // today's CPUs have 3 to 5
+  constexpr int max_indices = 16;  // today's CPUs have 3 to 5
   Value caches = Value::object();
-  for (int index = 0; index < most_indices; ++index) {
+  for (int index = 0; index < max_indices; ++index) {
     const std::string at =
         fmt::format("{}/sys/devices/system/cpu/cpu0/cache/index{}/", root, index);
     const std::string size = read_text(at + "size"), type = read_text(at + "type");

@@ -281,16 +281,16 @@ std::shared_ptr<DeviceProgram> CudaBackend::load(const std::string& binary,
 
 namespace {
 
-constexpr size_t most_arguments = 64;
+constexpr size_t max_arguments = 64;
 
 [[noreturn]] void refuse(const CudaKernel& kernel, const std::string& why) {
   throw DeviceError(Kind::invalid_launch, fmt::format("[{}] {}", kernel.name, why));
 }
 
 void check_arguments(const CudaKernel& kernel, std::span<const LaunchArgument> arguments) {
-  if (arguments.size() > most_arguments)
+  if (arguments.size() > max_arguments)
     refuse(kernel,
-           fmt::format("got {} arguments; expected {} at most", arguments.size(), most_arguments));
+           fmt::format("got {} arguments; expected {} at most", arguments.size(), max_arguments));
   if (!kernel.parameters.known) return;
   if (arguments.size() != kernel.parameters.bytes.size())
     refuse(kernel, fmt::format("got {} arguments; expected {}", arguments.size(),
@@ -327,8 +327,8 @@ void CudaBackend::launch(DeviceKernel& kernel, const Grid& grid,
                          std::span<const LaunchArgument> arguments) {
   auto& typed = static_cast<CudaKernel&>(kernel);
   check_arguments(typed, arguments);
-  std::array<DevicePointer, most_arguments> memory;
-  std::array<void*, most_arguments> values;
+  std::array<DevicePointer, max_arguments> memory;
+  std::array<void*, max_arguments> values;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const LaunchArgument& one = arguments[i];
     if (one.number == nullptr) memory[i] = pointer(one.memory, one.offset);

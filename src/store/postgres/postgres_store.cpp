@@ -213,8 +213,8 @@ std::optional<Entry> PostgresStore::get(const EntryId& id, Detail detail,
                                         const Value* environment) {
   const std::string by_key = call_id(without_spec(id));
   const std::string own = bytes(environment_id_of(here(id, environment)));
-  constexpr int most_bad_rows = 8;
-  for (int skipped = 0; skipped < most_bad_rows; ++skipped) {
+  constexpr int max_bad_rows = 8;
+  for (int skipped = 0; skipped < max_bad_rows; ++skipped) {
     Query query{"SELECT " + sql_detail(detail) + " FROM ejk.entries WHERE ", {}, {}};
     query.seconds = options_.get_seconds;
     if (id.spec.empty()) {

@@ -161,8 +161,8 @@ struct Captured {
   using Values = std::tuple<std::remove_cv_t<P>...>;
   static constexpr size_t sizes[] = {sizeof(P)..., 0};
   template <void (*kernel)(P...)>
-  static constexpr Kernel describe(const char* name, int most_threads) {
-    return {name, most_threads, sizeof...(P), sizes, sizeof(Values), &capture, &run<kernel>};
+  static constexpr Kernel describe(const char* name, int max_threads) {
+    return {name, max_threads, sizeof...(P), sizes, sizeof(Values), &capture, &run<kernel>};
   }
   static void capture(void** parameters, void* to) {
     [&]<size_t... i>(std::index_sequence<i...>) {

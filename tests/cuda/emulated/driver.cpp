@@ -448,7 +448,7 @@ Status cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsig
     return table.kernels <= kernel && kernel < table.kernels + table.kernel_count;
   });
   if (owner == current->modules.end()) return invalid_handle;
-  if (static_cast<int>(block.x * block.y * block.z) > kernel->most_threads)
+  if (static_cast<int>(block.x * block.y * block.z) > kernel->max_threads)
     return launch_out_of_resources;
   emulated::Launch launch = {owner->second.get(), kernel, grid, block,
                              std::vector<std::byte>(kernel->parameter_bytes)};

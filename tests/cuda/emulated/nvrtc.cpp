@@ -33,7 +33,7 @@ struct ejk::detail::cuda::ProgramTag {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr size_t most_shared_bytes = 48 << 10;  // of __shared__ variables, as ptxas has it
+constexpr size_t max_shared_bytes = 48 << 10;  // of __shared__ variables, as ptxas has it
 
 std::string text_of(const fs::path& file) {
   std::ostringstream text;
@@ -153,12 +153,12 @@ NvrtcStatus compile(ejk::detail::cuda::ProgramTag& program, const Options& optio
   if (!made) return NvrtcStatus::compilation;
   const size_t shared = shared_bytes(in("map"));
   for (const auto& [name, bounds] : kernels) {
-    if (shared > most_shared_bytes) {
+    if (shared > max_shared_bytes) {
       program.log += '\0';  // so does NVRTC 13
       program.log += fmt::format(
           "ptxas error   : Entry function '{}' uses too much shared data ({:#x} bytes, {:#x} "
           "max)\n",
-          name, shared, most_shared_bytes);
+          name, shared, max_shared_bytes);
       return NvrtcStatus::compilation;
     }
     // All kernels of a source count for each, and registers are not known here: a source may say

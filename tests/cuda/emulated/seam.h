@@ -47,7 +47,7 @@ struct Driver {
 // What a module gives to the driver: one for each of its kernels.
 struct Kernel {
   const char* name;
-  int most_threads;  // __launch_bounds__
+  int max_threads;  // __launch_bounds__
   size_t parameters;
   const size_t* sizes;                           // of each of them
   size_t parameter_bytes;                        // of all, as captured

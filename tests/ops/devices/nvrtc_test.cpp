@@ -54,7 +54,7 @@ bool ran_out_of_registers(const KernelFacts& facts, const ejk::Grid& grid) {
 // Compiles what a config launches, unless another config had the same program.
 void compile_as_predicted(const ejk::ops::DeviceCase& c, const ejk::AnyConfig& config,
                           CompilingBackend& backend, bool is_heuristic) {
-  constexpr int64_t most_by_choice = 32;
+  constexpr int64_t max_by_choice = 32;
   backend.facts.clear();
   c.kernel.trial(c.call)->run(config);
   if (is_heuristic && c.gradient) backward_trial(c)->run(config);
@@ -64,7 +64,7 @@ void compile_as_predicted(const ejk::ops::DeviceCase& c, const ejk::AnyConfig& c
     local = std::max(local, facts.local_bytes);
     if (!is_heuristic) continue;
     EXPECT_FALSE(ran_out_of_registers(facts, backend.last_grid)) << facts.registers;
-    EXPECT_LE(facts.spilled_bytes, most_by_choice);
+    EXPECT_LE(facts.spilled_bytes, max_by_choice);
   }
   EXPECT_EQ(local, c.local_bytes(config));
 }

@@ -14,7 +14,7 @@ from typing import Any
 from ejk import _core, _jax, _log, _sites
 from ejk.ops.core.kernel import Invocation
 
-_MOST = 1000
+_MAX = 1000
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Waiting:
 
     def add(self, call: WaitingCall) -> None:
         with self._lock:
-            if len(self._calls) < _MOST:
+            if len(self._calls) < _MAX:
                 self._calls.append(call)
 
     def idle(self, seconds: float, tune: Callable[[WaitingCall, float], bool]) -> int:

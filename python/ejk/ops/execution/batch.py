@@ -15,7 +15,7 @@ from ejk.ops.execution.executor import default_executor
 from ejk.ops.execution.held import held_by_config, held_by_kernel
 from ejk.ops.execution.jitted import put
 
-_MOST_MAPPED = 16  # functions that one pmap_with_config keeps compiled
+_MAX_MAPPED = 16  # functions that one pmap_with_config keeps compiled
 
 
 def vmap_with_config(executor: Any, kernel: Any = None, in_axes: Any = 0) -> Callable[..., Any]:
@@ -86,7 +86,7 @@ def _pmapped(
     if key in mapped:
         return mapped[key]
     made: Callable[..., Any] = jax.pmap(function, in_axes=axes, axis_name=axis_name)
-    return put(mapped, key, made, _MOST_MAPPED)
+    return put(mapped, key, made, _MAX_MAPPED)
 
 
 def _key_of_data(kernel: Any, cfg: Any, kwargs: dict[str, Any], axes: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -21,7 +21,7 @@ from ejk._captured.words import Same
 from ejk._known import is_named_tuple, is_pydantic
 
 _DEEPEST = 50
-_MOST_BYTES = 1 << 20  # of an array that may change: to look at more costs more than it saves
+_MAX_BYTES = 1 << 20  # of an array that may change: to look at more costs more than it saves
 
 
 class Held(NamedTuple):
@@ -95,7 +95,7 @@ class _Looking:
         self._has_arrays, self._is_constant = True, False
         if _jax.is_array(array):
             return Same, Same(array)
-        if array.nbytes > _MOST_BYTES or array.dtype.hasobject:
+        if array.nbytes > _MAX_BYTES or array.dtype.hasobject:
             raise Opaque
         digest = hashlib.sha256(array.tobytes()).digest()
         return type(array), str(array.dtype), array.shape, digest

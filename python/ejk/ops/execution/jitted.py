@@ -16,8 +16,8 @@ from ejk.ops.core.static import give_static, keep_numbers
 _Value = TypeVar("_Value")
 
 _FEW = 4  # values of a float that are compiled for; from then on it is an input
-_MOST_VALUES = 256
-_MOST_FORMS = 256
+_MAX_VALUES = 256
+_MAX_FORMS = 256
 _MANY_ALIKE = 8  # forms that differ in numbers, texts and contents alone
 
 
@@ -167,10 +167,10 @@ class Variants:
             if done is not None:
                 return done[0], None
             if not self._seen_once.pop(values, False):
-                put(self._seen_once, values, True, _MOST_VALUES)
+                put(self._seen_once, values, True, _MAX_VALUES)
                 return as_it_is(), None
         if found is None:
-            found = put(self._by_value, values, make(None), _MOST_VALUES)
+            found = put(self._by_value, values, make(None), _MAX_VALUES)
         return found(arguments.arrays, as_it_is), found
 
     def _run_general(
@@ -240,16 +240,16 @@ class Targets:
         if found is None:
             if not self._is_worth_it(key):
                 return _AsItIs()
-            found = put(self._by_form, key, Variants(), _MOST_FORMS)
+            found = put(self._by_form, key, Variants(), _MAX_FORMS)
         return found
 
     def _is_worth_it(self, key: tuple[Any, ...]) -> bool:
         # Hashes will do: two that are equal by chance cost time, and no result.
         outline, form = hash(tuple(map(outline_of, key))), hash(key)
-        count = put(self._alike, outline, self._alike.get(outline, 0) + 1, 16 * _MOST_FORMS)
+        count = put(self._alike, outline, self._alike.get(outline, 0) + 1, 16 * _MAX_FORMS)
         if count <= _MANY_ALIKE or self._seen_once.pop(form, False):
             return True
-        put(self._seen_once, form, True, _MOST_FORMS)
+        put(self._seen_once, form, True, _MAX_FORMS)
         return False
 
 

@@ -11,7 +11,7 @@ from ejk.ops.core.call import _with_backward, untraceable
 from ejk.ops.core.function import Arguments
 from ejk.ops.registry import with_data
 
-_MOST_SECONDS = 60.0
+_MAX_SECONDS = 60.0
 
 _Candidate = TypeVar("_Candidate")
 
@@ -103,7 +103,7 @@ def race(
     with _jax.outside_of_any_trace():
         trial = _Race([maker(candidate) for candidate in candidates])
         winner, measured = _core.race(
-            trial, list(range(len(candidates))), tuner.warmup, tuner.iters, _MOST_SECONDS
+            trial, list(range(len(candidates))), tuner.warmup, tuner.iters, _MAX_SECONDS
         )
     if winner is None:
         reasons = "; ".join(f"{candidate!r}: {why}" for candidate, (_, _, why) in zip(candidates, measured))
