@@ -21,8 +21,8 @@ class OrWhy {
   explicit operator bool() const { return value_.has_value(); }
   T& operator*() { return *value_; }
   const T& operator*() const { return *value_; }
-  T* operator->() { return &*value_; }
   const T* operator->() const { return &*value_; }
+  const std::optional<T>& value() const { return value_; }
   const std::string& why() const { return why_; }  // "" if there is a value
 
  private:

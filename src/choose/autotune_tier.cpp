@@ -83,8 +83,7 @@ auto Chain::from_earlier_tuning(Call& call) -> std::optional<Found> {
     if (const AnyConfig* earlier = state_->tuned.find(text_of(call.id))) tuned = *earlier;
   }
   if (!tuned) return std::nullopt;
-  std::string why;
-  const auto config = call.check(tuned, why);
+  const auto config = call.check(tuned);
   if (!config) return std::nullopt;
   keep(call, *config, Origin::autotune);
   return Found{*config, Origin::autotune, EventKind::cache_hit, Origin::memory};
@@ -132,9 +131,8 @@ auto Chain::tune_alone(Call& call) -> std::optional<Found> {
   if (!entry || entry->outcome == Outcome::failed) return std::nullopt;
   call.add_unfinished(*entry);
   store(*entry, replace_if((call.stored_is_unusable || call.unfinished) && may_replace(call)));
-  std::string why;
-  const auto config = call.check(call.winner, why);
-  if (!config) return call.pass(Origin::autotune, "its winner " + why, entry->config);
+  const auto config = call.check(call.winner);
+  if (!config) return call.pass(Origin::autotune, "its winner " + config.why(), entry->config);
   watch(call, *entry, *config, true);
   keep(call, *config, Origin::autotune);
   return Found{*config, Origin::autotune};
@@ -151,35 +149,32 @@ std::string Chain::Call::what_is_excluded() const {
   return same && !same->excluded().empty() ? "; " + same->excluded() : "";
 }
 
-std::shared_ptr<const CandidateSet> Chain::Call::candidates(std::string& why) const {
+auto Chain::Call::candidates() const -> base::OrWhy<std::shared_ptr<const CandidateSet>> {
   constexpr uint64_t most = 100'000;  // of a larger set one may be taken for granted
   std::shared_ptr<const CandidateSet> found;
   try {
     found = offered();
-    if (!found) why = "the kernel has no candidate_cfgs";
-    else if (found->size() == 0)
-      why = same && !same->excluded().empty() ? same->excluded()
-                                              : "candidate_cfgs returned no candidate";
-    if (!why.empty()) return nullptr;
+    if (!found) return base::Why{"the kernel has no candidate_cfgs"};
+    if (found->size() == 0)
+      return base::Why{same && !same->excluded().empty() ? same->excluded()
+                                                         : "candidate_cfgs returned no candidate"};
     for (uint64_t i = 0; i < std::min(found->size(), most); ++i)
       if (!problem_with(found->config(i))) return found;
   } catch (...) {
-    why = "candidate_cfgs threw: " + base::what_was_thrown();
-    return nullptr;
+    return base::Why{"candidate_cfgs threw: " + base::what_was_thrown()};
   }
   if (found->size() > most) return found;
-  why = "is_valid rejected all " + std::to_string(found->size()) + " candidates";
-  return nullptr;
+  return base::Why{"is_valid rejected all " + std::to_string(found->size()) + " candidates"};
 }
 
-std::optional<AnyConfig> Chain::Call::control(std::string& why) const {
+auto Chain::Call::control() const -> base::OrWhy<std::optional<AnyConfig>> {
   try {
     auto heuristic = kernel.heuristic_cfg(inv);
-    if (heuristic && !problem_with(*heuristic)) return heuristic;
+    if (heuristic && problem_with(*heuristic)) heuristic.reset();
+    return heuristic;
   } catch (...) {
-    why = base::what_was_thrown();
+    return base::Why{base::what_was_thrown()};
   }
-  return std::nullopt;
 }
 
 Entry Chain::Call::entry_of(const TuneResult& result) const {
@@ -361,11 +356,10 @@ std::optional<TuneResult> Chain::measure(Call& call,
           return (!inner || inner(config)) && !deadly.contains(stable_json(value)) &&
                  !quarantine->condemned(value);
         };
-      std::string why;
-      auto told = tune_in_process(*options_.tuner, task, *call.turn, why);
-      call.gave_way = !told && why.empty();
+      auto told = tune_in_process(*options_.tuner, task, *call.turn);
+      call.gave_way = !told && told.why().empty();
       if (call.gave_way) return end_tuning(call, "it was broken off, and begins again later");
-      if (!told) return end_tuning(call, why);
+      if (!told) return end_tuning(call, told.why());
       result = std::move(*told);
     }
   } catch (...) {
@@ -401,18 +395,19 @@ void Chain::keep_winner(Call& call, const TuneResult& result, const Entry& entry
 // Tunes and remembers how it ended. Empty if there was nothing to race.
 std::optional<Entry> Chain::run_tuner(Call& call) {
   if (options_.on_event) emit(call.event(EventKind::autotune_start));
-  std::string why;
-  const auto candidates = call.candidates(why);
-  if (!candidates) {
-    if (why.starts_with("candidate_cfgs threw"))
-      warn_of(call, "candidates", "key " + call.id.key + " is not tuned: " + why);
-    return end_in_vain(call, why);
+  const auto found = call.candidates();
+  if (!found) {
+    if (found.why().starts_with("candidate_cfgs threw"))
+      warn_of(call, "candidates", "key " + call.id.key + " is not tuned: " + found.why());
+    return end_in_vain(call, found.why());
   }
-  const std::optional<AnyConfig> heuristic = call.control(why);
-  if (!why.empty())
-    warn_of(
-        call, "heuristic",
-        "heuristic_cfg threw for key " + call.id.key + ": " + why + "; tuning goes on without it");
+  const std::shared_ptr<const CandidateSet>& candidates = *found;
+  const auto control = call.control();
+  if (!control)
+    warn_of(call, "heuristic",
+            "heuristic_cfg threw for key " + call.id.key + ": " + control.why() +
+                "; tuning goes on without it");
+  const std::optional<AnyConfig> heuristic = control ? *control : std::nullopt;
   const auto result = measure(call, candidates, heuristic);
   if (!result) return std::nullopt;
   if (call.unfinished && ended_as(*result, call.unfinished->config, CandidateStatus::untried))
@@ -488,14 +483,14 @@ std::pair<Choice, Entry> Chain::tune_by_hand(Call& call,
     state_->tried_in_vain.erase(text_of(call.id));
   }
   auto entry = run_tuner(call);
-  std::string why;
   std::optional<Checked> config;
   if (!entry && call.unfinished) {  // it is not lost if it cannot go on
     entry = call.unfinished, config = call.unfinished_config;
   } else if (entry && entry->outcome != Outcome::failed) {
     call.add_unfinished(*entry);
-    config = call.check(call.winner, why);
-    if (!config) call.pass(Origin::autotune, "its winner " + why, entry->config);
+    const auto checked = call.check(call.winner);
+    config = checked.value();
+    if (!config) call.pass(Origin::autotune, "its winner " + checked.why(), entry->config);
   }
   if (!config) fail(call);
   store(*entry, replace_if(replaces(*entry)));

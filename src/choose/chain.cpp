@@ -74,21 +74,18 @@ std::optional<std::string> Chain::Call::problem_with(const AnyConfig& config) co
   }
 }
 
-auto Chain::Call::check(const AnyConfig& config, std::string& why) const -> std::optional<Checked> {
-  if (config.type() != &kernel.config_type()) return check(config.to_value(), why);
-  const auto problem = problem_with(config);
-  if (!problem) return Checked(config);
-  why = *problem;
-  return std::nullopt;
+auto Chain::Call::check(const AnyConfig& config) const -> base::OrWhy<Checked> {
+  if (config.type() != &kernel.config_type()) return check(config.to_value());
+  if (auto problem = problem_with(config)) return base::Why{std::move(*problem)};
+  return Checked(config);
 }
 
-auto Chain::Call::check(const Value& config, std::string& why) const -> std::optional<Checked> {
+auto Chain::Call::check(const Value& config) const -> base::OrWhy<Checked> {
   const ConfigType& type = kernel.config_type();
   std::string misfit;
   const AnyConfig own(type.from_value(config, misfit), &type);
-  if (own) return check(own, why);
-  why = "does not fit " + std::string(type.name) + ": " + misfit;
-  return std::nullopt;
+  if (own) return check(own);
+  return base::Why{"does not fit " + std::string(type.name) + ": " + misfit};
 }
 
 Chain::Chain(const ConfigSelectorChain& selector, const SelectorOptions& options, WarmTable& warm,
@@ -157,12 +154,12 @@ auto Chain::from_overlay(Call& call) -> std::optional<Found> {
     ++asked;
     const auto record = scope->overlay->find(call.id);
     if (!record) continue;
-    std::string why;
-    if (const auto config = call.check(record->config, why))
-      return Found{*config, Origin::overlay, EventKind::overlay_hit};
+    const auto config = call.check(record->config);
+    if (config) return Found{*config, Origin::overlay, EventKind::overlay_hit};
     if (call.dry) continue;
-    warn_of(call, "overlay",
-            "the overlay's config for key " + call.id.key + " " + why + "; it is passed over");
+    warn_of(
+        call, "overlay",
+        "the overlay's config for key " + call.id.key + " " + config.why() + "; it is passed over");
   }
   return call.pass(Origin::overlay, asked == 0
                                         ? "no overlay is in scope"
@@ -179,12 +176,12 @@ auto Chain::from_memory(Call& call) -> std::optional<Found> {
     if (may_still_tune(call.policy, call.id))
       return call.pass(Origin::memory, "holds a heuristic, but tuning is possible now", held);
   }
-  std::string why;
-  const auto config = call.check(record->config, why);
+  const auto config = call.check(record->config);
   if (!config && !call.dry && record->config.type() != &call.kernel.config_type())
     warn_once("memory" + text_of(call.id), "[" + call.id.op + "] the cached config for key " +
-                                               call.id.key + " " + why + "; it is passed over");
-  if (!config) return call.pass(Origin::memory, "its config " + why, held);
+                                               call.id.key + " " + config.why() +
+                                               "; it is passed over");
+  if (!config) return call.pass(Origin::memory, "its config " + config.why(), held);
   keep(call, *config, record->origin);
   if (record->origin == Origin::heuristics) tune_later(call);
   return Found{*config, Origin::memory, EventKind::cache_hit, Origin::memory};
@@ -200,10 +197,9 @@ auto Chain::from_heuristics(Call& call) -> std::optional<Found> {
     return call.pass(Origin::heuristics, "heuristic_cfg threw: " + base::what_was_thrown());
   }
   if (!guess) return call.pass(Origin::heuristics, "the kernel has no heuristic_cfg");
-  std::string why;
-  const auto config = call.check(*guess, why);
+  const auto config = call.check(*guess);
   if (!config)
-    return call.pass(Origin::heuristics, "heuristic_cfg returned a config that " + why,
+    return call.pass(Origin::heuristics, "heuristic_cfg returned a config that " + config.why(),
                      guess->to_value());
   keep(call, *config, Origin::heuristics);
   return Found{*config, Origin::heuristics, EventKind::heuristics};

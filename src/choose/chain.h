@@ -18,6 +18,7 @@
 #include <ejk/selector.h>
 
 #include "base/hidden.h"
+#include "base/or_why.h"
 #include "base/time.h"
 #include "base/warn.h"
 #include "choose/background.h"
@@ -220,10 +221,10 @@ struct Chain::Call {
   std::shared_ptr<const CandidateSet> offered() const;
   // "; numerics excludes ..." of what was offered last, or "".
   std::string what_is_excluded() const;
-  // The candidates, of which one at least can run this call; nullptr, with `why`, if none can.
-  std::shared_ptr<const CandidateSet> candidates(std::string& why) const;
-  // The heuristic to race against; empty, with `why` if it threw.
-  std::optional<AnyConfig> control(std::string& why) const;
+  // The candidates, of which one at least can run this call.
+  base::OrWhy<std::shared_ptr<const CandidateSet>> candidates() const;
+  // The heuristic to race against, if there is one that can run this call; why not, if it threw.
+  base::OrWhy<std::optional<AnyConfig>> control() const;
   // What is to be kept of a tuning.
   Entry entry_of(const TuneResult& result) const;
   // Adds what is known from the tuning that this one went on with.
@@ -231,9 +232,9 @@ struct Chain::Call {
 
   // Why the config cannot run this call; empty if it can. An is_valid that throws says no.
   std::optional<std::string> problem_with(const AnyConfig& config) const;
-  // As the kernel's own type, if its fields fit and is_valid accepts it; else with the reason.
-  std::optional<Checked> check(const AnyConfig& config, std::string& why) const;
-  std::optional<Checked> check(const Value& config, std::string& why) const;
+  // As the kernel's own type, if its fields fit and is_valid accepts it.
+  base::OrWhy<Checked> check(const AnyConfig& config) const;
+  base::OrWhy<Checked> check(const Value& config) const;
   // The caller's own wish is not questioned.
   Checked override_cfg() const { return Checked(inv.override_cfg); }
 

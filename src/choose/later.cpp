@@ -53,8 +53,7 @@ void Chain::tune_later(const Call& call) {
     return background_.add(
         {.id = call.id, .inv = call.inv, .policy = call.policy, .kept = std::move(kept)});
   background_.note(text_of(call.id));
-  std::string why;
-  if (call.candidates(why)) record_for_later(call.inv, call.kernel);
+  if (call.candidates()) record_for_later(call.inv, call.kernel);
 }
 
 // For `ejk tune`: beside the store, unless calls are recorded anyway. Without a store nothing is
@@ -107,8 +106,7 @@ Background::End Chain::tune_kept(Call& call, LaterCall& later, const Background:
   if (present && present->origin == Origin::memory) return Background::End::done;  // put by hand
   const Value before = present ? present->config.to_value() : Value();
   if (later.so_far) {
-    std::string why;
-    call.unfinished_config = call.check(later.so_far->config, why);
+    call.unfinished_config = call.check(later.so_far->config).value();
     if (call.unfinished_config) call.unfinished = call.stored = later.so_far;
   } else if (!later.replaces && (!options_.persistent || !recall_unfinished(call))) {
     // A call that waited for its own tuning, or another process, may have been faster.
@@ -127,8 +125,7 @@ Background::End Chain::tune_kept(Call& call, LaterCall& later, const Background:
   // Only a whole tuning may replace what was chosen before.
   const bool counts = !later.replaces || entry->evidence.complete;
   if (counts) store(*entry, replace_if(later.replaces || (call.unfinished && may_replace(call))));
-  std::string why;
-  if (const auto config = call.check(call.winner, why); config && counts) {
+  if (const auto config = call.check(call.winner); config && counts) {
     watch(call, *entry, *config, true);
     take_over(call, *config, Origin::autotune, before);
   }

@@ -58,20 +58,18 @@ auto Chain::as_pinned(Call& call, const Pins& run, const Value& pinned, std::opt
     keep(call, own->config, own->origin);
     return own;
   }
-  std::string why = "asks for more threads than run here";
-  std::optional<Checked> config;
-  if (fits_these_cores(pinned)) config = call.check(pinned, why);
+  base::OrWhy<Checked> config = base::Why{"asks for more threads than run here"};
+  if (fits_these_cores(pinned)) config = call.check(pinned);
   if (config && !run.trusted() && !kernel_vouches(call.kernel, call.inv, config->config())) {
     if (!own) own = own_choice(call);
-    if (!is_own()) {
-      config.reset();
-      why = "is not among the kernel's candidates, and others than this run may write there";
-    }
+    if (!is_own())
+      config = base::Why{
+          "is not among the kernel's candidates, and others than this run may write there"};
   }
   if (!config) {
     const std::string message =
         "[" + call.id.op + "] got the config " + stable_json(pinned) + " for key " + call.id.key +
-        ", pinned for all ranks of this run in " + run.where() + ", which " + why +
+        ", pinned for all ranks of this run in " + run.where() + ", which " + config.why() +
         "; expected one that runs here as it is. Give all ranks the same "
         "kernels, library and number of cores, and launch with a new run";
     if (call.dry) return call.pass(Origin::persistent, message, pinned);

@@ -83,7 +83,9 @@ auto Chain::check_stored(const Call& call, const Entry& entry, std::string& rema
     remark = "asks for more threads than run here";
     return std::nullopt;
   }
-  auto config = call.check(*stored, remark);
+  const auto checked = call.check(*stored);
+  remark = checked.why();
+  const auto& config = checked.value();
   if (!config || entry_vouches(entry, call.kernel, call.policy) ||
       kernel_vouches(call.kernel, call.inv, config->config()))
     return config;

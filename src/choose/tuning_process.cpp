@@ -284,27 +284,22 @@ class TuningProcess {
 
 }  // namespace
 
-std::optional<TuneResult> tune_in_process(Tuner& tuner, TuneTask task, const Background::Turn& turn,
-                                          std::string& why, double silence) {
+base::OrWhy<TuneResult> tune_in_process(Tuner& tuner, TuneTask task, const Background::Turn& turn,
+                                        double silence) {
   const WhileOthersMayFork free;
   TuningProcess process(tuner, task, turn.share);
-  if (!process.started()) {
-    why = "a process for the tuning could not be started";
-    return std::nullopt;
-  }
+  if (!process.started()) return base::Why{"a process for the tuning could not be started"};
   using enum TuningProcess::Told;
   const auto told = process.wait(turn, silence);
-  if (told == gave_way) return std::nullopt;
-  if (told == silent) {
-    why = fmt::format("the process that tuned it gave no sign of life for {:g} s", silence);
-    return std::nullopt;
-  }
+  if (told == gave_way) return base::Why{};
+  if (told == silent)
+    return base::Why{
+        fmt::format("the process that tuned it gave no sign of life for {:g} s", silence)};
   try {
     return result_of(parse_json(process.text()), task);
   } catch (const Error&) {
     const std::string how = process.end();
-    why = "the process that tuned it " + (how.empty() ? "told nothing" : how);
-    return std::nullopt;
+    return base::Why{"the process that tuned it " + (how.empty() ? "told nothing" : how)};
   }
 }
 

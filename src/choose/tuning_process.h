@@ -2,11 +2,9 @@
 // A tuning in a process of its own, which computes only when nobody else wants to.
 #pragma once
 
-#include <optional>
-#include <string>
-
 #include <ejk/tuner.h>
 
+#include "base/or_why.h"
 #include "choose/background.h"
 
 namespace ejk::detail {
@@ -24,10 +22,10 @@ class DutyCycle {
   double share_, work_ = 0;
 };
 
-// What the tuner finds for the task in a fork of this process. nullopt with the reason if the fork
-// ended without a result, or gave no sign of life for `silence` seconds; without one if it had to
+// What the tuner finds for the task in a fork of this process. Nothing if the fork ended without a
+// result, or gave no sign of life for `silence` seconds, or, with "" as the reason, if it had to
 // give way.
-std::optional<TuneResult> tune_in_process(Tuner& tuner, TuneTask task, const Background::Turn& turn,
-                                          std::string& why, double silence = 60);
+base::OrWhy<TuneResult> tune_in_process(Tuner& tuner, TuneTask task, const Background::Turn& turn,
+                                        double silence = 60);
 
 }  // namespace ejk::detail

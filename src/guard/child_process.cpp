@@ -175,9 +175,11 @@ bool GuardChild::fork_here(Trial& trial, Stopwatch& stopwatch, std::span<const J
 bool GuardChild::start_worker(const base::Fd& parcel, Purpose purpose) {
   const int files[] = {childs_orders_.get(), childs_events_.get(), childs_stderr_.get(),
                        outputs_.get(),       board_file_.get(),    parcel.get()};
-  pid_ = detail::start_worker(purpose == Purpose::runs ? live_as_worker : live_as_compiler, files,
-                              why_not_started_);
-  if (pid_ < 0) return false;
+  const auto worker =
+      detail::start_worker(purpose == Purpose::runs ? live_as_worker : live_as_compiler, files);
+  why_not_started_ = worker.why();
+  if (!worker) return false;
+  pid_ = *worker;
   if (cgroup_) cgroup_->add(pid_);
   // Nobody but the zygote reaps it, and only when told to: its number is its own.
   pidfd_ = base::Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));

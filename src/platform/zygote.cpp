@@ -241,13 +241,12 @@ std::string why_no_zygote() {
 
 pid_t zygote_pid() { return zygote().pid; }
 
-pid_t start_worker(WorkerLife life, std::span<const int> files, std::string& why_not) {
-  why_not = why_no_zygote();
-  if (!why_not.empty()) return -1;
+base::OrWhy<pid_t> start_worker(WorkerLife life, std::span<const int> files) {
+  if (std::string why_not = why_no_zygote(); !why_not.empty()) return base::Why{std::move(why_not)};
   Answer answer;
-  if (!ask(zygote(), {life, -1}, files, answer)) why_not = lost();
-  else if (answer.worker < 0)
-    why_not = fmt::format("cannot start a worker: {}", std::strerror(answer.status));
+  if (!ask(zygote(), {life, -1}, files, answer)) return base::Why{lost()};
+  if (answer.worker < 0)
+    return base::Why{fmt::format("cannot start a worker: {}", std::strerror(answer.status))};
   return answer.worker;
 }
 

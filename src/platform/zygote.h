@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 
+#include "base/or_why.h"
+
 namespace ejk::detail {
 
 // Who may tune says so: as long as there are executors, they decide whether first runs in workers
@@ -35,8 +37,8 @@ pid_t zygote_pid();  // -1: there is none
 // no signal is blocked; `zygote` is its parent.
 using WorkerLife = void (*)(std::span<const int> files, pid_t zygote);
 
-// Starts a worker; -1 with the reason in `why_not` if that fails. Thread-safe.
-pid_t start_worker(WorkerLife life, std::span<const int> files, std::string& why_not);
+// Thread-safe.
+base::OrWhy<pid_t> start_worker(WorkerLife life, std::span<const int> files);
 // Waits for the end of a worker and takes its number away. Its status as of waitpid; -1 if nobody
 // knows it.
 int reap_worker(pid_t worker);

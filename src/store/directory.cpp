@@ -380,11 +380,10 @@ struct EJK_HIDDEN DirectoryStore::State {
 
   bool write(const Directory& in, const Directory& temporary, const std::string& name,
              const Entry& entry) {
-    std::string why;
-    const auto text = detail::entry_text(entry, why);
+    const auto text = detail::entry_text(entry);
     if (!text) {
       warn("unreadable " + in.path_of(name),
-           "[" + entry.id.op + "] not keeping an entry that could not be read back: " + why);
+           "[" + entry.id.op + "] not keeping an entry that could not be read back: " + text.why());
       return false;
     }
     return written(in.replace(name, *text, temporary));

@@ -10,6 +10,7 @@
 #include <ejk/error.h>
 
 #include "base/directory.h"
+#include "base/or_why.h"
 #include "base/sha256.h"
 #include "base/warn.h"
 #include "store/crash_journal.h"
@@ -64,20 +65,17 @@ DriftNote drift_from(const Value& document) {
   return note;
 }
 
-// nullopt with the reason if the file is not the note that its name says.
-std::optional<DriftNote> read_drift_note(const Directory& in, const std::string& name,
-                                         std::string& why) {
+// Nothing if the file is not the note that its name says.
+base::OrWhy<DriftNote> read_drift_note(const Directory& in, const std::string& name) {
   const auto [text, error, strange] = in.read(name, drift_limit);
-  why = error ? error.text() : "";
-  if (error) return std::nullopt;
+  if (error) return base::Why{error.text()};
   try {
     DriftNote note = drift_from(parse_json(text));
     if (name == drift_file_of(note.id, note.environment)) return note;
-    why = "its name is that of another note";
+    return base::Why{"its name is that of another note"};
   } catch (const Error& problem) {
-    why = problem.what();
+    return base::Why{problem.what()};
   }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -100,8 +98,8 @@ base::FileError put_drift_note(const std::string& store_path, const DriftNote& n
 
 std::optional<DriftNote> find_drift_note(const std::string& store_path, const EntryId& id,
                                          const Value& environment) {
-  std::string why;
-  return read_drift_note(folder_in(store_path, drift_folder), drift_file_of(id, environment), why);
+  return read_drift_note(folder_in(store_path, drift_folder), drift_file_of(id, environment))
+      .value();
 }
 
 std::vector<DriftNote> drift_notes(const std::string& store_path, const WarningSink& warn) {
@@ -109,11 +107,10 @@ std::vector<DriftNote> drift_notes(const std::string& store_path, const WarningS
   std::vector<DriftNote> notes;
   const Directory folder = folder_in(store_path, drift_folder);
   for (const std::string& name : folder.names()) {
-    std::string why;
-    if (auto note = read_drift_note(folder, name, why)) notes.push_back(std::move(*note));
+    if (auto note = read_drift_note(folder, name)) notes.push_back(std::move(*note));
     else
-      once(folder.path(),
-           "passing over " + folder.path_of(name) + ", which is not a note of drift: " + why);
+      once(folder.path(), "passing over " + folder.path_of(name) +
+                              ", which is not a note of drift: " + note.why());
   }
   std::ranges::stable_sort(notes, {}, [](const DriftNote& n) { return std::tie(n.id.op, n.time); });
   return notes;

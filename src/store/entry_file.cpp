@@ -40,19 +40,17 @@ bool add_candidates(std::string_view text, Value& document) {
 
 }  // namespace
 
-std::optional<std::string> entry_text(const Entry& entry, std::string& why) {
+base::OrWhy<std::string> entry_text(const Entry& entry) {
   Value choice = entry_to_document(entry);
   Value candidates = Value::object({{candidates_name, std::move(*choice.find(candidates_name))}});
   choice.erase(candidates_name);
   std::string text = document_text(choice, entry.trusted);
   if (!entry.candidates.empty()) text += document_text(candidates, entry.trusted);
-  if (text.size() > max_entry_bytes) {
-    why = "it is larger than 16 MiB";
-    return std::nullopt;
-  }
+  if (text.size() > max_entry_bytes) return base::Why{"it is larger than 16 MiB"};
   const ReadEntry back = read_entry(text, Detail::all);
-  why = back.why + back.no_candidates;
-  return why.empty() ? std::optional(std::move(text)) : std::nullopt;
+  if (std::string why = back.why + back.no_candidates; !why.empty())
+    return base::Why{std::move(why)};
+  return text;
 }
 
 ReadEntry read_entry(std::string_view text, Detail detail) {

@@ -9,15 +9,17 @@
 
 #include <ejk/store.h>
 
+#include "base/or_why.h"
+
 namespace ejk::detail {
 
 inline constexpr size_t max_entry_bytes = size_t{16} << 20;
 // The last bytes of a document: nothing inside begins at the margin, and strings have no newlines.
 inline constexpr std::string_view end_of_document = "\n}\n";
 
-// Without checksums if the entry is not trusted. nullopt with the reason if it could not be read
-// back: no NaN-like surprises from a hand-made number, no nesting deeper than the reader takes.
-std::optional<std::string> entry_text(const Entry& entry, std::string& why);
+// Without checksums if the entry is not trusted. Nothing if it could not be read back: no NaN-like
+// surprises from a hand-made number, no nesting deeper than the reader takes.
+base::OrWhy<std::string> entry_text(const Entry& entry);
 
 // What a text turned out to be.
 struct ReadEntry {

@@ -37,10 +37,10 @@ std::optional<Entry> MemoryStore::get(const EntryId& id, Detail detail, const Va
 }
 
 bool MemoryStore::put(const Entry& entry, IfPresent if_present) {
-  std::string why;
-  if (!entry_text(entry, why))
-    return warn_("[" + entry.id.op + "] not keeping an entry that could not be read back: " + why),
-           false;
+  if (const auto text = entry_text(entry); !text) {
+    warn_("[" + entry.id.op + "] not keeping an entry that could not be read back: " + text.why());
+    return false;
+  }
   keep(entry, if_present);
   return true;
 }

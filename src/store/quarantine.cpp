@@ -11,6 +11,7 @@
 #include <ejk/error.h>
 
 #include "base/directory.h"
+#include "base/or_why.h"
 #include "base/sha256.h"
 #include "base/warn.h"
 #include "store/crash_journal.h"
@@ -64,20 +65,17 @@ QuarantineRecord record_from(const Value& document) {
           member("time").as_string()};
 }
 
-// nullopt with the reason if the file is not the record that its name says.
-std::optional<QuarantineRecord> read_record(const Directory& in, const std::string& name,
-                                            std::string& why) {
+// Nothing if the file is not the record that its name says.
+base::OrWhy<QuarantineRecord> read_record(const Directory& in, const std::string& name) {
   const auto [text, error, strange] = in.read(name, record_limit);
-  why = error ? error.text() : "";
-  if (error) return std::nullopt;
+  if (error) return base::Why{error.text()};
   try {
     QuarantineRecord record = record_from(parse_json(text));
     if (name == name_of(record)) return record;
-    why = "its name is that of another record";
+    return base::Why{"its name is that of another record"};
   } catch (const Error& problem) {
-    why = problem.what();
+    return base::Why{problem.what()};
   }
-  return std::nullopt;
 }
 
 bool is_of(std::string_view own, std::string_view op) {
@@ -96,8 +94,7 @@ base::FileError quarantine_put(const std::string& store_path, const QuarantineRe
 
 std::optional<std::string> quarantine_reason(const std::string& store_path,
                                              const QuarantineRecord& record) {
-  std::string why;
-  const auto found = read_record(folder_of(store_path), name_of(record), why);
+  const auto found = read_record(folder_of(store_path), name_of(record));
   return found ? std::optional(found->why) : std::nullopt;
 }
 
@@ -108,11 +105,10 @@ std::vector<QuarantineRecord> quarantine_list(const std::string& store_path, War
   std::vector<QuarantineRecord> records;
   const Directory folder = folder_of(store_path);
   for (const std::string& name : folder.names()) {
-    std::string why;
-    if (auto record = read_record(folder, name, why)) records.push_back(std::move(*record));
+    if (auto record = read_record(folder, name)) records.push_back(std::move(*record));
     else
-      once(folder.path(),
-           "passing over " + folder.path_of(name) + ", which is not a quarantine record: " + why);
+      once(folder.path(), "passing over " + folder.path_of(name) +
+                              ", which is not a quarantine record: " + record.why());
   }
   std::ranges::stable_sort(records, {},
                            [](const QuarantineRecord& r) { return std::tie(r.id.op, r.time); });

@@ -562,9 +562,9 @@ TEST_F(Background, ASilentProcessIsEnded) {
   ejk::TuneTask task;
   task.candidates = ejk::candidate_list({ejk::make_config(Show::Config{1})});
   const ejk::detail::Background::Turn turn{ejk::detail::Background::Place::process, 10, 1, -1, {}};
-  std::string why;
-  EXPECT_FALSE(ejk::detail::tune_in_process(*setup.tuner, task, turn, why, 0.01));
-  EXPECT_THAT(why, HasSubstr("no sign of life for 0.01 s"));
+  const auto result = ejk::detail::tune_in_process(*setup.tuner, task, turn, 0.01);
+  EXPECT_FALSE(result);
+  EXPECT_THAT(result.why(), HasSubstr("no sign of life for 0.01 s"));
   EXPECT_FALSE(has_children());
 }
 

@@ -582,8 +582,7 @@ TEST_F(PostgresFaults, HostileRowsAreMissesWithAWarning) {
                            {document, call_id(call).key},
                            60}));
   };
-  std::string why;
-  const std::string other = *detail::entry_text(make_entry(call_id(99)), why);
+  const std::string other = *detail::entry_text(make_entry(call_id(99)));
   server().must(database, "ALTER TABLE ejk.entries DROP CONSTRAINT entries_document_check");
   put_row(0, "");
   put_row(1, "not JSON");

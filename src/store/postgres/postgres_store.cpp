@@ -305,10 +305,9 @@ bool PostgresStore::put(const Entry& entry, IfPresent if_present) {
 PostgresStore::Sent PostgresStore::send(const Entry& given, IfPresent if_present) {
   Entry entry = given;
   entry.trusted = false;  // here as everywhere: none is, so none is better for it
-  std::string why;
-  if (!entry_text(entry, why)) {
+  if (const auto text = entry_text(entry); !text) {
     warn_("unreadable",
-          "[" + entry.id.op + "] not sending an entry that could not be read back: " + why);
+          "[" + entry.id.op + "] not sending an entry that could not be read back: " + text.why());
     return Sent::never;
   }
   const std::string call = call_id(entry.id), own = environment_id(entry);
@@ -342,10 +341,10 @@ PostgresStore::Sent PostgresStore::send(const Entry& given, IfPresent if_present
         in_the_way.push_back(row.environment);
       }
     }
-    const std::string text = entry_text(out, why).value_or("");
-    const size_t end = text.find(end_of_document);
-    if (end == text.npos) return Sent::never;  // with the unknown members of both it is too large
-    const size_t choice = end + end_of_document.size();
+    const auto whole = entry_text(out);
+    if (!whole) return Sent::never;  // with the unknown members of both it is too large
+    const std::string& text = *whole;
+    const size_t choice = text.find(end_of_document) + end_of_document.size();
     const Field candidates = choice == text.size() ? Field() : text.substr(choice);
     const Evidence& evidence = out.evidence;
     const Answer answer = link_->ask(
