@@ -256,8 +256,9 @@ class ConfigSelectorChain final : public ConfigChooser {
   ConfigSelectorChain& operator=(const ConfigSelectorChain&) = delete;
 
   Choice choose(const Invocation& inv, const AnyKernel& kernel) override;
-  // Tunes now, whatever is stored, and replaces it. Measures these candidates if some are given,
-  // else those of the kernel. Throws Error(no_configuration) if every candidate is rejected.
+  // Tunes now, whatever is stored, and replaces it unless the tuning was cut short. Measures these
+  // candidates if some are given, else those of the kernel. Throws Error(no_configuration) if every
+  // candidate is rejected.
   std::pair<Choice, Entry> tune(const Invocation& inv, const AnyKernel& kernel,
                                 std::shared_ptr<const CandidateSet> candidates = nullptr);
   // Continues the stored tuning of the call with the whole budget, if it was cut short or if there

@@ -46,12 +46,10 @@ struct Tolerance {
 // and implemented by you only for a kernel that is not C++.
 //
 // A tuner calls it from one thread at a time, in this order:
-//   first run: reset, run, wait, outputs; the same for run_reference. In a child process `arm`
-//   comes
-//     before the first of them, and `overrun` or `trespass` after each run.
-//   timed sample: reset, then `run` several times and `wait` (once, with a reset before each run,
-//   if
-//     `repeatable` is false). Only `run` and `wait` are timed.
+//   - A first run: reset, run, wait, outputs; the same for run_reference. In a child process, `arm`
+//     comes before the first of them, and `overrun` or `trespass` after each run.
+//   - A timed sample: reset, then `run` several times, then `wait`. If `repeatable` is false, each
+//     run has a reset before it and a `wait` after it. Only `run` and `wait` are timed.
 // The tuner does not own the trial: it lives until `tune` returns.
 class Trial {
  public:
@@ -211,15 +209,14 @@ class Tuner {
   virtual ~Tuner() = default;
 
   // Finds the fastest candidate that gives correct results:
-  //   1. First runs, in a child process. A candidate is rejected if it crashes, hangs, writes out
-  //   of
-  //      bounds, throws or leaves its process changed, or if its outputs differ from the expected
-  //      ones: those of the reference, else of the heuristic, else of the first candidate that
-  //      writes any.
+  //   1. First runs, in a child process. A candidate is rejected if it crashes, hangs, throws,
+  //      writes out of bounds or leaves its process changed, or if its outputs differ from the
+  //      expected ones: those of the reference, else of the heuristic, else of the first candidate
+  //      that writes any.
   //   2. A search for the best few, if the set is large.
-  //   3. A race: rounds in shuffled order, one sample of each candidate per round, all with the
-  //   same
-  //      number of runs. What slows down a whole round is removed before samples are compared.
+  //   3. A race: rounds in shuffled order, one sample of each candidate per round. All samples have
+  //      the same number of runs. What slows down a whole round is removed before samples are
+  //      compared.
   //   4. The decision. In a tie within the noise the incumbent stays (the heuristic, else the first
   //      candidate). If the incumbent is beaten, or is not a candidate, the earlier candidate wins.
   // What a candidate does never makes it throw. Changes that a run makes to this process are

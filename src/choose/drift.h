@@ -21,13 +21,14 @@ namespace ejk::detail {
 // When calls are too slow. Other programs and cold caches only add time, and a program finds its
 // arrays in colder caches than a tuning does, which repeats its runs. Therefore:
 //   1. Calls are judged in windows of 9 timed runs, by the second shortest of them.
-//   2. The first window tells what is usual in this program. It may take 3 times the evidence's
-//      upper bound: that much cold caches may add. Evidence that was measured with cold caches
-//      allows nothing for them. Evidence of this very process is not doubted.
-//   3. A later window is slow if it takes more than the evidence's upper bound and more than the
-//      usual, by a quarter or by 3 times the noise of the tuning, whichever is more.
-//   4. A slow window on a busy machine says nothing.
-//   5. Two slow windows in a row are a drift.
+//   2. The margin is a quarter or 3 times the noise of the tuning, whichever is more.
+//   3. The first window tells what is usual in this program. It may take 3 times the evidence's
+//      upper bound, and the margin: that much cold caches may add. Evidence that was measured with
+//      cold caches allows nothing for them. Evidence of this very process is not doubted.
+//   4. A later window is slow if it takes more than the evidence's upper bound and more than the
+//      usual, by more than the margin.
+//   5. A slow window on a busy machine says nothing.
+//   6. Two slow windows in a row are a drift.
 // Not thread-safe.
 class DriftRule {
  public:
