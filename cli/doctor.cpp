@@ -267,6 +267,7 @@ void look_at_environment(Findings& out) {
                                             "EJKERNEL_AUTOTUNE_POLICY",
                                             "EJKERNEL_AUTOTUNE_PROGRESS",
                                             "EJKERNEL_LOG",
+                                            "EJKERNEL_OPS_PREFIX",
                                             "EJKERNEL_OPS_RECORD",
                                             "EJKERNEL_OPS_RECORD_DIR",
                                             "EJKERNEL_OPS_STAMP",

@@ -165,6 +165,15 @@ def test_every_environment_variable_is_in_the_reference_and_no_other():
     assert variables_of_the_library() == used
 
 
+def test_every_environment_variable_of_a_part_is_in_the_reference_and_no_other():
+    used = set()
+    for path in [*(ROOT / "src").rglob("*.cpp"), *(ROOT / "python/ejk").rglob("*.py"), ROOT / "python/ejk.pth"]:
+        used |= set(re.findall(r"""["'](EJK(?:ERNEL)?_[A-Z_]+)["']""", path.read_text()))
+    page = (ROOT / "docs/reference/environment.md").read_text().partition("\n## ")[2]
+    rows = "\n".join(row.split("|")[1] for row in re.findall(r"(?m)^\| `EJK.*", page))
+    assert set(re.findall(r"`(EJK\w+)`", rows)) == used - variables_of_the_library()
+
+
 def test_ejk_doctor_knows_the_environment_variables_of_the_reference_and_no_other():
     known = set(re.findall(r'"(EJKERNEL_\w+)"', (ROOT / "cli/doctor.cpp").read_text()))
     page = (ROOT / "docs/reference/environment.md").read_text()
