@@ -119,7 +119,8 @@ make_venv() {
   [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ] || return 0
   stage "making $venv"
   logged venv "$python" -m venv --clear "$venv"
-  logged venv "$venv/bin/pip" install --disable-pip-version-check -r requirements.txt
+  # Without --no-compile pip would compile thousands of files that nobody imports.
+  logged venv "$venv/bin/pip" install --disable-pip-version-check --no-compile -r requirements.txt
   printf '%s\n' "$stamp" >"$venv/stamp"
 }
 
