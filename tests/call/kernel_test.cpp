@@ -199,12 +199,6 @@ TEST(Hooks, TheMostSpecificHeuristicIsUsed) {
   expect_precedence<Context::shard_map, int, part_heuristic_cfg_shard_map_cpu,
                     part_heuristic_cfg_shard_map, part_heuristic_cfg_cpu, part_heuristic_cfg,
                     part_tell, part_heuristic_cfg_batch, part_heuristic_cfg_opencl>();
-  expect_precedence<Context::shard_map, ClArray, part_heuristic_cfg_shard_map_opencl,
-                    part_heuristic_cfg_shard_map, part_heuristic_cfg_opencl, part_heuristic_cfg,
-                    part_tell, part_heuristic_cfg_cpu>();
-  expect_precedence<Context::batch, int, part_heuristic_cfg_batch_cpu, part_heuristic_cfg_batch,
-                    part_heuristic_cfg_cpu, part_heuristic_cfg, part_tell,
-                    part_heuristic_cfg_shard_map>();
   expect_precedence<Context::batch, ClArray, part_heuristic_cfg_batch_opencl,
                     part_heuristic_cfg_batch, part_heuristic_cfg_opencl, part_heuristic_cfg,
                     part_tell, part_heuristic_cfg_batch_cpu>();
@@ -214,18 +208,12 @@ TEST(Hooks, TheMostSpecificHeuristicIsUsed) {
 }
 
 TEST(Hooks, TheMostSpecificCandidatesAreUsed) {
-  expect_precedence<Context::shard_map, int, part_candidate_cfgs_shard_map_cpu,
-                    part_candidate_cfgs_shard_map, part_candidate_cfgs_cpu, part_candidate_cfgs,
-                    part_tell, part_candidate_cfgs_batch>();
   expect_precedence<Context::shard_map, ClArray, part_candidate_cfgs_shard_map_opencl,
                     part_candidate_cfgs_shard_map, part_candidate_cfgs_opencl, part_candidate_cfgs,
                     part_tell, part_candidate_cfgs_cpu>();
   expect_precedence<Context::batch, int, part_candidate_cfgs_batch_cpu, part_candidate_cfgs_batch,
                     part_candidate_cfgs_cpu, part_candidate_cfgs, part_tell,
                     part_candidate_cfgs_shard_map>();
-  expect_precedence<Context::batch, ClArray, part_candidate_cfgs_batch_opencl,
-                    part_candidate_cfgs_batch, part_candidate_cfgs_opencl, part_candidate_cfgs,
-                    part_tell, part_candidate_cfgs_batch_cpu>();
   EXPECT_EQ(
       (told<Context::plain, int>(Assembled<int, part_tell, part_candidate_cfgs_cpu,
                                            part_candidate_cfgs, part_candidate_cfgs_batch>{})),
