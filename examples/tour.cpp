@@ -184,7 +184,7 @@ class Tour {
     std::printf(
         "\n%s\n\nKernels of examples/device_kernels.h there. The guess is what is usually taken: "
         "groups "
-        "of 64,\n128 or 16 x 16 items, vectors of the device's width. Each is tuned within 5 "
+        "of 64,\n128 or 16 x 16 items, vectors of the device's width. Each is tuned within 6 "
         "s.\n\n",
         device.fingerprint.c_str());
     const auto on_device = [&](const auto& visit) { for_each_device_call(device, visit); };
