@@ -2,13 +2,11 @@
 // What counts in a key: the original's vectors, and the rules for every kind of argument.
 #include <ejk/executor.h>
 
-#include <atomic>
 #include <bit>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <set>
-#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -888,25 +886,6 @@ TEST(WarmKeys, AbsentAndPresentArgumentsOfTheSameWordsDiffer) {
   const int a = e(kernel, List{1, std::nullopt}), b = e(kernel, List{std::nullopt, 1}),
             c = e(kernel, List{0, 1});
   EXPECT_EQ(std::set({a, b, c}).size(), 3u);
-}
-
-TEST(WarmKeys, SeveralThreadsWithLongKeysDoNotDisturbEachOther) {
-  const Executor e(heuristics_only());
-  const Counted<std::vector<std::string>> kernel;
-  std::vector<std::vector<std::string>> lists;
-  for (int i = 0; i < 8; ++i)
-    lists.push_back(std::vector<std::string>(60, std::string(1, static_cast<char>('a' + i))));
-  std::vector<int> chosen;
-  for (const auto& list : lists) chosen.push_back(e(kernel, list));
-  std::atomic<int> wrong = 0;
-  std::vector<std::jthread> threads;
-  for (size_t t = 0; t < 4; ++t)
-    threads.emplace_back([&, t] {
-      for (size_t i = 0; i < 400; ++i)
-        wrong += e(kernel, lists[(i + t) % 8]) != chosen[(i + t) % 8];
-    });
-  threads.clear();
-  EXPECT_EQ(wrong, 0);
 }
 
 struct InABatch {

@@ -3,12 +3,10 @@
 #include <ejk/space.h>
 
 #include <unistd.h>
-#include <atomic>
 #include <fstream>
 #include <map>
 #include <random>
 #include <set>
-#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -461,18 +459,6 @@ TEST(Space, SubtreesThatAreEqualAreKeptOnce) {
   const uint64_t n = large / 4;
   EXPECT_EQ(s.size(), n * n * n * (n - 1));
   EXPECT_LT(resident_bytes() - before, 4'000'000u);
-}
-
-TEST(Space, IsCountedOnceForAllCopiesAndThreads) {
-  std::atomic<int> asked = 0;
-  const auto s =
-      space<Tile>().param(&Tile::rows, {1, 2, 3}).where([&](const Tile&) { return ++asked > 0; });
-  {
-    std::vector<std::jthread> threads;
-    for (int i = 0; i < 4; ++i) threads.emplace_back([copy = s] { EXPECT_EQ(copy.size(), 3u); });
-  }
-  EXPECT_EQ(s.size(), 3u);
-  EXPECT_EQ(asked, 3);
 }
 
 // ---- samples ------------------------------------------------------------------------------------
