@@ -258,17 +258,11 @@ WatchCost watch_cost(int rounds, int turns) {
           1e9 * bench::median(seconds[1]) / calls};
 }
 
-double option(int argc, char** argv, const std::string& name, double otherwise) {
-  for (int i = 1; i + 1 < argc; ++i)
-    if (argv[i] == name) return std::atof(argv[i + 1]);
-  return otherwise;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  const FirstMinute found = first_minute(option(argc, argv, "--seconds", 60));
-  const double throughput = harm(option(argc, argv, "--load-seconds", 4));
+  const FirstMinute found = first_minute(bench::option(argc, argv, "--seconds", 60));
+  const double throughput = harm(bench::option(argc, argv, "--load-seconds", 4));
   std::printf("a program on all cores keeps %.3f of its throughput\n", throughput);
   // 20 us where a cycle is 0.25 ns: long enough to be watched on any machine.
   const WatchCost watched = watch_cost<Additions<20'000>>(101, 2);

@@ -11,9 +11,9 @@
 
 #include <ejk/ejk.h>
 
-#include "../tests/postgres_server.h"
 #include "harness.h"
 #include "store/pins.h"
+#include "tls_database.h"
 
 namespace {
 
@@ -23,7 +23,6 @@ using detail::Pins;
 using detail::PostgresPins;
 
 constexpr int ranks = 32, calls = 500, rounds = 9;
-constexpr const char* password = "bench";
 
 // Seconds until the last of the ranks knows the configs of all calls.
 double agree(const std::string& url, const std::string& run, bool connected, bool in_one) {
@@ -62,20 +61,9 @@ double agree(const std::string& url, const std::string& run, bool connected, boo
 
 int main() {
   ::setenv("EJKERNEL_LOG", "0", 1);
-  if (const std::string why = PostgresServer::why_not(); !why.empty()) {
-    std::printf("%s\n", why.c_str());
-    return 1;
-  }
+  if (!bench::there_is_a_server()) return 1;
   PostgresServer server(true);
-  server.serve_tls();
-  const std::string database = server.new_database();
-  server.must("postgres", std::string("CREATE ROLE ann LOGIN PASSWORD '") + password +
-                              "'; GRANT ejk_writer TO ann");
-  const std::string url = server.tcp_url(database, "ann", password) +
-                          "?sslmode=verify-full&sslrootcert=" + server.path("authority.crt");
-  while (!detail::PostgresStore(url, patient_options([](const std::string&) {}))
-              .ask({"SELECT 1"})) {  // the server reads its settings a bit later
-  }
+  const std::string url = bench::store_behind_tls(server).url;
   std::vector<double> batch, with_connecting;
   for (int i = 0; i < rounds; ++i) {
     batch.push_back(agree(url, "batch " + std::to_string(i), true, true));

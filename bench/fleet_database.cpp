@@ -11,10 +11,10 @@
 
 #include <ejk/ejk.h>
 
-#include "../tests/postgres_server.h"
 #include "harness.h"
 #include "store/keep.h"
 #include "store/shared.h"
+#include "tls_database.h"
 
 namespace {
 
@@ -25,7 +25,6 @@ using detail::PostgresStore;
 using detail::SharedStore;
 
 constexpr int calls = 500;
-constexpr const char* password = "bench";
 constexpr const char* on_disk = "/var/tmp";  // where puts are flushed to something
 
 // One connection that waits for each answer, as a first program with libpq does.
@@ -132,23 +131,15 @@ std::string hex(const std::string& digits) { return "\\x" + digits; }
 
 int main() {
   ::setenv("EJKERNEL_LOG", "0", 1);
-  if (const std::string why = PostgresServer::why_not(); !why.empty()) {
-    std::printf("%s\n", why.c_str());
-    return 1;
-  }
+  if (!bench::there_is_a_server()) return 1;
   Scratch scratch(memory_directory());
   PostgresServer server(true, "track_activity_query_size = 16384\nfsync = on", "", on_disk);
-  server.serve_tls();
-  const std::string database = server.new_database();
-  server.must("postgres", std::string("CREATE ROLE ann LOGIN PASSWORD '") + password +
-                              "'; GRANT ejk_writer TO ann");
-  const std::string url = server.tcp_url(database, "ann", password) +
-                          "?sslmode=verify-full&sslrootcert=" + server.path("authority.crt");
+  const bench::TlsStore made = bench::store_behind_tls(server);
+  const std::string &database = made.database, &url = made.url;
   PostgresStore::Options patient = patient_options();
 
   PostgresStore store(url, patient);
-  while (!store.put(make_entry(call_id(0)))) {  // the server reads its settings a bit later
-  }
+  if (!store.put(make_entry(call_id(0)))) throw std::runtime_error("a put was lost");
   int put = 0;
   std::vector<double> put_seconds;
   for (; put < calls; ++put) {

@@ -6,9 +6,11 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,6 +49,13 @@ inline std::vector<std::vector<double>> interleave(
       samples[which].push_back(seconds() - start);
     }
   return samples;
+}
+
+// The number that follows `name` on the command line.
+inline double option(int argc, char** argv, std::string_view name, double otherwise) {
+  for (int i = 1; i + 1 < argc; ++i)
+    if (argv[i] == name) return std::atof(argv[i + 1]);
+  return otherwise;
 }
 
 // The last line of every benchmark.

@@ -296,17 +296,11 @@ Harm harm_under_load(int tunings) {
   return harm;
 }
 
-int option(int argc, char** argv, const std::string& name, int otherwise) {
-  for (int i = 1; i + 1 < argc; ++i)
-    if (argv[i] == name) return std::atoi(argv[i + 1]);
-  return otherwise;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int repeats = option(argc, argv, "--repeats", 3);
-  const int tunings = option(argc, argv, "--under-load", 50);
+  const int repeats = static_cast<int>(bench::option(argc, argv, "--repeats", 3));
+  const int tunings = static_cast<int>(bench::option(argc, argv, "--under-load", 50));
   const Costs costs = repeats > 0 ? compare_with_full_races(repeats) : Costs{};
   const Harm harm = harm_under_load(tunings);
   std::printf(
