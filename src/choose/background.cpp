@@ -70,18 +70,9 @@ WhileOthersMayFork::~WhileOthersMayFork() {
 
 struct Background::State {
   State(Work what, std::function<bool()> busy, size_t max_known)
-      : work(std::move(what)), was_here(max_known), is_busy(std::move(busy)) {
-    if (!is_busy) is_busy = [load = std::make_shared<MachineLoad>()] { return load->is_busy(); };
-    else
-      is_busy = [asked = std::move(is_busy)] {
-        try {
-          return asked();
-        } catch (...) {  // it cannot tell: better not to disturb
-          static_cast<void>(base::what_was_thrown());
-          return true;
-        }
-      };
-  }
+      : work(std::move(what)),
+        was_here(max_known),
+        is_busy([ask = busy_question(std::move(busy))] { return ask(MachineLoad::recently); }) {}
 
   const Work work;
   std::mutex mutex;

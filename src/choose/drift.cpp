@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "base/thrown.h"
+#include "base/time.h"
 #include "choose/machine_load.h"
 
 namespace ejk::detail {
@@ -42,7 +42,8 @@ double DriftRule::limit() const {
   return usual_ > 0 ? std::max(usual_, upper_) * tolerance_ : first_limit_;
 }
 
-std::optional<double> DriftRule::add(double seconds, const std::function<bool()>& is_busy) {
+std::optional<double> DriftRule::add(double seconds, const std::function<bool(double)>& is_busy) {
+  if (filled_ == 0) began_ = base::seconds_now();
   window_[filled_] = seconds;
   if (++filled_ < window_.size()) return std::nullopt;
   filled_ = 0;
@@ -53,7 +54,7 @@ std::optional<double> DriftRule::add(double seconds, const std::function<bool()>
     slow_windows_ = 0;
     return std::nullopt;
   }
-  slow_windows_ = is_busy() ? 0 : slow_windows_ + 1;
+  slow_windows_ = is_busy(2 * (base::seconds_now() - began_)) ? 0 : slow_windows_ + 1;
   if (slow_windows_ < slow_windows_of_drift) return std::nullopt;
   slow_windows_ = 0;
   return now;
@@ -70,19 +71,12 @@ WatchedCall::WatchedCall(const Entry& entry, AnyConfig checked, bool tuned_here)
       rule(entry.evidence, tuned_here) {}
 
 Drift::Drift(std::function<bool()> is_busy, size_t max_calls)
-    : calls_(max_calls), is_busy_(std::move(is_busy)) {
-  if (!is_busy_) is_busy_ = [load = std::make_shared<MachineLoad>()] { return load->is_busy(); };
-}
+    : calls_(max_calls), is_busy_(busy_question(std::move(is_busy))) {}
 
-bool Drift::is_busy() {
+// The slow window of another call may be judged at the same time.
+bool Drift::is_busy(double seconds) {
   const std::unique_lock lock(busy_mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return true;  // the slow window of another call is judged
-  try {
-    return is_busy_();
-  } catch (...) {  // it cannot tell: better no alarm than a false one
-    static_cast<void>(base::what_was_thrown());
-    return true;
-  }
+  return !lock.owns_lock() || is_busy_(seconds);
 }
 
 void Drift::expect(const std::string& id, std::shared_ptr<WatchedCall> call) {
@@ -105,7 +99,7 @@ std::shared_ptr<WatchedCall> Drift::find(const std::string& id, const AnyConfig&
 std::optional<double> Drift::add_run(WatchedCall& call, double seconds) {
   const std::unique_lock lock(call.mutex, std::try_to_lock);
   if (!lock.owns_lock() || call.drifted) return std::nullopt;
-  const auto now = call.rule.add(seconds, [this] { return is_busy(); });
+  const auto now = call.rule.add(seconds, [this](double about) { return is_busy(about); });
   call.drifted = now.has_value();
   return now;
 }

@@ -27,15 +27,16 @@ namespace ejk::detail {
 //      cold caches allows nothing for them. Evidence of this very process is not doubted.
 //   4. A later window is slow if it takes more than the evidence's upper bound and more than the
 //      usual, by more than the margin.
-//   5. A slow window on a busy machine says nothing.
+//   5. A slow window on a busy machine says nothing, nor does one of which nobody knows that.
 //   6. Two slow windows in a row are a drift.
 // Not thread-safe.
 class DriftRule {
  public:
   DriftRule(const Evidence& evidence, bool tuned_here);
 
-  // What calls take now, if that is a drift. `is_busy` is asked at the end of a slow window only.
-  std::optional<double> add(double seconds, const std::function<bool()>& is_busy);
+  // What calls take now, if that is a drift. `is_busy` is asked at the end of a slow window only,
+  // about twice as long as that took: the window before it may have ended a while before.
+  std::optional<double> add(double seconds, const std::function<bool(double)>& is_busy);
   // It is not: calls take that long in this program.
   void accept(double seconds);
   // By how much a time must exceed another one to be more than noise.
@@ -47,6 +48,7 @@ class DriftRule {
   const double upper_, tolerance_, first_limit_;
   std::array<double, 9> window_{};
   size_t filled_ = 0;
+  double began_ = 0;  // the window, on the wall's clock
   double usual_ = 0;  // 0: not known yet
   int slow_windows_ = 0;
 };
@@ -84,12 +86,12 @@ class Drift {
   std::optional<double> add_run(WatchedCall& call, double seconds);
 
  private:
-  bool is_busy();
+  bool is_busy(double seconds);
 
   std::mutex mutex_;
   RecentMap<std::shared_ptr<WatchedCall>> calls_;
   std::mutex busy_mutex_;
-  std::function<bool()> is_busy_;
+  std::function<bool(double)> is_busy_;
 };
 
 }  // namespace ejk::detail

@@ -4,11 +4,15 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 
+#include "base/thrown.h"
 #include "base/time.h"
 
 namespace ejk::detail {
@@ -67,16 +71,36 @@ std::optional<double> idle_seconds(std::string_view stat, const cpu_set_t& proce
   return *ticks / ticks_per_second;
 }
 
-bool MachineLoad::is_busy() {
+MachineLoad::MachineLoad() : MachineLoad(base::seconds_now, idle_seconds_now) {}
+
+MachineLoad::MachineLoad(std::function<double()> clock, std::function<std::optional<double>()> idle)
+    : clock_(std::move(clock)), idle_(std::move(idle)) {}
+
+bool MachineLoad::is_busy(double seconds) {
   constexpr double min_apart = 0.2;    // seconds: ticks are 10 ms long
   constexpr double enough_free = 0.5;  // cores
-  const double now = base::seconds_now();
-  if (looked_ > 0 && now - looked_ < min_apart) return busy_;
-  const auto idle = idle_seconds_now();
+  const double now = clock_();
+  if (looked_ && now - *looked_ < min_apart) return busy_;
+  const auto idle = idle_();
   if (!idle) return false;
-  if (looked_ > 0) busy_ = (*idle - idle_) / (now - looked_) < enough_free;
-  looked_ = now, idle_ = *idle;
+  busy_ = !looked_ || now - *looked_ > std::max(seconds, recently) ||
+          (*idle - idle_then_) / (now - *looked_) < enough_free;
+  looked_ = now, idle_then_ = *idle;
   return busy_;
+}
+
+std::function<bool(double)> busy_question(std::function<bool()> given) {
+  if (!given)
+    return
+        [load = std::make_shared<MachineLoad>()](double seconds) { return load->is_busy(seconds); };
+  return [given = std::move(given)](double) {
+    try {
+      return given();
+    } catch (...) {  // it cannot tell: better not to disturb, and no false alarm
+      static_cast<void>(base::what_was_thrown());
+      return true;
+    }
+  };
 }
 
 }  // namespace ejk::detail

@@ -4,6 +4,7 @@
 
 #include <sched.h>
 
+#include <functional>
 #include <optional>
 #include <string_view>
 
@@ -17,13 +18,27 @@ std::optional<double> idle_seconds(std::string_view stat, const cpu_set_t& proce
 // For one thread.
 class MachineLoad {
  public:
+  MachineLoad();
+  // Another clock, and what idle_seconds says at that time.
+  MachineLoad(std::function<double()> clock, std::function<std::optional<double>()> idle);
+
   // Whether less than half a core was free since the last look; a look that comes too soon after it
-  // gives the same answer. Busy at first, idle where the machine does not tell.
-  bool is_busy();
+  // gives the same answer. What was before the last `seconds` is not asked about: if nobody has
+  // looked for longer, nothing is known and the machine counts as busy, as at first. Idle where the
+  // machine does not tell.
+  bool is_busy(double seconds = recently);
+
+  static constexpr double recently = 2;  // less than that counts as that
 
  private:
-  double looked_ = 0, idle_ = 0;
+  std::function<double()> clock_;
+  std::function<std::optional<double>()> idle_;
+  std::optional<double> looked_;
+  double idle_then_ = 0;
   bool busy_ = true;
 };
+
+// Asks `given`, which counts as busy if it throws; a MachineLoad if it is empty.
+std::function<bool(double seconds)> busy_question(std::function<bool()> given);
 
 }  // namespace ejk::detail

@@ -746,6 +746,68 @@ TEST(MachineLoad, SaysNothingOfWhatIsNoSuchText) {
     EXPECT_EQ(ejk::detail::idle_seconds(text, some, 100), std::nullopt) << text;
 }
 
+// On a machine of four cores, by its own clock.
+class MachineLoadOverTime : public testing::Test {
+ protected:
+  void pass(double seconds, double free_cores) { now += seconds, idle += seconds * free_cores; }
+
+  double now = 1000, idle = 5000;
+  int looks = 0;
+  ejk::detail::MachineLoad load{[this] { return now; },
+                                [this]() -> std::optional<double> { return ++looks, idle; }};
+};
+
+TEST_F(MachineLoadOverTime, IsBusyWhileLessThanHalfACoreIsFree) {
+  EXPECT_TRUE(load.is_busy()) << "nothing is known at first";
+  pass(0.25, 0.6);
+  EXPECT_FALSE(load.is_busy());
+  pass(0.25, 0.4);
+  EXPECT_TRUE(load.is_busy());
+  pass(0.25, 4);
+  EXPECT_FALSE(load.is_busy());
+}
+
+TEST_F(MachineLoadOverTime, ALookThatComesTooSoonGivesTheSameAnswer) {
+  load.is_busy();
+  pass(0.25, 4);
+  EXPECT_FALSE(load.is_busy());
+  pass(0.1, 0);
+  EXPECT_FALSE(load.is_busy());
+  EXPECT_EQ(looks, 2);
+  pass(0.15, 0);
+  EXPECT_TRUE(load.is_busy());
+}
+
+TEST_F(MachineLoadOverTime, AnIdleHourSaysNothingOfNow) {
+  load.is_busy();
+  pass(0.25, 4);
+  EXPECT_FALSE(load.is_busy());
+  pass(3600, 4);
+  EXPECT_TRUE(load.is_busy());
+  pass(0.1, 0.1);
+  EXPECT_TRUE(load.is_busy()) << "it was not known";
+  pass(0.25, 0.1);
+  EXPECT_TRUE(load.is_busy());
+  pass(0.25, 4);
+  EXPECT_FALSE(load.is_busy());
+}
+
+TEST_F(MachineLoadOverTime, WhoeverAsksAboutALongerTimeIsAnsweredAboutIt) {
+  load.is_busy(100);
+  pass(90, 1);
+  EXPECT_FALSE(load.is_busy(100));
+  pass(90, 0.1);
+  EXPECT_TRUE(load.is_busy(100));
+  pass(110, 4);
+  EXPECT_TRUE(load.is_busy(100)) << "of a part of it nothing is known";
+}
+
+TEST_F(MachineLoadOverTime, AMachineThatDoesNotTellIsIdle) {
+  ejk::detail::MachineLoad silent([this] { return now; },
+                                  []() -> std::optional<double> { return std::nullopt; });
+  EXPECT_FALSE(silent.is_busy());
+}
+
 TEST(BackgroundPolicy, TheEnvironmentNamesIt) {
   ::setenv("EJKERNEL_AUTOTUNE_POLICY", "background", 1);
   const auto policy = ejk::policy_from_environment();
