@@ -182,7 +182,7 @@ auto Chain::from_memory(Call& call) -> std::optional<Found> {
                                                call.id.key + " " + config.why() +
                                                "; it is passed over");
   if (!config) return call.pass(Origin::memory, "its config " + config.why(), held);
-  keep(call, *config, record->origin);
+  publish(call, *config, record->origin);
   if (record->origin == Origin::heuristics) tune_later(call);
   return Found{*config, Origin::memory, EventKind::cache_hit, Origin::memory};
 }
@@ -243,18 +243,19 @@ void Chain::keep(const Call& call, const Checked& checked, Origin origin) {
       options_.on_warning(*complaint);
     }
   }
-  // A heuristic does not take the place of what was tuned or put for other calls with this key.
-  const bool yields =
-      present && origin == Origin::heuristics && present->origin != Origin::heuristics;
-  if (!yields && (!present || present->origin != origin || !(present->config == config)))
+  if (!present || present->origin != origin || !(present->config == config))
     options_.cache->keep(call.id, {config, origin, call.id.spec}, call.generation);
-  publish(call, call.inv.words, config, origin);
+  if (!call.by_hand) return publish(call, checked, origin);
+  // It was checked for this call, not for the others with this key. Nor does a tuning know whether
+  // its call is recorded.
+  ask_again(call);
 }
 
-// From now on warm calls with these words run with it.
-void Chain::publish(const Call& call, const std::vector<uint64_t>& words, const AnyConfig& config,
-                    Origin origin) {
-  if (words.empty()) return;
+// From now on warm calls with the words of this one run with it.
+void Chain::publish(const Call& call, const Checked& checked, Origin origin) {
+  const std::vector<uint64_t>& words = call.inv.words;
+  if (!call.keeps || words.empty()) return;
+  const AnyConfig& config = checked.config();
   auto entry = std::make_unique<WarmEntry>();
   entry->owner = config;
   entry->id = call.id;
@@ -271,6 +272,18 @@ void Chain::publish(const Call& call, const std::vector<uint64_t>& words, const 
   warm_.publish(hash, std::move(entry), words, call.generation);
 }
 
+// From now on warm calls with this key ask the tiers, each until that publishes an answer for it.
+void Chain::ask_again(const Call& call) {
+  for (const auto& words : warm_.words_of(call.id)) ask_again(call, words);
+}
+
+void Chain::ask_again(const Call& call, const std::vector<uint64_t>& words) {
+  auto entry = std::make_unique<WarmEntry>();
+  entry->id = call.id;
+  entry->ask_first = true;
+  warm_.publish(hash_words(words.data(), words.size()), std::move(entry), words, call.generation);
+}
+
 // Whether a call under this policy would rather tune than take a heuristic that is kept.
 bool Chain::may_still_tune(const AutotunePolicy& policy, const EntryId& id) const {
   if (!policy.allow_autotune || policy.cache_miss_fallback != Fallback::autotune) return false;
@@ -279,6 +292,7 @@ bool Chain::may_still_tune(const AutotunePolicy& policy, const EntryId& id) cons
 }
 
 std::optional<Choice> Chain::reuse(const WarmEntry& entry) {
+  if (!entry.owner) return std::nullopt;  // see ask_again
   const double started = options_.on_event ? base::seconds_now() : 0;
   for (auto* scope = live_scopes(); scope; scope = scope->outer.get())
     if (scope->overlay && scope->active.load(std::memory_order_acquire) &&

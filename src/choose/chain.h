@@ -146,8 +146,9 @@ class EJK_HIDDEN Chain {
   TuneTask task_of(const Call& call, Trial& trial, std::shared_ptr<const CandidateSet> candidates,
                    std::optional<AnyConfig> heuristic, Journal* journal);
   void keep(const Call& call, const Checked& config, Origin origin);
-  void publish(const Call& call, const std::vector<uint64_t>& words, const AnyConfig& config,
-               Origin origin);
+  void publish(const Call& call, const Checked& config, Origin origin);
+  void ask_again(const Call& call);
+  void ask_again(const Call& call, const std::vector<uint64_t>& words);
   void emit(const Event& event);
   void warn_once(const std::string& subject, const std::string& message);
   // Once per problem and op.

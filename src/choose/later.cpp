@@ -109,8 +109,12 @@ Background::End Chain::tune_kept(Call& call, LaterCall& later, const Background:
     call.unfinished_config = call.check(later.so_far->config).value();
     if (call.unfinished_config) call.unfinished = call.stored = later.so_far;
   } else if (!later.replaces && (!options_.persistent || !recall_unfinished(call))) {
-    // A call that waited for its own tuning, or another process, may have been faster.
-    if (present && present->origin != Origin::heuristics) return Background::End::done;
+    // A call that waited for its own tuning, a selector with the same cache, or another process may
+    // have been faster.
+    if (present && present->origin != Origin::heuristics) {
+      ask_again(call);
+      return Background::End::done;
+    }
     if (const auto found = from_persistent(call)) {
       take_over(call, found->config, Origin::persistent, before);
       return Background::End::done;
@@ -136,14 +140,12 @@ Background::End Chain::tune_kept(Call& call, LaterCall& later, const Background:
   return Background::End::later;
 }
 
-// Calls that are under way keep what they have; later ones see the new config, or the old one as
-// long as the table has it.
+// Calls that are under way keep what they have; later ones ask memory, each with its own check.
 void Chain::take_over(Call& call, const Checked& config, Origin origin, const Value& before) {
   call.generation = generation();  // of before the look: a put after it makes this void
   const auto present = options_.cache->find(call.id);
   if (present && present->origin == Origin::memory) return;  // put by hand meanwhile
   keep(call, config, origin);
-  for (const auto& words : warm_.words_of(call.id)) publish(call, words, config.config(), origin);
   const Value now = config.config().to_value();
   if (options_.on_event && now != before)
     emit(call.event(EventKind::takeover, now, "was " + stable_json(before)));

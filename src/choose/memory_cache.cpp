@@ -66,7 +66,10 @@ void ConfigCache::put_any(const EntryId& id, AnyConfig config) {
 
 void ConfigCache::keep(const EntryId& id, Record record, uint64_t generation) {
   std::lock_guard order(state_->order);
-  if (generation_.load(std::memory_order_acquire) == generation) insert(id, std::move(record));
+  if (generation_.load(std::memory_order_acquire) != generation) return;
+  // A heuristic does not take the place of what was tuned or put for other calls with this key.
+  const auto present = record.origin == Origin::heuristics ? find(id) : std::nullopt;
+  if (!present || present->origin == Origin::heuristics) insert(id, std::move(record));
 }
 
 void ConfigCache::clear() {

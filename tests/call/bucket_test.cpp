@@ -90,5 +90,49 @@ TEST(Bucket, CallsOfOneBucketShareAKeyAndAChoiceThatFitsThem) {
   EXPECT_EQ(executor(Rounded{}, seven, rows(2)), 6);
 }
 
+struct Six : Rounded {
+  static constexpr std::string_view op_id = "six";
+  std::vector<Config> candidate_cfgs(const Invocation&) const { return {{6}}; }
+};
+
+// Three calls of one bucket, which are warm with their heuristics before 6 is tuned.
+class WarmBucket : public ::testing::Test {
+ protected:
+  Executor executor_with(AutotunePolicy policy) {
+    auto options = setup.options();
+    options.on_event = nullptr;
+    options.policy = policy;
+    setup.tuner->pick = 0;
+    return Executor(options);
+  }
+  // Twice: the second time they are warm.
+  static void expect_tiles(const Executor& executor, int64_t for_six, int64_t for_five,
+                           int64_t for_seven) {
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      EXPECT_EQ(executor(Six{}, std::vector<float>(6), rows), for_six);
+      EXPECT_EQ(executor(Six{}, std::vector<float>(5), rows), for_five);
+      EXPECT_EQ(executor(Six{}, std::vector<float>(7), rows), for_seven);
+    }
+  }
+  static inline const Tensor rows = Tensor::of<float>({2, 3});
+  fakes::Setup setup;
+};
+
+TEST_F(WarmBucket, ATakeoverLeavesCallsAloneThatItsConfigDoesNotFit) {
+  const Executor executor =
+      executor_with({.cache_miss_fallback = Fallback::background, .background_share = 0});
+  expect_tiles(executor, 6, 5, 5);
+  EXPECT_EQ(executor.chain().idle(60), 0U);
+  EXPECT_EQ(setup.tuner->asked, 1);
+  expect_tiles(executor, 6, 5, 6);
+}
+
+TEST_F(WarmBucket, WhatIsTunedByHandIsForAllCallsThatItFits) {
+  const Executor executor = executor_with({.allow_autotune = false});
+  expect_tiles(executor, 6, 5, 5);
+  executor.tune(Six{}, std::vector<float>(6), rows);
+  expect_tiles(executor, 6, 5, 6);
+}
+
 }  // namespace
 }  // namespace ejk

@@ -483,6 +483,18 @@ TEST_F(Background, AConfigThatWasPutMeanwhileStays) {
   EXPECT_EQ(run(executor), 50);
 }
 
+TEST_F(Background, WarmCallsSeeWhatWasTunedElsewhereMeanwhile) {
+  auto own = only_idle();
+  own.on_event = nullptr;
+  own.cache = std::make_shared<ejk::ConfigCache>();
+  const ejk::Executor executor(own), other(own);
+  EXPECT_EQ(run(executor), 7);
+  other.tune(Show{}, x, y);
+  EXPECT_EQ(executor.chain().idle(60), 0U);
+  EXPECT_EQ(setup.tuner->asked, 1);
+  EXPECT_EQ(run(executor), 2);
+}
+
 TEST_F(Background, ACallThatMayWaitDoesNotWaitForTheTuningInTheBackground) {
   setup.tuner->before = [this](const ejk::TuneTask&) {
     while (::getpid() != own_pid) ::pause();

@@ -117,6 +117,35 @@ TEST_F(Record, KeepsEachDistinctCallWithItsCountAndTime) {
   EXPECT_THAT(said.take(), IsEmpty());
 }
 
+TEST_F(Record, CallsAreCountedAfterATuningToo) {
+  auto recording = open();
+  ejk::SelectorOptions options = setup.options(folder.path() + "/store");
+  options.on_event = {};
+  options.recording = recording;
+  options.policy->cache_miss_fallback = ejk::Fallback::background;
+  options.policy->background_share = 0;  // only idle() tunes
+  const ejk::Executor executor(options);
+  const auto call_thrice = [&] {
+    for (int i = 0; i < 3; ++i) executor(fakes::Show{}, x, y);
+  };
+  executor.tune(fakes::Show{}, longer, y);
+  for (int i = 0; i < 3; ++i) executor(fakes::Show{}, longer, y);
+  call_thrice();
+  EXPECT_EQ(executor.chain().idle(60), 0u);
+  call_thrice();
+  executor.tune(fakes::Show{}, x, y);
+  call_thrice();
+  ASSERT_TRUE(recording->flush());
+  const std::string key = executor.describe(fakes::Show{}, x, y).call_key();
+  const auto made = ejk::rebuild_call(calls_of("show@v3").at(key));
+  executor.chain().resume(made->invocation(), made->kernel());
+  call_thrice();
+  ASSERT_TRUE(recording->flush());
+  const auto calls = calls_of("show@v3");
+  EXPECT_EQ(calls.at(key).calls, 12u);
+  EXPECT_EQ(calls.at(executor.describe(fakes::Show{}, longer, y).call_key()).calls, 3u);
+}
+
 TEST_F(Record, CountsGoOnWhereTheyWere) {
   for (int round = 0; round < 3; ++round) {
     const ejk::Executor executor = recording_into(open());
