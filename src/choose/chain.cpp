@@ -270,6 +270,13 @@ void Chain::publish(const Call& call, const Checked& checked, Origin origin) {
     entry->watched = drift_.find(text_of(call.id), config);
   const uint64_t hash = hash_words(words.data(), words.size());
   warm_.publish(hash, std::move(entry), words, call.generation);
+  // What a tuning kept meanwhile is for later calls. Asked now: it keeps first, and then makes
+  // what was published ask again.
+  const auto present = options_.cache->find(call.id);
+  const bool tuned = present && present->origin != Origin::heuristics;
+  if (tuned && (origin == Origin::heuristics || !(present->config == config)) &&
+      call.check(present->config))
+    ask_again(call, words);
 }
 
 // From now on warm calls with this key ask the tiers, each until that publishes an answer for it.

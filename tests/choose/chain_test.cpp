@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "clockless_tuner.h"
 #include "fakes.h"
@@ -352,6 +354,28 @@ TEST_F(Chain, AnExplicitTuneReplacesWhatIsStored) {
   EXPECT_EQ(run(executor), 1);
   const ejk::Executor later(setup.options(dir.path()));
   EXPECT_EQ(run(later), 1);
+}
+
+// Something else happens while it makes its first guess.
+struct SlowGuess : Show {
+  static constexpr std::string_view op_id = "slow_guess";
+  static inline std::function<void()> meanwhile;
+  Config heuristic_cfg(const ejk::Invocation&) const {
+    if (const auto once = std::exchange(meanwhile, nullptr)) once();
+    return {7};
+  }
+};
+
+TEST_F(Chain, AGuessThatComesLateDoesNotHideWhatWasTunedMeanwhile) {
+  auto options = setup.options();
+  options.on_event = nullptr;
+  options.policy->allow_autotune = false;
+  const ejk::Executor executor(options);
+  SlowGuess::meanwhile = [&] { executor.tune(SlowGuess{}, x, y); };
+  executor(SlowGuess{}, x, y);
+  EXPECT_EQ(y[0], 7);
+  executor(SlowGuess{}, x, y);
+  EXPECT_EQ(y[0], 2);
 }
 
 TEST_F(Chain, ATuningInWhichAllFailedFallsBackIsSaidAndIsNotRepeated) {
