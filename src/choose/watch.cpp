@@ -8,6 +8,18 @@
 
 namespace ejk::detail {
 
+namespace {
+
+// Whether the call was tuned again because of the earlier note, and that came to the same: then it
+// is in programs that calls take so long, and not longer than they took then.
+bool is_refuted(const DriftNote& earlier, const DriftNote& now, double tolerance) {
+  return !is_same_evidence(earlier, now) && earlier.config == now.config &&
+         earlier.evidence_seconds <= now.evidence_seconds * tolerance &&
+         now.now_seconds <= earlier.now_seconds * tolerance;
+}
+
+}  // namespace
+
 // Compares the call's warm runs with an entry, if that was measured as they run.
 void Chain::watch(const Call& call, const Entry& entry, const Checked& config, bool tuned_here) {
   if (!call.policy.drift_watch || !call.keeps) return;
@@ -30,9 +42,7 @@ bool Chain::saw_run(WatchedCall& call, double seconds) {
                        base::utc_now()};
   if (const std::string place = local_directory(); !place.empty()) {
     const auto earlier = find_drift_note(place, call.id, call.environment);
-    // It was tuned again because of this, and that came to the same: in programs it takes longer.
-    if (earlier && !is_same_evidence(*earlier, note) &&
-        *now <= earlier->now_seconds * call.rule.tolerance()) {
+    if (earlier && is_refuted(*earlier, note, call.rule.tolerance())) {
       const std::lock_guard lock(call.mutex);
       call.rule.accept(*now);
       call.drifted = false;

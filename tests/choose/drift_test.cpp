@@ -492,4 +492,50 @@ TEST_F(Drift, AProgramIsNotToldAgainWhatATuningHasRefuted) {
   EXPECT_THAT(drifts, SizeIs(2)) << "but it is if it has become slower still";
 }
 
+// What was noted about it is not refuted by a tuning that comes to something better.
+class DriftAfterABetterTuning : public Drift {
+ protected:
+  // What took 3 ms takes 6, and that is noted.
+  void become_slow(const ejk::Executor& executor, int block_then, double slowness_then) {
+    tuner->pick = static_cast<size_t>(block_then) - 1, tuner->seconds = seconds_of(block_then);
+    slowness = slowness_then;
+    tune();
+    start(executor);
+    run_windows(executor, 1);
+    slowness = 2 * slowness_then;
+    run_windows(executor, 2);
+    ASSERT_THAT(drifts, SizeIs(1));
+    EXPECT_NEAR(drifts[0].seconds, 6e-3, 1e-9);
+  }
+  void tune_to_block_1(const ejk::Executor& executor, double slowness_now) {
+    tuner->pick = 0, tuner->seconds = seconds_of(1);
+    slowness = slowness_now;
+    EXPECT_EQ(executor.chain().idle(60), 0U);
+    start(executor);
+    EXPECT_EQ(y[0], 1);
+    run_windows(executor, 1);
+  }
+};
+
+TEST_F(DriftAfterABetterTuning, AnotherConfigMayBecomeSlowToo) {
+  const ejk::Executor executor(in_background());
+  become_slow(executor, 3, 1);
+  tune_to_block_1(executor, 2);
+  slowness = 5;
+  run_windows(executor, 2);
+  ASSERT_THAT(drifts, SizeIs(2));
+  EXPECT_NEAR(drifts[1].evidence_seconds, 2e-3, 1e-9);
+  EXPECT_NEAR(drifts[1].seconds, 5e-3, 1e-9);
+}
+
+TEST_F(DriftAfterABetterTuning, TheSameConfigOnAFasterDeviceMayBecomeSlowAgain) {
+  const ejk::Executor executor(in_background());
+  become_slow(executor, 1, 3);
+  tune_to_block_1(executor, 1);
+  slowness = 5;
+  run_windows(executor, 2);
+  ASSERT_THAT(drifts, SizeIs(2));
+  EXPECT_NEAR(drifts[1].evidence_seconds, 1e-3, 1e-9);
+}
+
 }  // namespace
