@@ -345,8 +345,7 @@ std::optional<TuneResult> Chain::measure(Call& call,
               "the kernel returns or, if that is nothing, the view of its Out parameter (several: "
               "a std::tuple of them)");
     TuneTask task = task_of(call, *trial, candidates, heuristic, journal.get());
-    if (call.turn == nullptr || call.turn->place == Background::Place::here)
-      result = options_.tuner->tune(task);
+    if (!call.in_background()) result = options_.tuner->tune(task);
     else {
       // The process writes no journal, but what ended others must not be chosen there either.
       if (journal)

@@ -238,6 +238,10 @@ struct Chain::Call {
   base::OrWhy<Checked> check(const Value& config) const;
   // The caller's own wish is not questioned.
   Checked override_cfg() const { return Checked(inv.override_cfg); }
+  // By a thread that keeps the program from forking: it waits for nobody, and forks with care.
+  bool in_background() const {
+    return turn != nullptr && turn->place == Background::Place::process;
+  }
 
   AutotunePolicy policy;
   Invocation inv;

@@ -122,7 +122,7 @@ Background::End Chain::tune_kept(Call& call, LaterCall& later, const Background:
   }
   auto entry = run_tuner(call);
   if (call.gave_way) return Background::End::gave_way;
-  if (!entry && turn.place == Background::Place::process) record_for_later(call.inv, call.kernel);
+  if (!entry && call.in_background()) record_for_later(call.inv, call.kernel);
   if (!entry || entry->outcome == Outcome::failed) return Background::End::done;
   const double spent = entry->evidence.tuning_seconds;
   call.add_unfinished(*entry);

@@ -114,18 +114,19 @@ auto Chain::check_stored(const Call& call, const Entry& entry, std::string& rema
   return std::nullopt;
 }
 
-// Once for all threads. What only waits in a child is believed if it was measured, as it is in a
-// tuning.
+// Once for all threads, of which that of the background waits for none and tries nothing itself:
+// it tunes. What only waits in a child is believed if it was measured, as it is in a tuning.
 std::optional<std::string> Chain::failure_of_first_run(const Call& call, const Entry& entry,
                                                        const Checked& config) {
   const std::string subject = text_of(call.id) + '\n' + stable_json(config.config().to_value());
   std::unique_lock lock(state_->mutex);
-  while (state_->flights.is_on(subject)) {
+  while (state_->flights.is_on(subject) && !call.in_background()) {
     if (state_->flights.waits_for_itself(subject))
       return "this thread is at it (a hook calls the kernel)";
     state_->flights.wait_for(subject, lock);
   }
   if (const auto* known = state_->first_runs.find(subject)) return *known;
+  if (call.in_background()) return "only a call tries it";
   const SingleFlight::Flight flight(state_->flights, subject, lock);
   const double end = base::seconds_now() + std::max(1., call.policy.budget_seconds);
   const auto enough = [&] {

@@ -151,10 +151,11 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
   const bool of_any_outputs = entry.id.key != call.id.key;
   std::string remark;
   const auto config = check_stored(call, entry, remark);
-  if (!config)
-    return of_any_outputs ? call.pass(Origin::persistent, found->where + ": its config " + remark,
-                                      entry.config)
-                          : unusable("its config " + remark);
+  if (!config)  // in the background it may only be that nobody has tried it
+    return of_any_outputs || call.in_background()
+               ? call.pass(Origin::persistent, found->where + ": its config " + remark,
+                           entry.config)
+               : unusable("its config " + remark);
   if (may_go_on) {
     const bool same = entry.environment == *here && !of_any_outputs;
     const double seconds = same ? seconds_to_resume(call.policy, entry.evidence) : 0;
