@@ -412,7 +412,7 @@ std::optional<Entry> Chain::run_tuner(Call& call) {
   if (call.unfinished && ended_as(*result, call.unfinished->config, CandidateStatus::untried))
     return end_tuning(call,
                       "the budget was spent before the turn of the earlier winner, which stays");
-  if (!result->winner && options_.stop != nullptr && options_.stop->load())
+  if (!result->winner && is_stopped())
     return end_tuning(call, "it was stopped before a candidate was found");
   if (call_itself_fails(*result, heuristic.has_value())) {
     const std::string reasons = rejections(*result);

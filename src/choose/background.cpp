@@ -202,7 +202,7 @@ void Background::work(State& state) {
       continue;
     }
     lock.unlock();
-    const bool busy = state.is_busy();
+    const bool busy = state.work.is_stopped() || state.is_busy();
     lock.lock();
     const auto next = state.next(Place::process);
     if (busy || state.ends || state.idlers > 0 || next == state.waiting.end()) {
@@ -227,7 +227,8 @@ size_t Background::idle(double seconds) {
   // The tuning in a process is broken off: at its share of a core it has not got far.
   ++state_->idlers;
   ::eventfd_write(state_->give_way.get(), 1);
-  for (double rest = seconds; rest > 0; rest = until - base::seconds_now()) {
+  for (double rest = seconds; rest > 0 && !state_->work.is_stopped();
+       rest = until - base::seconds_now()) {
     if (state_->is_on) {
       state_->changed.wait_until(lock, base::Clock::now() + base::duration_of(rest));
       continue;

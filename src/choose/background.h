@@ -48,7 +48,7 @@ class Background {
   enum class End {
     done,
     later,     // there is more to do: it waits again
-    gave_way,  // it was broken off
+    gave_way,  // it was broken off, and begins again
   };
   // How a call is to be tuned now.
   struct Turn {
@@ -61,6 +61,7 @@ class Background {
   struct Work {
     std::function<End(LaterCall&, const Turn&)> tune;
     std::function<void(const LaterCall&)> leave;  // what is not tuned by this process
+    std::function<bool()> is_stopped;             // nothing is to be tuned now
   };
 
   // Each may take minutes of a small share of a core: more of them would wait for days.

@@ -102,7 +102,8 @@ Chain::Chain(const ConfigSelectorChain& selector, const SelectorOptions& options
                    [this](const LaterCall& later) {
                      later.kept->with_kernel(
                          [&](const AnyKernel& kernel) { record_for_later(later.inv, kernel); });
-                   }},
+                   },
+                   [this] { return is_stopped(); }},
                   options.is_busy, options.most_shapes) {}
 
 Chain::~Chain() = default;

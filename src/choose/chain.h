@@ -121,6 +121,7 @@ class EJK_HIDDEN Chain {
   static std::nullopt_t would_tune(Call& call);
   std::optional<Found> tune_alone(Call& call);
   bool recall_unfinished(Call& call);
+  bool is_stopped() const { return options_.stop != nullptr && options_.stop->load(); }
   bool tunes_later(const AutotunePolicy& policy) const;
   bool is_new_to_background(const AutotunePolicy& policy, const EntryId& id) const;
   void tune_later(const Call& call);

@@ -121,7 +121,7 @@ Background::End Chain::tune_kept(Call& call, LaterCall& later, const Background:
     }
   }
   auto entry = run_tuner(call);
-  if (call.gave_way) return Background::End::gave_way;
+  if (call.gave_way || (!entry && is_stopped())) return Background::End::gave_way;
   if (!entry && call.in_background()) record_for_later(call.inv, call.kernel);
   if (!entry || entry->outcome == Outcome::failed) return Background::End::done;
   const double spent = entry->evidence.tuning_seconds;
@@ -133,9 +133,8 @@ Background::End Chain::tune_kept(Call& call, LaterCall& later, const Background:
     watch(call, *entry, *config, true);
     take_over(call, *config, Origin::autotune, before);
   }
-  const bool cut = !entry->evidence.complete && spent >= turn.seconds &&
-                   turn.seconds < later.policy.budget_seconds;
-  if (!cut) return Background::End::done;
+  const bool turn_ended = spent >= turn.seconds && turn.seconds < later.policy.budget_seconds;
+  if (entry->evidence.complete || !(turn_ended || is_stopped())) return Background::End::done;
   later.so_far = std::move(entry);
   return Background::End::later;
 }

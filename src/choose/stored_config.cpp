@@ -129,9 +129,7 @@ std::optional<std::string> Chain::failure_of_first_run(const Call& call, const E
   if (call.in_background()) return "only a call tries it";
   const SingleFlight::Flight flight(state_->flights, subject, lock);
   const double end = base::seconds_now() + std::max(1., call.policy.budget_seconds);
-  const auto enough = [&] {
-    return base::seconds_now() > end || (options_.stop != nullptr && options_.stop->load());
-  };
+  const auto enough = [&] { return base::seconds_now() > end || is_stopped(); };
   std::optional<std::string> failure;
   bool waited = false;
   try {

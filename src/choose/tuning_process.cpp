@@ -238,7 +238,7 @@ class TuningProcess {
 
   enum class Told { all, gave_way, silent };
   // Until the process has ended, or must.
-  Told wait(const Background::Turn& turn, double silence) {
+  Told wait(const Background::Turn& turn, const std::atomic<bool>* stop, double silence) {
     uint64_t signs = 0;
     double heard = base::seconds_now();
     for (;;) {
@@ -246,6 +246,7 @@ class TuningProcess {
       pollfd files[] = {{told_.get(), POLLIN, 0}, {turn.give_way, POLLIN, 0}};
       if (::poll(files, 2, look_again) < 0 && errno != EINTR) return Told::silent;
       if (files[1].revents != 0) return Told::gave_way;
+      if (stop != nullptr && stop->load()) return Told::gave_way;  // the process does not see it
       if (files[0].revents != 0 && !read_some()) return Told::all;
       board_.get()->hold = turn.is_busy && turn.is_busy();
       const uint64_t now = board_.get()->signs;
@@ -287,10 +288,11 @@ class TuningProcess {
 base::OrWhy<TuneResult> tune_in_process(Tuner& tuner, TuneTask task, const Background::Turn& turn,
                                         double silence) {
   const WhileOthersMayFork free;
+  const std::atomic<bool>* const stop = task.stop;
   TuningProcess process(tuner, task, turn.share);
   if (!process.started()) return base::Why{"a process for the tuning could not be started"};
   using enum TuningProcess::Told;
-  const auto told = process.wait(turn, silence);
+  const auto told = process.wait(turn, stop, silence);
   if (told == gave_way) return base::Why{};
   if (told == silent)
     return base::Why{

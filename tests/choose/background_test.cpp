@@ -59,6 +59,10 @@ class Counter {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return count_ >= count; });
   }
+  int count() {
+    const std::lock_guard lock(mutex_);
+    return count_;
+  }
 
  private:
   std::mutex mutex_;
@@ -111,6 +115,10 @@ class Background : public testing::Test {
   // Not by spinning: the process that tunes has the lowest priority.
   static void wait_until_nothing_waits(const ejk::Executor& executor) {
     while (executor.chain().idle(0) > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  static void wait_for_file(const std::string& path) {
+    while (!std::filesystem::exists(path))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   static bool has_children() {
     siginfo_t info{};
@@ -529,6 +537,50 @@ TEST_F(Background, ExplainSaysThatTheCallIsTunedLaterAndChangesNothing) {
   EXPECT_EQ(executor.chain().idle(0), 0U);
 }
 
+// ---- stopped -----------------------------------------------------------------------------------
+
+TEST_F(Background, AStopBreaksOffTheProcessAndLeavesWhatWaits) {
+  std::atomic<bool> stop{false};
+  const std::string go = dir.path() + "/go";
+  setup.tuner->before = [&](const ejk::TuneTask&) { wait_for_file(go); };
+  auto own = options();
+  own.stop = &stop;
+  const ejk::Executor executor(own);
+  EXPECT_EQ(run(executor), 7);
+  run_with_size(executor, 4);
+  starts.wait_for(1);
+  stop = true;
+  finishes.wait_for(1);
+  EXPECT_EQ(executor.chain().idle(60), 2U);
+  EXPECT_FALSE(has_children());
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));  // some looks at the queue
+  EXPECT_EQ(executor.chain().idle(0), 2U);
+  EXPECT_EQ(starts.count(), 1);
+  std::ofstream(go) << "x";
+  stop = false;
+  takeovers.wait_for(2);
+  EXPECT_EQ(run(executor), 2);
+  EXPECT_EQ(recorded(), 0U);
+}
+
+TEST_F(Background, AStopWhileIdleTunesLeavesTheCallInTheQueue) {
+  std::atomic<bool> stop{false};
+  auto own = only_idle();
+  own.stop = &stop;
+  const ejk::Executor executor(own);
+  EXPECT_EQ(run(executor), 7);
+  run_with_size(executor, 4);
+  setup.tuner->before = [&](const ejk::TuneTask&) { stop = true; };
+  setup.tuner->outcome = ejk::Outcome::failed;
+  EXPECT_EQ(executor.chain().idle(60), 2U);
+  EXPECT_EQ(setup.tuner->asked, 1);
+  stop = false;
+  setup.tuner->before = nullptr;
+  setup.tuner->outcome = ejk::Outcome::tuned;
+  EXPECT_EQ(executor.chain().idle(60), 0U);
+  EXPECT_EQ(run(executor), 2);
+}
+
 // ---- processes that end ------------------------------------------------------------------------
 
 TEST_F(Background, TheEndOfTheProgramEndsTheTuningAndRecordsTheCall) {
@@ -706,8 +758,7 @@ TEST_F(Background, DoesNotWaitForACallThatTriesAStoredConfigInAChild) {
     executor(Held{}, in, out);
     EXPECT_TRUE(out[0] == 7 || out[0] == 2) << out[0];
   });
-  while (!std::filesystem::exists(Held::began))
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  wait_for_file(Held::began);
   busy = false;
   starts.wait_for(1);
   std::ofstream(Held::go) << "x";
