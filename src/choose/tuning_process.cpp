@@ -150,11 +150,11 @@ class Rests {
   double wall_ = base::seconds_now(), cpu_ = cpu_seconds();
 };
 
-// A pipe, a connection or a lock of the host must end when the host closes it. Returns the number
-// of the one file that is kept.
+// A pipe, a connection or a lock of the host must end when the host closes it, and the one file
+// that is kept must end with this process, whatever candidates execute. Returns its number.
 int close_files_but(int kept) {
   constexpr int first = STDERR_FILENO + 1;
-  ::dup2(kept, first);
+  if (kept != first) ::dup3(kept, first, O_CLOEXEC);
   if (::close_range(first + 1, ~0U, 0) != 0)
     for (const std::string& name : base::list_directory("/proc/self/fd"))
       if (const int file = std::atoi(name.c_str()); file > first) ::close(file);
@@ -260,7 +260,14 @@ class TuningProcess {
   std::string end() {
     if (pid_ <= 0) return {};
     const pid_t pid = std::exchange(pid_, -1);
+    // Its number is its own as long as nobody has reaped it.
+    siginfo_t info{};
+    if (base::retry_interrupted([&] {
+          return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT);
+        }) != 0)
+      return {};
     ::kill(-pid, SIGKILL);
+    ::kill(pid, SIGKILL);
     int status = 0;
     if (base::retry_interrupted([&] { return ::waitpid(pid, &status, 0); }) != pid) return {};
     if (WIFSIGNALED(status)) return "died of " + base::signal_name(WTERMSIG(status));

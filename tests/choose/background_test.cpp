@@ -684,6 +684,19 @@ TEST_F(Background, WhatTheProgramClosesIsClosedAlthoughAProcessTunes) {
   ::close(ends[0]);
 }
 
+TEST_F(Background, WhatACandidateExecutesDoesNotHoldBackTheResult) {
+  setup.tuner->before = [this](const ejk::TuneTask&) {
+    if (::getpid() == own_pid || ::fork() != 0) return;
+    ::execl("/bin/sleep", "sleep", "1000", nullptr);
+    ::_exit(1);
+  };
+  const ejk::Executor executor(options());
+  run(executor);
+  wait_until_nothing_waits(executor);
+  EXPECT_EQ(run(executor), 2);
+  EXPECT_THAT(messages, testing::Contains("tuned"));
+}
+
 TEST_F(Background, ACandidateThatEndsTheProcessDoesNotEndTheProgramsAffairs) {
   static std::string told;
   static pid_t owner;
