@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/format.h"
 #include "base/thrown.h"
 #include "base/time.h"
 #include "choose/chain.h"
@@ -275,6 +276,29 @@ std::vector<std::vector<Measurement>> other_tunings(PersistentCache& store, cons
   return found;
 }
 
+// What ended other processes is kept from one without a journal by is_valid, and that is no verdict
+// of the kernel's. A suspect stays open for a tuning that can try it, but does not keep a second
+// one from being complete.
+void tell_what_was_kept_away(TuneResult& result, const TuneTask& task, const Journal& journal) {
+  const auto deaths = journal.suspects();
+  for (Measurement& m : result.candidates) {
+    if (!is(m.kind, Rejection::invalid)) continue;
+    const auto suspect = deaths.find(stable_json(m.config));
+    if (const auto why = journal.condemned(m.config)) {
+      m.kind = name_of(Rejection::quarantined), m.why = *why;
+    } else if (suspect != deaths.end()) {
+      m.status = name_of(CandidateStatus::untried), m.kind.clear();
+      m.why =
+          fmt::format("processes that died while they ran it: {}; the background does not try it",
+                      suspect->second);
+      const bool again = std::ranges::any_of(task.known, [&](const Measurement& known) {
+        return known.config == m.config && is(known.status, CandidateStatus::untried);
+      });
+      if (!again) result.evidence.complete = false;
+    }
+  }
+}
+
 }  // namespace
 
 // ---- the tuning ---------------------------------------------------------------------------------
@@ -360,6 +384,7 @@ std::optional<TuneResult> Chain::measure(Call& call,
       if (call.gave_way) return end_tuning(call, "it was broken off, and begins again later");
       if (!told) return end_tuning(call, told.why());
       result = std::move(*told);
+      if (journal) tell_what_was_kept_away(result, task, *journal);
     }
   } catch (...) {
     return end_in_vain(call, "the tuner threw: " + base::what_was_thrown());

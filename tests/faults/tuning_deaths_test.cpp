@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <iterator>
 #include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -162,12 +164,17 @@ class TuningDeaths : public ::testing::Test {
 
   // Another process that calls body(executor); how it ended.
   int process(bool guard, const std::function<void(const Executor&)>& body) {
+    return process({.guard = guard, .resume_share = 1e9}, body);
+  }
+  int process(const AutotunePolicy& policy, const std::function<void(const Executor&)>& body) {
     const pid_t child = start_child([&] {
       std::signal(SIGABRT, SIG_DFL);  // not that of a sanitizer
       const rlimit no_core{0, 0};
       ::setrlimit(RLIMIT_CORE, &no_core);
       const auto quiet = [](const std::string&) {};
-      body(Executor(options_on(store(), quiet, {.guard = guard, .resume_share = 1e9})));
+      SelectorOptions options = options_on(store(), quiet, policy);
+      options.is_busy = [] { return false; };
+      body(Executor(std::move(options)));
       return true;
     });
     int status = 0;
@@ -179,6 +186,15 @@ class TuningDeaths : public ::testing::Test {
     return process(guard, [](const Executor& e) {
       if (e(K{}, 4.) != 8) std::_Exit(2);
     });
+  }
+  // A call under `background`, and the tuning that follows in a process of its own.
+  int tunes_later() {
+    return process({.cache_miss_fallback = Fallback::background, .background_share = 1},
+                   [](const Executor& e) {
+                     if (e(First{}, 4.) != 8) std::_Exit(2);
+                     while (e.chain().idle(0) > 0)
+                       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                   });
   }
   template <class K = First>
   int tunes_anew() {
@@ -287,6 +303,31 @@ TEST_P(InnocentCandidates, AreNotWaitedForAtEveryStart) {
   EXPECT_THAT(take_runs(), ::testing::SizeIs(1));  // the call itself
 }
 
+TEST_P(InnocentCandidates, AreLeftOpenByTheBackground) {
+  let_a_process_die(false);
+  if (IsSkipped() || HasFatalFailure()) return;
+  EXPECT_TRUE(well(tunes_later()));
+  EXPECT_THAT(names(take_runs()), Not(Contains("fast")));
+  const Entry cautious = only_entry();
+  EXPECT_FALSE(cautious.evidence.complete);
+  ASSERT_NE(measured(cautious, "fast"), nullptr);
+  EXPECT_EQ(measured(cautious, "fast")->status, "untried");
+  EXPECT_EQ(measured(cautious, "fast")->kind, "");
+  EXPECT_THAT(measured(cautious, "fast")->why, HasSubstr("processes that died"));
+
+  EXPECT_TRUE(well(calls(true)));  // goes on where it can be tried
+  EXPECT_EQ(name_of(only_entry().config), "fast");
+  EXPECT_TRUE(only_entry().evidence.complete);
+}
+
+TEST_P(InnocentCandidates, AreNotTunedInTheBackgroundOfEveryProgram) {
+  let_a_process_die(false);
+  if (IsSkipped() || HasFatalFailure()) return;
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(well(tunes_later()));
+  EXPECT_TRUE(only_entry().evidence.complete);
+  EXPECT_EQ(measured(only_entry(), "fast")->status, "untried");
+}
+
 INSTANTIATE_TEST_SUITE_P(Deaths, InnocentCandidates,
                          ::testing::Values(SIGKILL, SIGINT, SIGTERM, -1));
 
@@ -329,6 +370,16 @@ TEST_F(DeadlyCandidate, IsNotRunWithoutAGuardEither) {
   EXPECT_TRUE(well(calls(false)));
   EXPECT_THAT(names(take_runs()), Not(Contains("crash")));
   EXPECT_EQ(kind_of_crash(only_entry()), "quarantined");
+}
+
+TEST_F(DeadlyCandidate, IsNotRunInTheBackgroundEither) {
+  let_it_kill_and_be_condemned();
+  PersistentCache(store()).erase(only_entry().id);
+  EXPECT_TRUE(well(tunes_later()));
+  EXPECT_THAT(names(take_runs()), AllOf(Contains("fast"), Not(Contains("crash"))));
+  EXPECT_EQ(kind_of_crash(only_entry()), "quarantined");
+  EXPECT_THAT(measured(only_entry(), "crash")->why, HasSubstr("SIGABRT"));
+  EXPECT_TRUE(only_entry().evidence.complete);
 }
 
 TEST_F(DeadlyCandidate, OfAnotherVersionIsTriedAgain) {
