@@ -145,13 +145,26 @@ TEST_F(WarmPath, AllocatesNothing) {
   EXPECT_EQ(allocations, before);
 }
 
+// Counts the looks at it: two for each timed call.
+struct CountingStopwatch : ejk::Stopwatch {
+  double now() override { return ++looks, ejk::system_stopwatch()->now(); }
+  ejk::Elapsed time(const std::function<void()>& work, ejk::Clock clock) override {
+    return ejk::system_stopwatch()->time(work, clock);
+  }
+  bool beside_other_threads() override { return ejk::system_stopwatch()->beside_other_threads(); }
+  int looks = 0;
+};
+
 // Its calls are watched, and always faster than that.
-struct LongEvidence : fakes::FakeTuner {
+struct LongEvidence : ejk::Tuner {
+  explicit LongEvidence(std::shared_ptr<ejk::Stopwatch> stopwatch)
+      : Tuner(ejk::TunerOptions{.stopwatch = std::move(stopwatch)}) {}
   ejk::TuneResult tune(const ejk::TuneTask& task) override {
-    auto result = FakeTuner::tune(task);
+    auto result = fake.tune(task);
     result.evidence.seconds = 1;
     return result;
   }
+  fakes::FakeTuner fake;
 };
 
 TEST_F(WarmPath, AllocatesNothingForCallsThatAreWatched) {
@@ -160,13 +173,15 @@ TEST_F(WarmPath, AllocatesNothingForCallsThatAreWatched) {
 #endif
   auto watching = options();
   watching.policy->drift_watch = true;
-  watching.tuner = std::make_shared<LongEvidence>();
+  const auto stopwatch = std::make_shared<CountingStopwatch>();
+  watching.tuner = std::make_shared<LongEvidence>(stopwatch);
   const ejk::Executor watched(watching);
   call(watched);
   call(watched);
   const long before = allocations;
   for (int i = 0; i < 10'000; ++i) call(watched);  // some windows of timed calls
   EXPECT_EQ(allocations, before);
+  EXPECT_GE(stopwatch->looks, 2 * 3 * 9);
 }
 
 // Any system call but the end of the process kills it.
