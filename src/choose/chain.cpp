@@ -67,7 +67,8 @@ std::optional<std::string> Chain::Call::problem_with(const AnyConfig& config) co
   if (same)
     if (auto other_class = same->problem_with(config)) return other_class;
   try {
-    if (kernel.is_valid(config, inv)) return std::nullopt;
+    const AnyKernel& own = same ? same->kernel() : kernel;  // its class is known by now
+    if (own.is_valid(config, inv)) return std::nullopt;
     return "is not valid for this call (is_valid)";
   } catch (...) {
     return "made is_valid throw: " + base::what_was_thrown();

@@ -19,6 +19,8 @@ class SameNumerics final : public AnyKernel {
 
   // Never null, but of no config if there is no reference.
   const Value& reference_class() const { return class_; }
+  // Without the restriction.
+  const AnyKernel& kernel() const { return kernel_; }
   // Why it must not be chosen; empty if it may.
   std::optional<std::string> problem_with(const AnyConfig& config) const;
   // Those of the set, or of a sample if it is large.
