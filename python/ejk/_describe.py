@@ -73,7 +73,7 @@ def _simpler(obj: Any) -> Any:
     if isinstance(obj, type):
         return {"__type__": f"{obj.__module__}.{obj.__qualname__}"}
     if isinstance(obj, enum.Enum):
-        return f"<{type(obj).__name__}.{obj.name}: {obj.value!r}>"
+        return f"<{type(obj).__name__}.{obj.name}: {_text(obj.value)}>"
     if isinstance(obj, functools.partial):
         keywords = _without_floats(tuple(sorted(obj.keywords.items())))
         return {"__partial__": True, "func": obj.func, "args": _without_floats(obj.args), "kwargs": keywords}
@@ -91,7 +91,7 @@ def _simpler(obj: Any) -> Any:
     if hasattr(type(obj), "__dataclass_fields__"):
         return {name: getattr(obj, name) for name in type(obj).__dataclass_fields__ if hasattr(obj, name)}
     if isinstance(obj, (set, frozenset)):
-        return {"__set__": sorted(map(repr, obj))}
+        return {"__set__": sorted(map(_text, obj))}
     if isinstance(obj, (bytes, bytearray, complex, range, slice)):
         return repr(obj)
     if hasattr(obj, "items") and hasattr(obj, "keys"):
@@ -158,7 +158,18 @@ def _add_code(code: types.CodeType, digest: Any) -> None:
         if isinstance(constant, types.CodeType):
             _add_code(constant, digest)
         else:
-            digest.update(f"{type(constant).__name__} {constant!r};".encode())
+            digest.update(f"{type(constant).__name__} {_text(constant)};".encode())
+
+
+def _text(value: Any) -> str:
+    """Its repr, with sets in sorted order: their own is another one in each process."""
+    kind = type(value)
+    if kind is tuple:
+        return f"({', '.join(map(_text, value))}{',' if len(value) == 1 else ''})"
+    if kind not in (set, frozenset) or not value:
+        return repr(value)
+    members = f"{{{', '.join(sorted(map(_text, value)))}}}"
+    return members if kind is set else f"frozenset({members})"
 
 
 def _state(obj: Any) -> Any:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import run_program
 from ejk.ops import (
     BwdParams,
     Executor,
@@ -222,6 +223,37 @@ def test_objects_that_lead_back_to_themselves_have_keys():
 
     assert key(linked(1)) == key(linked(1)) != key(linked(2))
     assert key(linked(1)) != key(linked(1).next)
+
+
+KEYS_OF_SETS = """
+import enum
+from ejk.ops import short_hash
+
+class Modes(enum.Enum):
+    smooth = frozenset({"relu", "gelu", "silu"})
+
+def inside(mode):
+    return mode in {"relu", "gelu", "silu", ("a", "b")}
+
+def around(mode):
+    return lambda: mode in {"relu", "gelu", "silu"}
+
+nested = {frozenset({"a", "b", "c"}), ("d", frozenset({"e", "f", "g"}))}
+constants = inside.__code__.replace(co_consts=(*inside.__code__.co_consts, ("d", frozenset({"e", "f", "g"}))))
+print(*map(short_hash, [inside, around, around(1), type(inside)(constants, {}), nested, Modes.smooth]))
+"""
+
+
+def test_sets_count_alike_in_every_process():
+    assert len({run_program(KEYS_OF_SETS, PYTHONHASHSEED=str(seed)).stdout for seed in range(5)}) == 1
+
+
+def test_texts_of_constants_are_those_of_python_but_for_the_order_of_sets():
+    from ejk import _describe
+
+    for value in (1, -0.0, "a'b", (), (1,), (1, ("x", None, ...)), set(), frozenset(), {1}, frozenset({"a"}), ({(1,)}, b"x")):
+        assert _describe._text(value) == repr(value)
+    assert _describe._text(({"b", "a"}, frozenset({2, 1}))) == "({'a', 'b'}, frozenset({1, 2}))"
 
 
 def test_unusual_dict_keys_are_no_error():
