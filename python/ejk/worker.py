@@ -127,7 +127,7 @@ def _tune(request: dict[str, Any], stop: _Stop, hears: Callable[[dict[str, Any]]
     if stop.told:
         stop.selector._core.stop()
     try:
-        return stop.selector.tune(inv, inv.kernel)[1]
+        return stop.selector._tuned(inv, inv.kernel, resume=not request.get("retune", False))[1]
     finally:
         stop.selector = None
 

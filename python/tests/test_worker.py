@@ -292,21 +292,27 @@ def test_the_tool_tunes_python_kernels_with_a_worker(program, record, tmp_path):
     assert "exit code 4" in skipped["hopeless@v1"]["why"] and skipped["hopeless@v1"]["lost"]
 
 
-def test_a_worker_answers_requests_line_by_line(program, record, tmp_path):
-    record("Good")
+def record_in(tmp_path):
     (path,) = (tmp_path / "recorded").rglob("*.json")
-    document = json.loads(path.read_text())
+    return json.loads(path.read_text())
+
+
+def worker_says(*lines):
+    command = [sys.executable, "-m", "ejk", "worker", "--import", "some_kernels"]
+    asked = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    done = subprocess.run(command, input=asked, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_worker_answers_requests_line_by_line(record, tmp_path):
+    record("Good")
+    document = record_in(tmp_path)
     store = str(tmp_path / "elsewhere")
     good = {"protocol": 1, "record": document, "store": store, "budget_seconds": 1.0, "plugins": []}
     changed = {**document, "spec": "{}", "key": hashlib.sha256(b"{}").hexdigest()[:16]}
     foreign = {**document, "arguments": [{"dtype": "float32"}]}
-    lines = [good, {**good, "record": changed}, {**good, "record": foreign}, {}]
-    done = subprocess.run(
-        [sys.executable, "-m", "ejk", "worker", "--import", "some_kernels"],
-        input="".join(json.dumps(line) + "\n" for line in lines) + "no JSON\n", capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines()]
+    told = worker_says(good, {**good, "record": changed}, {**good, "record": foreign}, {}, "no JSON")
     progress = [t for t in told if t["event"] == "progress"]
     told = [t for t in told if t["event"] != "progress"]
     assert [t["event"] for t in told] == ["ready", "tuned", "failed", "failed", "failed", "failed"]
@@ -317,18 +323,32 @@ def test_a_worker_answers_requests_line_by_line(program, record, tmp_path):
     assert "another one since" in told[2]["message"] and "not a call of a Python kernel" in told[3]["message"]
 
 
-def test_a_worker_does_not_tune_a_kernel_under_the_name_of_another(program, record, tmp_path):
+def test_a_worker_goes_on_with_a_tuning_that_was_cut_short_unless_it_is_to_measure_again(record, tmp_path):
     record("Good")
-    (path,) = (tmp_path / "recorded").rglob("*.json")
-    document = json.loads(path.read_text())
+    store = tmp_path / "elsewhere"
+    request = {"protocol": 1, "record": record_in(tmp_path), "store": str(store), "budget_seconds": 1.0}
+    worker_says(request)
+    (path,) = (store / "v2").rglob("*.json")
+    cut, end = json.JSONDecoder().raw_decode(path.read_text())
+    cut["candidates"] = json.loads(path.read_text()[end:])["candidates"]
+    del cut["checksum"]
+    cut["evidence"]["complete"] = False
+    bad = next(c for c in cut["candidates"] if c["config"] not in (1, cut["config"]))  # 1: the heuristic's
+    bad |= {"status": "rejected", "kind": "wrong"}
+    for retune in (False, True):
+        path.write_text(json.dumps(cut))
+        told = worker_says({**request, "retune": retune})
+        assert told[-1]["event"] == "tuned", told
+        assert (bad["config"] in [t.get("config") for t in told if t.get("kind") == "measured"]) == retune
+
+
+def test_a_worker_does_not_tune_a_kernel_under_the_name_of_another(record, tmp_path):
+    record("Good")
+    document = record_in(tmp_path)
     (sketch,) = document["arguments"]
     document |= {"op": "slow@v1", "arguments": [sketch | {"kernel": {"op_id": "slow"}}]}
     request = {"protocol": 1, "record": document, "store": str(tmp_path / "elsewhere"), "budget_seconds": 1.0}
-    done = subprocess.run(
-        [sys.executable, "-m", "ejk", "worker", "--import", "some_kernels"],
-        input=json.dumps(request) + "\n", capture_output=True, text=True,
-    )  # fmt: skip
-    told = json.loads(done.stdout.splitlines()[1])
+    told = worker_says(request)[1]
     assert told["event"] == "failed" and "goes by" in told["message"], told
     assert not (tmp_path / "elsewhere").exists()
 

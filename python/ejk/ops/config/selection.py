@@ -319,6 +319,12 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
 
     def tune(self, inv: Any, kernel: Any, candidates: Iterable[Cfg] | None = None) -> tuple[Cfg, dict[str, Any]]:
         """Tunes now, whatever is stored, and keeps the result: the config and its entry."""
+        return self._tuned(inv, kernel, candidates)
+
+    def _tuned(
+        self, inv: Any, kernel: Any, candidates: Iterable[Cfg] | None = None, resume: bool = False
+    ) -> tuple[Cfg, dict[str, Any]]:
+        """`resume`: goes on with a stored tuning that was cut short, or that knows fewer candidates."""
         call, _, scopes, tracing = self._question(inv, kernel)
         kernel_call = self._kernel_call(inv, kernel)
         if not kernel_call.site.can_run:
@@ -327,8 +333,12 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
                 "candidates are run; tune where it is, or see with ejk.ops.compile_candidates what fits it"
             )
         given = kernel_call.given_candidates = None if candidates is None else list(candidates)
+        listens = self.on_event is not None
         with _at(kernel_call.site, tracing):
-            config, entry = self._core.tune(call, kernel_call, given, scopes, self.on_event is not None)
+            if resume:
+                config, entry = self._core.resume(call, kernel_call, scopes, listens)
+            else:
+                config, entry = self._core.tune(call, kernel_call, given, scopes, listens)
         kernel_call.tell_own_caches()
         return kernel_call.fit(config), entry
 
