@@ -374,9 +374,15 @@ x = numpy.random.default_rng(0).standard_normal((3, 8), dtype="float32")
 out = numpy.from_dlpack(modules.softmax(Foreign(x)))
 assert abs(out.sum(1) - 1).max() < 1e-5
 assert numpy.array_equal(out, modules.softmax(x))
+
+query, cache = x.reshape(3, 1, 8), numpy.ones((3, 5, 1, 8), "float32")
+for numbers in ("int32", "int64", "uint8"):  # which has no astype
+    lengths = numpy.array([5, 0, 2], numbers)
+    out = modules.decode_attention(Foreign(query), Foreign(cache), Foreign(cache), Foreign(lengths))
+    assert numpy.array_equal(numpy.from_dlpack(out), modules.decode_attention(query, cache, cache, lengths)), numbers
 print("fine")
 """
-    found = run_program(program)
+    found = run_program(program, EJKERNEL_AUTOTUNE_POLICY="heuristics")
     assert found.stdout == "fine\n", found.stderr
 
 

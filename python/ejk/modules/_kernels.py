@@ -157,6 +157,10 @@ def _is_line(vector: Any, x: Any) -> bool:
 def _int32(numbers: Any) -> Any:
     if numbers is None or "int32" in str(numbers.dtype) and "uint" not in str(numbers.dtype):
         return numbers
+    if not hasattr(numbers, "astype"):  # as those of PyTorch
+        import numpy
+
+        numbers = numpy.from_dlpack(numbers)
     return numbers.astype("int32")
 
 
