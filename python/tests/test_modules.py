@@ -250,6 +250,21 @@ def test_other_types_are_computed_by_jax(dtype):
     close(modules.softmax(given), _plain.softmax(given))
 
 
+def test_plain_jax_is_compiled_once_for_all_floats_among_the_options():
+    traced = []
+
+    @_plain.jitted
+    def scaled(jax, x, *, scale=1.0, shift=0):
+        traced.append(shift)
+        return x * scale + shift
+
+    for n in range(20):
+        close(scaled(x, scale=n / 7), x * (n / 7))
+        close(scaled(x, scale=n / 7, shift=2), x * (n / 7) + 2)
+    assert traced == [0, 2]
+    close(jax.grad(lambda x: scaled(x, scale=3.0).sum())(x), jnp.full_like(x, 3.0))
+
+
 @pytest.mark.parametrize("shape", [(0, 8), (3, 0), (0, 4, 8)])
 def test_empty_arrays(shape):
     empty = jnp.zeros(shape)

@@ -14,14 +14,15 @@ from ejk import _jax
 
 
 def jitted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function(jax, *arrays, **options)` as a function of the arrays, jitted once for each set of options."""
+    """`function(jax, *arrays, **options)` as a function of the arrays, jitted once for each set of options. Those that
+    are floats are inputs: programs have many of them, one for each step or temperature."""
 
-    @functools.cache
+    @functools.lru_cache(256)
     def compiled(options: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
         jax = _jax.required()
 
-        def operation(*arrays: Any) -> Any:
-            return function(jax, *arrays, **dict(options))
+        def operation(floats: dict[str, float], *arrays: Any) -> Any:
+            return function(jax, *arrays, **dict(options), **floats)
 
         operation.__name__ = function.__name__
         found: Callable[..., Any] = jax.jit(operation)
@@ -29,7 +30,9 @@ def jitted(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*arrays: Any, **options: Any) -> Any:
-        return compiled(tuple(sorted(options.items())))(*arrays)
+        floats = {name: value for name, value in options.items() if type(value) is float}
+        others = tuple(sorted((name, value) for name, value in options.items() if name not in floats))
+        return compiled(others)(floats, *arrays)
 
     return call
 
