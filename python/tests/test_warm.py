@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from ejk.ops import Kernel, pmap_with_config
+from ejk.ops import AutotunePolicy, ConfigCache, ConfigSelectorChain, Kernel, pmap_with_config, policy_override
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import OneConfig, without_tuning
@@ -116,6 +116,29 @@ def test_operations_of_the_package_are_warm(executor, warm_only):
     warm_only()
     for call in calls:
         call()
+
+
+CHANGES_OF_SELECTORS = {
+    "a member of the policy": lambda chooser: setattr(chooser.policy, "budget_seconds", 1.0),
+    "the policy": lambda chooser: setattr(chooser, "policy", AutotunePolicy(allow_autotune=False)),
+    "the cache": lambda chooser: setattr(chooser, "cache", ConfigCache()),
+    "the store": lambda chooser: setattr(chooser, "persistent", None),
+    "who hears of events": lambda chooser: setattr(chooser, "on_event", None),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES_OF_SELECTORS)
+def test_a_selector_that_is_made_leaves_warm_calls_warm_and_one_that_is_changed_does_not(change, executor, warm_only):
+    kernel = Tell()
+    executor(kernel, X), executor(kernel, X)
+    warm_only()
+    ConfigSelectorChain(policy=AutotunePolicy(validate_backward=True), autotune=False)
+    with policy_override(allow_heuristics=False):
+        assert not executor.chooser.policy.allow_heuristics
+    executor(kernel, X)
+    CHANGES_OF_SELECTORS[change](executor.chooser)
+    with pytest.raises(AssertionError, match="not warm"):
+        executor(kernel, X)
 
 
 def test_no_value_is_taken_for_another(executor, warm_only):

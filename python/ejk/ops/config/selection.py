@@ -68,8 +68,10 @@ class AutotunePolicy:
     again. In Python a call returns before its arrays are there, so its time says nothing."""
 
     def __setattr__(self, name: str, value: Any) -> None:
+        is_change = name in self.__dict__  # nobody has a policy that is being made
         object.__setattr__(self, name, _check({name: value})[name])
-        _core.new_epoch()
+        if is_change:
+            _core.new_epoch()
 
     @classmethod
     def from_environment(cls) -> AutotunePolicy:
@@ -260,7 +262,9 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         if name in ("cache", "persistent"):
             check_cache(name, value)
         object.__setattr__(self, name, value)
-        if name in self._PARTS and "_core" in self.__dict__:
+        if "_core" not in self.__dict__:
+            return  # it is being made: nobody has it
+        if name in self._PARTS:
             self._put_together()
         if name in self._PARTS or name == "on_event":
             _core.new_epoch()
