@@ -63,7 +63,12 @@ class HostWorker {
   // one out.
   std::pair<std::string, std::string> tune(const std::string& record, double budget) {
     return without_gil([&]() -> std::pair<std::string, std::string> {
-      const RecordedCall call = record_from_document(parse_json(record));
+      RecordedCall call;
+      try {
+        call = record_from_document(parse_json(record));
+      } catch (const Error& error) {  // one that no host can read must not cost every host
+        return {"failed", error.what()};
+      }
       worker_.device();  // throws if there is no worker to be had, which is not the call's fault
       try {
         Value entry = entry_to_document(worker_.tune(call, budget));

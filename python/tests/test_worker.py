@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from ejk import _core
 
 KERNELS = """
 import enum, os, signal, sys, time
@@ -340,6 +341,16 @@ def test_a_worker_goes_on_with_a_tuning_that_was_cut_short_unless_it_is_to_measu
         told = worker_says({**request, "retune": retune})
         assert told[-1]["event"] == "tuned", told
         assert (bad["config"] in [t.get("config") for t in told if t.get("kind") == "measured"]) == retune
+
+
+def test_a_record_that_a_host_cannot_read_is_a_failed_call(record, tmp_path):
+    record("Good")
+    command = [sys.executable, "-m", "ejk", "worker", "--import", "some_kernels"]
+    host = _core.HostWorker(command, str(tmp_path / "elsewhere"), 60.0, False)
+    for unreadable in ("no JSON", "{}", json.dumps({**record_in(tmp_path), "schema": 99})):
+        kind, why = host.tune(unreadable, 1.0)
+        assert kind == "failed" and why, unreadable
+    assert host.tune(json.dumps(record_in(tmp_path)), 1.0)[0] == "tuned"
 
 
 def test_a_worker_does_not_tune_a_kernel_under_the_name_of_another(record, tmp_path):
