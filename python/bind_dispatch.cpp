@@ -254,8 +254,10 @@ class Dispatcher {
     Key known, key;
     if (!make_key(&PyTuple_GET_ITEM(args.ptr(), 0), args.size(), kwargs.ptr(), known)) return;
     const Entry* entry = find(known);
-    if (entry == nullptr || !make_key(kernel, arrays, rest, key)) return;
-    keep(key, entry->target, entry->generation, entry->epoch);
+    if (entry == nullptr) return;
+    const nb::object target = entry->target;  // making the key may run code that changes the table
+    const uint64_t generation = entry->generation, chosen_in = entry->epoch;
+    if (make_key(kernel, arrays, rest, key)) keep(key, target, generation, chosen_in);
   }
 
   int traverse(visitproc visit, void* arg) const {

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from conftest import run_program
 from ejk.ops import AutotunePolicy, ConfigCache, ConfigSelectorChain, Kernel, pmap_with_config, policy_override
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -116,6 +117,31 @@ def test_operations_of_the_package_are_warm(executor, warm_only):
     warm_only()
     for call in calls:
         call()
+
+
+def test_the_other_name_of_a_call_outlives_an_entry_that_goes_while_it_is_made():
+    program = """
+    import jax.numpy as jnp
+    from ejk import modules
+    from ejk.ops import AutotunePolicy, ConfigSelectorChain, Executor
+
+    x, asked = jnp.ones((2, 8)), []
+    executor = Executor(ConfigSelectorChain(policy=AutotunePolicy(allow_autotune=False)))
+
+    def where(*arrays):
+        asked.append(executor._warm_entries)
+        if len(asked) == 3:  # of the call, of its entry that is looked for, of its other name
+            executor._forget()
+        return where
+
+    executor._count_sites(where)
+    modules.softmax(x, executor=executor)
+    assert asked == [0, 1, 1] and executor._warm_entries == 1, asked
+    modules._checked_run = None
+    assert abs(modules.softmax(x, executor=executor).sum(1) - 1).max() < 1e-6
+    """
+    # What is freed is overwritten.
+    run_program(program, GLIBC_TUNABLES="glibc.malloc.tcache_count=0:glibc.malloc.perturb=165")
 
 
 CHANGES_OF_SELECTORS = {
