@@ -52,12 +52,6 @@ def is_numpy(x: object) -> bool:
     return numpy is not None and isinstance(x, numpy.ndarray)
 
 
-def devices() -> list[Any]:
-    """The devices calls run on; empty without JAX."""
-    jax = loaded()
-    return jax.devices() if jax is not None else []
-
-
 def several_processes() -> bool:
     jax = loaded()
     return jax is not None and jax.process_count() > 1
