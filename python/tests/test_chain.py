@@ -194,7 +194,7 @@ def test_a_number_that_makes_a_key_with_every_value_is_said_and_many_shapes_are_
     executor = Executor(ConfigSelectorChain())
     for n in range(1, 20):
         executor(Quick("of_many_shapes"), np.ones(n))
-    assert "of_many_shapes" not in caplog.text
+    assert "has made" not in caplog.text
     for n in range(1, 20):
         executor(Quick("of_many_numbers"), X, scale=n / 7)
     assert 'of_many_numbers@v1] argument "scale" has made 16 keys' in caplog.text and "key_builder" in caplog.text
