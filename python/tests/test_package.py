@@ -219,6 +219,7 @@ atexit.register(lambda: print(time.monotonic() - begin, flush=True))  # after th
         + BACKGROUND
         + """
 pause = 10_000
+__import__("warnings").simplefilter("ignore")  # since Python 3.12 one of fork beside threads
 forever(kernel).start()
 while not [frame for frame in __import__("sys")._current_frames().values() if frame.f_code is Twice.run.__code__]:
     time.sleep(0.01)
