@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every test has a store of its own; none touches the user's. JAX stays on the CPU."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -29,6 +30,20 @@ def run_program(code, **environment):
     lines = done.stderr.splitlines(keepends=True)
     done.stderr = "".join(line for line in lines if "a call waits for its tuning" not in line)
     return done
+
+
+@pytest.fixture
+def start():
+    """Starts a process, with pipes for what it says. It ends with the test at the latest."""
+    with contextlib.ExitStack() as ends:
+
+        def call(command, **how):
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            process = ends.enter_context(subprocess.Popen(command, text=True, **{**pipes, **how}))
+            ends.callback(process.kill)
+            return process
+
+        yield call
 
 
 @pytest.fixture

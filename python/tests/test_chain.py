@@ -4,9 +4,7 @@
 import asyncio
 import contextvars
 import dataclasses
-import os
 import re
-import subprocess
 import sys
 import textwrap
 import threading
@@ -543,7 +541,7 @@ def test_threads_call_tune_and_overlay_at_once():
     assert failures == []
 
 
-def test_two_processes_share_a_store(tmp_path):
+def test_two_processes_share_a_store(start, tmp_path):
     code = textwrap.dedent(
         """
         import sys
@@ -565,12 +563,9 @@ def test_two_processes_share_a_store(tmp_path):
         """
     )
     ranges = [("1", "9"), ("5", "13")]
-    running = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), *r], env=dict(os.environ), stderr=subprocess.PIPE)
-        for r in ranges
-    ]
-    for process in running:
-        assert process.wait(120) == 0, process.stderr.read()
+    for process in [start([sys.executable, "-c", code, str(tmp_path), *r]) for r in ranges]:
+        err = process.communicate(timeout=120)[1]
+        assert process.returncode == 0, err
     keys = PersistentCache(path=tmp_path).keys()
     assert len(keys) == 12 and {device for device, _, _ in keys} == {device_fingerprint()}
 

@@ -113,15 +113,13 @@ def test_a_config_that_takes_too_long_is_dropped(prune):
     assert done.stdout.splitlines()[1] == "  dropped 2: it took more than 1 s"
 
 
-def test_what_was_found_until_an_interrupt_is_printed(prune, tmp_path):
+def test_what_was_found_until_an_interrupt_is_printed(prune, start, tmp_path):
     prune.record("Aborts", "Hangs", "Scaled")
     os.mkfifo(tmp_path / "hangs")
     # Programs that a shell starts in the background ignore it.
     heeding = ["env", "--default-signal=INT"]
-    process = subprocess.Popen(
-        [*heeding, sys.executable, *prune.words, "--device", "cpu"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env={**os.environ, "HANGS": str(tmp_path / "hangs")}, start_new_session=True,
-    )  # fmt: skip
+    env = {**os.environ, "HANGS": str(tmp_path / "hangs")}
+    process = start([*heeding, sys.executable, *prune.words, "--device", "cpu"], env=env, start_new_session=True)
     (tmp_path / "hangs").read_text()  # it hangs now
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     out, err = process.communicate(timeout=300)

@@ -105,8 +105,12 @@ def outcomes(python, tmp_path_factory):
         command = [python, str(FOLDER / "ejkernel_operations.py"), str(folder / under)]
         log = open(folder / f"log{under}", "w")
         sides[under] = subprocess.Popen(command, env=environment, stdout=log, stderr=log), log
-    for under, (process, log) in sides.items():
-        assert process.wait(timeout=1200) == 0, pathlib.Path(log.name).read_text()[-4000:]
+    try:
+        for under, (process, log) in sides.items():
+            assert process.wait(timeout=1200) == 0, pathlib.Path(log.name).read_text()[-4000:]
+    finally:
+        for process, _ in sides.values():
+            process.kill()
     return [pickle.loads((folder / under).read_bytes()) for under in sides]
 
 

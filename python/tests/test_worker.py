@@ -216,12 +216,12 @@ def test_nothing_recorded_or_labelled_is_said(program, tmp_path):
     assert "missing.mlir" in program(*TUNE, "--lowered", "missing.mlir", expect=3).stderr
 
 
-def test_ctrl_c_keeps_what_is_measured(program, record, tmp_path):
+def test_ctrl_c_keeps_what_is_measured(start, record, tmp_path):
     record("Slow")
     ran = tmp_path / "slow_ran"
     ran.unlink()
     command = [sys.executable, *TUNE, "--budget-per-call", "100", "--json"]
-    tool = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    tool = start(command)
     assert "slow@v1" in tool.stderr.readline()
     patience = time.monotonic() + 60
     while not (ran.exists() and len(set(ran.read_text().split())) > 5) and time.monotonic() < patience:

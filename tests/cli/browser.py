@@ -125,5 +125,9 @@ class Browser:
 
     def end(self):
         os.close(self.to)
-        self.process.wait(timeout=60)
-        os.close(self.answers)
+        try:
+            self.process.wait(timeout=60)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            os.close(self.answers)

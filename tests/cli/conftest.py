@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tool `ejk` as an operator meets it, every verb as a process of its own."""
 
+import contextlib
 import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -41,6 +43,20 @@ def ejk(tmp_path):
 
     (tmp_path / "home").mkdir()
     return call
+
+
+@pytest.fixture
+def start():
+    """Starts a process, with pipes for what it says. It ends with the test at the latest."""
+    with contextlib.ExitStack() as ends:
+
+        def call(command, **how):
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            process = ends.enter_context(subprocess.Popen(list(map(str, command)), text=True, **{**pipes, **how}))
+            ends.callback(process.kill)
+            return process
+
+        yield call
 
 
 @pytest.fixture
@@ -95,10 +111,12 @@ def database():
     server = subprocess.Popen(
         [POSTGRES[-1] / "postgres", "-D", folder / "data", "-F", "-k", folder, "-c", "listen_addresses="], **how
     )
-    while subprocess.run([POSTGRES[-1] / "pg_isready", "-q", "-h", folder]).returncode != 0:
-        assert server.poll() is None, "the server does not start"
-        time.sleep(0.05)
-    yield f"postgresql://postgres:s3cret@/postgres?host={folder}"
-    server.terminate()
-    server.wait()
-    shutil.rmtree(folder)
+    try:
+        while subprocess.run([POSTGRES[-1] / "pg_isready", "-q", "-h", folder]).returncode != 0:
+            assert server.poll() is None, "the server does not start"
+            time.sleep(0.05)
+        yield f"postgresql://postgres:s3cret@/postgres?host={folder}"
+    finally:
+        server.send_signal(signal.SIGINT)  # after SIGTERM it would wait for its clients
+        server.wait()
+        shutil.rmtree(folder)

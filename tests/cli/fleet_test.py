@@ -42,8 +42,8 @@ def record_calls(folder, device, sizes, **changes):
 class Copies:
     """Processes of the tool, each on a machine of its own if there is a database."""
 
-    def __init__(self, tmp_path, url=None):
-        self.folder, self.url, self.count = tmp_path, url, 0
+    def __init__(self, start, tmp_path, url=None):
+        self.start_process, self.folder, self.url, self.count = start, tmp_path, url, 0
         if url is None:
             self.recorded = tmp_path / "store/recorded"
         else:
@@ -57,10 +57,8 @@ class Copies:
 
     def start(self, *arguments, **more):
         self.count += 1
-        return subprocess.Popen(
-            [TOOL, *map(str, arguments)], env={**self.environment(f"machine{self.count}"), **more}, text=True,
-            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        env = {**self.environment(f"machine{self.count}"), **more}
+        return self.start_process([TOOL, *arguments], env=env, cwd=self.folder)
 
     def run(self, *arguments, expect=0):
         copy = self.start(*arguments, "--json")
@@ -86,10 +84,10 @@ class Copies:
 
 
 @pytest.fixture(params=["directory", "database"])
-def copies(request, ejk, tmp_path):
+def copies(request, ejk, start, tmp_path):
     if request.param == "directory":
-        return Copies(tmp_path)
-    out = Copies(tmp_path, request.getfixturevalue("database"))
+        return Copies(start, tmp_path)
+    out = Copies(start, tmp_path, request.getfixturevalue("database"))
     ejk("store", "init", out.url)
     out.sql("TRUNCATE ejk.entries, ejk.leases, ejk.calls, ejk.call_counts")
     return out
@@ -171,8 +169,8 @@ def test_an_interrupted_copy_gives_its_call_back(copies, device, slow):
     assert copies.run("fleet", "status")["leases"] == []
 
 
-def test_a_call_that_fails_everywhere_ends_every_copy(ejk, device, bad, tmp_path):
-    copies = Copies(tmp_path)
+def test_a_call_that_fails_everywhere_ends_every_copy(start, device, bad, tmp_path):
+    copies = Copies(start, tmp_path)
     (good,) = record_calls(copies.recorded, device, [64])
     record_calls(copies.recorded, device, [64], op="bad.hook.exit@v1")
     record_calls(copies.recorded, device, [64], op="nobody.knows@v1")
@@ -318,8 +316,8 @@ def test_a_database_that_is_away_is_an_error(ejk, tmp_path):
         assert "s3cret" not in told.stdout + told.stderr
 
 
-def test_a_role_that_only_reads_sees_the_state_and_tunes_nothing(ejk, device, database, tmp_path):
-    copies = Copies(tmp_path, database)
+def test_a_role_that_only_reads_sees_the_state_and_tunes_nothing(ejk, start, device, database, tmp_path):
+    copies = Copies(start, tmp_path, database)
     ejk("store", "init", database)
     copies.sql("TRUNCATE ejk.entries, ejk.leases, ejk.calls, ejk.call_counts")
     record_calls(copies.recorded, device, [10])

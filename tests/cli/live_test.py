@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import urllib.parse
@@ -55,22 +54,18 @@ class Served:
 
 
 @pytest.fixture
-def started(tmp_path):
+def started(start, tmp_path):
     """Starts the tool; it says where its page is in its first document or its first message."""
-    with contextlib.ExitStack() as ends:
 
-        def start(*arguments, env=None):
-            environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")}
-            process = subprocess.Popen([TOOL, *map(str, arguments)], env={**environment, **(env or {})}, text=True, cwd=tmp_path,
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
-            ends.callback(process.wait, timeout=60)
-            ends.callback(process.kill)
-            for line in process.stdout if arguments[0] == "serve" else process.stderr:
-                if url := re.search(r"http://\S+?(?=[\"\s])", line):
-                    return Served(process, url.group())
-            raise AssertionError(process.stderr.read())
+    def serving(*arguments):
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")}
+        process = start([TOOL, *arguments], env=env, cwd=tmp_path)
+        for line in process.stdout if arguments[0] == "serve" else process.stderr:
+            if url := re.search(r"http://\S+?(?=[\"\s])", line):
+                return Served(process, url.group())
+        raise AssertionError(process.stderr.read())
 
-        yield start
+    return serving
 
 
 def interrupted(served):
@@ -256,7 +251,8 @@ class Watched:
         os.mkfifo(self.pipe)
         record(tmp_path / "recorded", device, {"op": f"{name}@v1", "key": tuned["key"], "spec": tuned["spec"]},
                arguments=[{"python": "mine:Kernel"}])  # fmt: skip
-        command = " ".join(map(str, [sys.executable, tmp_path / "worker.py", TOOL, self.pipe, export]))
+        # Killed with the tool: it may wait at the pipe.
+        command = " ".join(map(str, ["exec setpriv --pdeathsig KILL", sys.executable, tmp_path / "worker.py", TOOL, self.pipe, export]))
         self.served = started("tune", "--recorded", "--recorded-in", tmp_path / "recorded", "--worker", command, "--serve", "--json",
                               "--store", tmp_path / "kept")  # fmt: skip
         while len((self.now() or {}).get("list") or []) < 4 or self.now()["list"][3]["status"] != "slower":

@@ -56,12 +56,11 @@ def test_writing_a_report_or_an_export_keeps_the_old_file_if_it_fails(ejk, store
     assert [p.name for p in tmp_path.glob("out*")] == ["out"]
 
 
-def test_ctrl_c_ends_a_tuning_with_what_it_has(ejk, device, tmp_path):
+def test_ctrl_c_ends_a_tuning_with_what_it_has(ejk, start, device, tmp_path):
     (library,) = PLUGINS.glob("*slow.so")
     command = [TOOL, "tune", "plugin.slow", "--arg", "f32[64]", "--arg", "f32[64]", "--plugin", library,
                "--budget-per-call", "100", "--json"]  # fmt: skip
-    env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")}
-    tool = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    tool = start(command, env={"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")})
     for line in tool.stderr:  # progress, after the first second
         if "racing" in line or "tried" in line:
             break
@@ -74,12 +73,11 @@ def test_ctrl_c_ends_a_tuning_with_what_it_has(ejk, device, tmp_path):
     assert left == []
 
 
-def test_ctrl_c_ends_an_import_between_two_entries(ejk, tmp_path):
+def test_ctrl_c_ends_an_import_between_two_entries(ejk, start, tmp_path):
     cache = {f"cpu|cpu|op@v0|{i:016x}": {"block": i} for i in range(20000)}
     (tmp_path / "big.json").write_text(json.dumps(cache))
     env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")}
-    command = [TOOL, "import", tmp_path / "big.json", "--json"]
-    tool = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    tool = start([TOOL, "import", tmp_path / "big.json", "--json"], env=env)
     assert "entries" in tool.stderr.readline()
     tool.send_signal(signal.SIGINT)
     out, _ = tool.communicate(timeout=60)

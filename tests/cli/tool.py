@@ -7,6 +7,7 @@ import os
 import pathlib
 import pty
 import re
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ.get("EJK_BUILD_DIR", ROOT / "build/dev"))
@@ -105,6 +106,15 @@ def measured(folder, entry, version=2):
 def of_op(shifted, op):
     """A call like that of the plugin's kernel, of another op."""
     return {"op": op, "key": shifted["key"], "spec": shifted["spec"]}
+
+
+def wait_for(look, what, seconds=60):
+    """Looks until it finds something, and gives that. `what` is waited for."""
+    patience = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < patience, f"{what}: not within {seconds} s"
+        time.sleep(0.02)
+    return found
 
 
 def on_terminal(line, columns, **env):

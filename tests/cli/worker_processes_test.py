@@ -8,10 +8,9 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
-from tool import PLUGINS, SHIFTED, TOOL, of_op, record
+from tool import PLUGINS, SHIFTED, TOOL, of_op, record, wait_for
 
 
 def processes_with(text):
@@ -80,7 +79,7 @@ def test_in_this_process_the_same_is_found(ejk, plugin):
 
 
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
-def test_workers_end_with_the_tool(ejk, shifted, device, tmp_path, kill):
+def test_workers_end_with_the_tool(ejk, start, shifted, device, tmp_path, kill):
     (library,) = PLUGINS.glob("*slow.so")
     for n in range(3):
         spec = json.loads(json.dumps(shifted["spec"]).replace("256", str(256 + n)))
@@ -91,18 +90,14 @@ def test_workers_end_with_the_tool(ejk, shifted, device, tmp_path, kill):
                arguments=[{**sketch, "data": {"seed": 1}}, sketch])  # fmt: skip
     command = [TOOL, "tune", "--recorded", "--recorded-in", tmp_path / "recorded", "--plugin", library,
                "--budget-per-call", "100", "--store", tmp_path / "slow", "--json"]  # fmt: skip
-    env = {"EJK_TEST_MARK": str(tmp_path)}
-    tool = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    tool = start(command, env={"EJK_TEST_MARK": str(tmp_path)})
     for line in tool.stderr:
         if " of 100 tried" in line:
             break
     assert len(processes_with(str(tmp_path))) >= 2
     tool.send_signal(kill)
     out, _ = tool.communicate(timeout=60)
-    patience = time.monotonic() + 20
-    while processes_with(str(tmp_path)) and time.monotonic() < patience:
-        time.sleep(0.05)
-    assert processes_with(str(tmp_path)) == []
+    wait_for(lambda: not processes_with(str(tmp_path)), "the end of the workers")
     if kill == signal.SIGINT:
         assert tool.returncode == 130
         told = json.loads(out)
@@ -154,7 +149,7 @@ def test_a_worker_answers_a_request_by_hand(ejk, device):
     assert told[0]["device"] == device["fingerprint"] and told[1]["kind"] == "parse"
 
 
-def test_ctrl_c_reaches_a_worker_that_never_stops_talking(ejk, device, shifted, tmp_path):
+def test_ctrl_c_reaches_a_worker_that_never_stops_talking(start, device, shifted, tmp_path):
     (tmp_path / "talker.py").write_text("""
 import json, os, signal, sys
 def say(**what): os.write(1, (json.dumps(what) + "\\n").encode())  # sys.stdout takes no calls within calls
@@ -169,9 +164,8 @@ while True: say(event="progress", tried=1, candidates=3)
     worker = f"exec {sys.executable} {tmp_path}/talker.py '{device['fingerprint']}' {tmp_path}/talks"
     line = [TOOL, "tune", "--recorded", "--recorded-in", tmp_path / "r", "--worker", worker, "--store", tmp_path / "s",
             "--budget-per-call", "300"]  # fmt: skip
-    process = subprocess.Popen(list(map(str, line)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    while not (tmp_path / "talks").exists():
-        time.sleep(0.01)
+    process = start(line, stderr=subprocess.DEVNULL)
+    wait_for((tmp_path / "talks").exists, "the worker's first word")
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=100)
     assert process.returncode == 130 and "heard it" in said
