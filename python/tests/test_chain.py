@@ -327,7 +327,7 @@ def test_a_chain_may_end_while_a_thread_of_it_waits_for_python(tmp_path):
     """Its thread cannot write what is recorded, and says so, while the chain waits for the thread."""
     told = run_program(
         """
-        import fcntl, logging, os, pathlib
+        import fcntl, logging, os, pathlib, time
         import numpy as np
         from ejk.ops import AutotunePolicy, ConfigSelectorChain, Executor, Kernel, PersistentCache
 
@@ -354,7 +354,7 @@ def test_a_chain_may_end_while_a_thread_of_it_waits_for_python(tmp_path):
                                     persistent=PersistentCache(path=os.environ["EJK_TEST_PLACE"]))
         Executor(chain)(Later(), np.zeros(3))
         while not (recorded / "tmp").exists():  # then the thread waits for the lock
-            pass
+            time.sleep(0.02)
         del chain
         """,
         EJK_TEST_PLACE=str(tmp_path),

@@ -15,7 +15,7 @@ from ejk import _ranks  # noqa: E402
 from ejk.ops import agree  # noqa: E402
 
 PROGRAM = """
-import hashlib, json, os, random, signal, sys
+import hashlib, json, os, random, signal, sys, time
 import jax
 
 address, rank, store, role = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -60,8 +60,10 @@ def stored():
     return selector.persistent.get(device_fingerprint(), *keys[0])
 
 def choose():
+    patience = time.monotonic() + 300
     while (seen := stored()) % 4 != rank:  # so that they see different states of the store
-        pass
+        assert time.monotonic() < patience, f"rank {rank} sees no state of its own: {seen}"
+        time.sleep(0.02)
     order = random.Random(rank).sample(range(len(arrays)), len(arrays))
     if role == "batch":
         say("agreed", agree(step, *arrays))

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 
 import pytest
+from tool import wait_for
 
 
 class Page(html.parser.HTMLParser):
@@ -51,10 +52,18 @@ class Browser:
         os.close(to_read)
         os.close(to_write)
         self.folder, self.said, self.rest, self.last, self.session = folder, [], b"", 0, None
-        target = self.ask("Target.getTargets")["targetInfos"][0]["targetId"]
-        self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ["Page", "Log", "Runtime"]:
-            self.ask(f"{domain}.enable")
+        try:
+            page = wait_for(self.first_page, "Chromium's page")
+            self.session = self.ask("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+            for domain in ["Page", "Log", "Runtime"]:
+                self.ask(f"{domain}.enable")
+        except BaseException:  # that of pytest.skip is no Exception
+            self.end()
+            raise
+
+    def first_page(self):
+        targets = self.ask("Target.getTargets")["targetInfos"]
+        return next((target["targetId"] for target in targets if target["type"] == "page"), None)
 
     def message(self):
         while b"\0" not in self.rest:

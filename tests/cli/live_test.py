@@ -16,7 +16,7 @@ import urllib.parse
 
 import pytest
 from browser import Page
-from tool import SPEC, TOOL, entry, measured, record
+from tool import SPEC, TOOL, entry, measured, record, wait_for
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
@@ -42,6 +42,10 @@ class Served:
         answer = self.ask(path)
         assert answer.status == 200, answer.text
         return json.loads(answer.text, parse_constant=pytest.fail)
+
+    def said_once(self, is_so, what):
+        """What /state says as soon as this is so."""
+        return wait_for(lambda: state if is_so(state := self.json("/state")) else None, what)
 
     def raw(self, data):
         """What comes back for these bytes until the other side closes."""
@@ -93,8 +97,7 @@ def test_serve_shows_the_report_of_a_store_and_what_is_added_to_it(ejk, store, d
     before = served.json("/state")
     assert before["state"] == {"stage": "store"} and before["html"] == ""
     measured(store, entry(device, op="added@v1"))
-    while (now := served.json("/state"))["report_version"] == before["report_version"]:
-        pass
+    now = served.said_once(lambda said: said["report_version"] != before["report_version"], "a new report")
     assert "added@v1" in [e["op"] for e in served.json("/report.json")["entries"]] and now["report_version"] == 2
     code, out, err = interrupted(served)
     assert (code, err) == (0, "")
@@ -112,13 +115,11 @@ def test_while_the_database_is_away_the_report_stays_as_it_was(ejk, database, de
     before = served.json("/report.json")
     assert [e["op"] for e in before["entries"]] == ["gemm@v1"]
     link.unlink()
-    while "problems" not in (away := served.json("/state"))["state"]:
-        pass
+    away = served.said_once(lambda said: "problems" in said["state"], "that the database is away")
     assert "cannot be read" in away["state"]["problems"][0] and "cannot be read" in away["html"]
     assert served.json("/report.json") == before and away["report_version"] == 1
     link.symlink_to(database.split("host=")[1])
-    while "problems" in (back := served.json("/state"))["state"]:
-        pass
+    back = served.said_once(lambda said: "problems" not in said["state"], "that the database is back")
     assert back["html"] == "" and back["report_version"] == 1
     shutil.rmtree(folder)
 
@@ -255,11 +256,12 @@ class Watched:
         command = " ".join(map(str, ["exec setpriv --pdeathsig KILL", sys.executable, tmp_path / "worker.py", TOOL, self.pipe, export]))
         self.served = started("tune", "--recorded", "--recorded-in", tmp_path / "recorded", "--worker", command, "--serve", "--json",
                               "--store", tmp_path / "kept")  # fmt: skip
-        while len((self.now() or {}).get("list") or []) < 4 or self.now()["list"][3]["status"] != "slower":
-            pass
+        self.served.said_once(self._has_told_all, "all candidates")
 
-    def now(self):
-        return self.served.json("/state")["state"]["now"]
+    @staticmethod
+    def _has_told_all(said):
+        listed = (said["state"]["now"] or {}).get("list") or []
+        return len(listed) >= 4 and listed[3]["status"] == "slower"
 
     def go_on(self, word="go"):
         self.pipe.write_text(word)
@@ -297,8 +299,7 @@ def test_a_tuning_is_shown_while_it_goes_on_and_its_report_afterwards(ejk, start
 def test_a_call_that_cannot_be_tuned_is_shown_with_its_reason(started, device, tmp_path):
     watched = Watched(started, device, tmp_path, "block")
     watched.go_on("fail")
-    while (state := watched.served.json("/state"))["state"]["stage"] != "finished":
-        pass
+    state = watched.served.said_once(lambda said: said["state"]["stage"] == "finished", "the end of the tuning")
     assert state["state"]["skipped"] == 1 and "told to fail" in state["html"]
     assert interrupted(watched.served)[0] == 1
 
