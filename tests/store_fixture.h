@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -12,7 +13,9 @@
 #include <functional>
 #include <iterator>
 #include <mutex>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -65,17 +68,31 @@ class Warnings {
       messages_.push_back(message);
     };
   }
-  size_t count() const { return messages_.size(); }
+  size_t count() const {
+    const std::lock_guard lock(mutex_);
+    return messages_.size();
+  }
   std::string text() const {
+    const std::lock_guard lock(mutex_);
     std::string out;
     for (const auto& message : messages_) out += message + "\n";
     return out;
   }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<std::string> messages_;
 };
+
+// Waits for what another thread or process does.
+inline void wait_until(const std::function<bool()>& done, const std::string& what = "it") {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > until)
+      throw std::runtime_error(what + " does not come within two minutes");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
 
 inline Value environment() { return Value::object({{"cores", 2}, {"compiler", "gcc 12"}}); }
 
@@ -130,7 +147,12 @@ inline std::vector<std::string> files_below(const std::string& root) {
 inline pid_t start_child(const std::function<bool()>& body) {
   std::fflush(nullptr);
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(body() ? 0 : 1);
+  if (child == 0) try {
+      ::_exit(body() ? 0 : 1);
+    } catch (const std::exception& error) {  // else the child would go on with the tests behind it
+      std::fprintf(stderr, "%s\n", error.what());
+      ::_exit(1);
+    }
   return child;
 }
 

@@ -135,7 +135,8 @@ TEST_F(SentCalls, OfAProcessThatDiedAreSentByTheNextOne) {
   chain.recording = std::make_shared<Recording>(scratch / "a", options);
   const ejk::Executor executor(std::move(chain));
   executor(fakes::Show{}, longer, y);
-  while (counts() != std::vector<uint64_t>{5, 1}) std::this_thread::yield();
+  const std::vector<uint64_t> all = {5, 1};
+  ejk::testing::wait_until([&] { return counts() == all; }, "what was recorded");
 }
 
 TEST_F(SentCalls, OfThisMachineThatNobodySentArePlannedToo) {
