@@ -321,6 +321,49 @@ TEST_F(PostgresFaults, AFullDiskKeepsWhatWasPutForLater) {
   EXPECT_EQ(block_of(store->far(), call_id(call)), 2);
 }
 
+TEST_F(PostgresFaults, WhatIsPutWhileTheDatabaseIsReadOnlyIsSentAfterwards) {
+  const std::string database = server().new_database(), url = server().url(database);
+  const std::string alter = "ALTER DATABASE " + database;
+  server().must("postgres", alter + " SET default_transaction_read_only = on");
+  {
+    const auto store = shared(url, options());
+    EXPECT_TRUE(store->put(make_entry(id, 7)));
+    EXPECT_EQ(block_of(*store, id), 7) << "the directory has it";
+    EXPECT_FALSE(outbox_is_empty());
+  }
+  EXPECT_FALSE(outbox_is_empty()) << "after the last try of the process too";
+  EXPECT_EQ(warnings.count(), 1u) << warnings.text();
+  EXPECT_NE(warnings.text().find("read-only"), std::string::npos) << warnings.text();
+  server().must("postgres", alter + " RESET default_transaction_read_only");
+  const auto store = shared(url, options());
+  EXPECT_EQ(store->push(false).left, 0u);
+  EXPECT_TRUE(outbox_is_empty());
+  EXPECT_EQ(block_of(store->far(), id), 7);
+}
+
+TEST_F(PostgresFaults, WhatMayPassIsKeptForLaterAndNothingElse) {
+  const std::string database = server().new_database();
+  PostgresStore store(server().url(database), options());
+  const auto fail_with = [&](const std::string& code) {
+    server().must(database,
+                  "CREATE OR REPLACE FUNCTION public.ail() RETURNS trigger LANGUAGE plpgsql AS "
+                  "$$ BEGIN RAISE EXCEPTION SQLSTATE '" +
+                      code + "'; END $$");
+  };
+  fail_with("57014");
+  server().must(database,
+                "CREATE TRIGGER ail BEFORE INSERT ON ejk.entries "
+                "FOR EACH ROW EXECUTE FUNCTION public.ail()");
+  for (const char* code : {"25006", "40001", "53100", "55P03", "57014", "58030"}) {
+    fail_with(code);
+    EXPECT_EQ(store.send(make_entry(id), IfPresent::keep_better), Sent::later) << code;
+  }
+  for (const char* code : {"22003", "23514", "42501"}) {
+    fail_with(code);
+    EXPECT_EQ(store.send(make_entry(id), IfPresent::keep_better), Sent::never) << code;
+  }
+}
+
 // ---- the network between
 
 // Two hosts and the cable between them. The names of this process's are its own.

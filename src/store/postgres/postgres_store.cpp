@@ -2,6 +2,7 @@
 #include "store/postgres/postgres_store.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -81,10 +82,12 @@ std::string sql_detail(Detail detail) {
   return detail == Detail::all ? EJK_IDS EJK_DOCUMENT EJK_CANDIDATES : EJK_IDS EJK_DOCUMENT "NULL";
 }
 
-// Some errors go away by themselves: no space, too many sessions, a server that recovers.
+// Some errors go away by themselves, or by what an administrator does: a database that is read-only
+// (25), conflicts (40), no space (53), locks (55), cancelled queries (57), a failing disk (58).
 bool may_pass(const Answer& answer) {
-  return answer.trouble != Trouble::sql || answer.sqlstate.starts_with("53") ||
-         answer.sqlstate.starts_with("40") || answer.sqlstate.starts_with("55");
+  constexpr std::array<std::string_view, 6> passing = {"25", "40", "53", "55", "57", "58"};
+  return answer.trouble != Trouble::sql ||
+         std::ranges::find(passing, answer.sqlstate.substr(0, 2)) != passing.end();
 }
 
 class HeldLease final : public TuningLease {
