@@ -28,10 +28,12 @@ std::optional<Outbox::Note> read_note(const std::string& name, const std::string
       return found == nullptr ? throw Error(ErrorKind::parse, "no note") : found->as_string();
     };
     const Value* replace = value.find("replace");
+    const Value* environment = value.find("environment");
     return Outbox::Note{
         name,
         {word("device"), word("op"), word("key"), word("spec")},
-        replace != nullptr && replace->as_bool() ? IfPresent::replace : IfPresent::keep_better};
+        replace != nullptr && replace->as_bool() ? IfPresent::replace : IfPresent::keep_better,
+        environment == nullptr ? std::string() : environment->as_string()};
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -39,15 +41,16 @@ std::optional<Outbox::Note> read_note(const std::string& name, const std::string
 
 }  // namespace
 
-std::string Outbox::add(const EntryId& call, IfPresent if_present) const {
+std::string Outbox::add(const Entry& entry, IfPresent if_present) const {
   const Directory out = open(store_, Absent::made);
   const Directory temporary = Directory::at(store_, Absent::made, base::trust_from_environment())
                                   .below("tmp", Absent::made);
   const std::string name = base::random_digits().append(note_suffix);
-  const Value note = Value::object({{"device", call.device},
-                                    {"op", call.op},
-                                    {"key", call.key},
-                                    {"spec", call.spec},
+  const Value note = Value::object({{"device", entry.id.device},
+                                    {"op", entry.id.op},
+                                    {"key", entry.id.key},
+                                    {"spec", entry.id.spec},
+                                    {"environment", environment_id(entry)},
                                     {"replace", if_present == IfPresent::replace}});
   if (out.error() || temporary.error() || name == note_suffix) return "";
   // Not flushed: a machine that stops loses the note, not the entry, and `ejk store push --all`

@@ -22,9 +22,10 @@ class Outbox {
     std::string name;
     EntryId call;
     IfPresent if_present = IfPresent::keep_better;
+    std::string environment;  // environment_id of the entry; "": an older version wrote the note
   };
   // Its name; "" if it could not be written.
-  std::string add(const EntryId& call, IfPresent if_present) const;
+  std::string add(const Entry& entry, IfPresent if_present) const;
   void remove(const std::string& name) const;  // nothing if it is gone
   // At most so many; what cannot be read is removed.
   std::vector<Note> notes() const;

@@ -197,7 +197,7 @@ bool SharedStore::put(const Entry& entry, IfPresent if_present) {
   if (!near_->writable()) return near_->put(entry, if_present);  // says so
   const bool kept = near_->put(entry, if_present);
   // Behind it: who sends what a note names, and removes the note, must find this entry.
-  const std::string note = far_->writable() ? outbox_.add(entry.id, if_present) : "";
+  const std::string note = far_->writable() ? outbox_.add(entry, if_present) : "";
   forget(entry.id);
   const Sent sent = send(entry, if_present);
   if (sent == Sent::later) sender_->pending = true;
@@ -223,12 +223,13 @@ bool SharedStore::erase(const EntryId& id) {
 
 SharedStore::Pushed SharedStore::push(bool everything,
                                       const std::function<bool(size_t done)>& go_on) {
-  // By op, so that each is read once.
-  std::map<std::string, std::map<std::string, IfPresent>> calls;
+  // By op, so that each is read once. Of a call, the environments whose entry replaces what is
+  // there: a note is about one of them, and in others something better may have come.
+  std::map<std::string, std::map<std::string, std::set<std::string>>> calls;
   const auto notes = outbox_.notes();
   for (const Outbox::Note& note : notes) {
-    IfPresent& wanted = calls[note.call.op][name_of_call(note.call)];
-    wanted = std::max(wanted, note.if_present);
+    std::set<std::string>& replaced = calls[note.call.op][name_of_call(note.call)];
+    if (note.if_present == IfPresent::replace) replaced.insert(note.environment);
   }
   Pushed out;
   std::set<std::string> unsent;
@@ -240,7 +241,8 @@ SharedStore::Pushed SharedStore::push(bool everything,
       const auto it = wanted.find(name);
       if (it == wanted.end() && !everything) return true;
       more = more && (!go_on || go_on(out.sent + out.refused));
-      const IfPresent if_present = it == wanted.end() ? IfPresent::keep_better : it->second;
+      const bool replaces = it != wanted.end() && it->second.contains(environment_id(entry));
+      const IfPresent if_present = replaces ? IfPresent::replace : IfPresent::keep_better;
       const Sent sent = more ? send(entry, if_present) : Sent::later;
       ++(sent == Sent::kept ? out.sent : sent == Sent::never ? out.refused : out.left);
       if (sent == Sent::later) unsent.insert(name), more = false;

@@ -364,6 +364,46 @@ TEST_F(PostgresFaults, WhatMayPassIsKeptForLaterAndNothingElse) {
   }
 }
 
+// ---- what waits to be sent
+
+TEST_F(PostgresFaults, AReplacementThatWaitedReplacesNothingOfOtherEnvironments) {
+  const std::string url = server().url(server().new_database());
+  const std::string nowhere = "postgresql:///d?host=" + scratch / "nowhere";
+  const Value elsewhere("elsewhere");
+  const auto entry_elsewhere = [&](int block, int samples) {
+    Entry entry = make_entry(id, block, samples);
+    entry.environment = elsewhere;
+    return entry;
+  };
+  {
+    const auto store = shared(url, options());
+    EXPECT_TRUE(store->put(make_entry(id, 1, 10)));
+    EXPECT_TRUE(store->put(entry_elsewhere(2, 10)));
+    ASSERT_TRUE(outbox_is_empty());
+  }
+  shared(nowhere, options())->put(make_entry(id, 3, 1), IfPresent::replace);
+  PostgresStore far(url, options());
+  EXPECT_TRUE(far.put(entry_elsewhere(4, 99)));
+  const auto store = shared(url, options());
+  EXPECT_EQ(store->push(false).left, 0u);
+  EXPECT_TRUE(outbox_is_empty());
+  EXPECT_EQ(block_of(far, id), 3) << "what was replaced";
+  EXPECT_EQ(far.get(id, Detail::choice, &elsewhere)->config, Value::object({{"block", 4}}));
+
+  // A note of an older version does not say which environment it means.
+  EXPECT_TRUE(far.put(make_entry(id, 5, 50)));
+  write_text(scratch / "near/outbox/0123456789abcdef.json",
+             stable_json(Value::object({{"device", id.device},
+                                        {"op", id.op},
+                                        {"key", id.key},
+                                        {"spec", id.spec},
+                                        {"replace", true}})));
+  EXPECT_EQ(store->push(false).left, 0u);
+  EXPECT_TRUE(outbox_is_empty());
+  EXPECT_EQ(block_of(far, id), 5);
+  EXPECT_EQ(far.get(id, Detail::choice, &elsewhere)->config, Value::object({{"block", 4}}));
+}
+
 // ---- the network between
 
 // Two hosts and the cable between them. The names of this process's are its own.
