@@ -68,7 +68,7 @@ std::vector<Outbox::Note> Outbox::notes() const {
   if (out.error()) return notes;
   for (const std::string& name : out.some_names(note_suffix, max_notes)) {
     const auto read = out.read(name, max_note_bytes);
-    if (read.error.is_absent()) continue;  // another process has sent it
+    if (read.error) continue;  // another process has sent it, or a later one can read it
     if (auto note = read_note(name, read.text)) notes.push_back(std::move(*note));
     else static_cast<void>(!out.remove(name));
   }

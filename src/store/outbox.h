@@ -27,7 +27,8 @@ class Outbox {
   // Its name; "" if it could not be written.
   std::string add(const Entry& entry, IfPresent if_present) const;
   void remove(const std::string& name) const;  // nothing if it is gone
-  // At most so many; what cannot be read is removed.
+  // At most so many. Those that cannot be read now, or are a stranger's with strict trust, are
+  // passed over; what is no note is removed.
   std::vector<Note> notes() const;
   bool empty() const;
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <filesystem>
 #include <new>
 #include <thread>
 
@@ -32,6 +33,14 @@ bool is_settled(const Entry& entry, const EntryId& id, Detail detail, const Valu
   const bool whole = detail == Detail::choice || !entry.candidates.empty();
   return whole && entry.id.spec == id.spec && entry.outcome != Outcome::failed &&
          entry.evidence.complete && is_measured(entry) && entry.environment == here;
+}
+
+// Whether there is a file of the entry that a note is about, or that cannot be told.
+bool may_have_file(const DirectoryStore& near, const Outbox::Note& note) {
+  const auto call = std::filesystem::path(near.file_of(note.call)).parent_path();
+  std::error_code ignored;
+  const auto status = std::filesystem::symlink_status(call / (note.environment + ".json"), ignored);
+  return status.type() != std::filesystem::file_type::not_found;
 }
 
 }  // namespace
@@ -232,7 +241,7 @@ SharedStore::Pushed SharedStore::push(bool everything,
     if (note.if_present == IfPresent::replace) replaced.insert(note.environment);
   }
   Pushed out;
-  std::set<std::string> unsent;
+  std::set<std::string> read, unsent;  // entries that notes are about; calls
   bool more = true;
   const auto push_op = [&](const std::string& op) {
     near_->for_each(op, [&](const Entry& entry) {
@@ -240,8 +249,10 @@ SharedStore::Pushed SharedStore::push(bool everything,
       const std::string name = name_of_call(entry.id);
       const auto it = wanted.find(name);
       if (it == wanted.end() && !everything) return true;
+      const std::string environment = environment_id(entry);
+      if (it != wanted.end()) read.insert(name + environment);
       more = more && (!go_on || go_on(out.sent + out.refused));
-      const bool replaces = it != wanted.end() && it->second.contains(environment_id(entry));
+      const bool replaces = it != wanted.end() && it->second.contains(environment);
       const IfPresent if_present = replaces ? IfPresent::replace : IfPresent::keep_better;
       const Sent sent = more ? send(entry, if_present) : Sent::later;
       ++(sent == Sent::kept ? out.sent : sent == Sent::never ? out.refused : out.left);
@@ -252,8 +263,13 @@ SharedStore::Pushed SharedStore::push(bool everything,
   if (everything) push_op("");
   else
     for (const auto& [op, names] : std::map(calls)) push_op(op);
-  for (const Outbox::Note& note : notes)
-    if (!unsent.contains(name_of_call(note.call))) outbox_.remove(note.name);
+  for (const Outbox::Note& note : notes) {
+    const std::string name = name_of_call(note.call);
+    if (unsent.contains(name)) continue;
+    // One that could not be read stays for another time.
+    if (read.contains(name + note.environment) || !may_have_file(*near_, note))
+      outbox_.remove(note.name);
+  }
   return out;
 }
 

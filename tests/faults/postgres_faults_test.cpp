@@ -404,6 +404,29 @@ TEST_F(PostgresFaults, AReplacementThatWaitedReplacesNothingOfOtherEnvironments)
   EXPECT_EQ(far.get(id, Detail::choice, &elsewhere)->config, Value::object({{"block", 4}}));
 }
 
+TEST_F(PostgresFaults, AnEntryThatCannotBeReadNowIsSentLater) {
+  const std::string url = server().url(server().new_database());
+  const std::string nowhere = "postgresql:///d?host=" + scratch / "nowhere";
+  shared(nowhere, options())->put(make_entry(id, 7));
+  auto near = open_store(scratch / "near", warnings);
+  const std::string file = near.file_of(make_entry(id, 7));
+  fs::rename(file, scratch / "aside");
+  fs::create_symlink(scratch / "aside", file);
+  const auto store = shared(url, options());
+  EXPECT_EQ(store->push(false).sent, 0u);
+  EXPECT_FALSE(outbox_is_empty());
+  fs::remove(file);
+  fs::rename(scratch / "aside", file);
+  EXPECT_EQ(store->push(false).sent, 1u);
+  EXPECT_TRUE(outbox_is_empty());
+  EXPECT_EQ(block_of(store->far(), id), 7);
+
+  shared(nowhere, options())->put(make_entry(call_id(2), 8));
+  EXPECT_TRUE(near.erase(call_id(2)));
+  EXPECT_EQ(store->push(false).sent, 0u);
+  EXPECT_TRUE(outbox_is_empty()) << "it is not waited for";
+}
+
 // ---- the network between
 
 // Two hosts and the cable between them. The names of this process's are its own.
