@@ -45,7 +45,9 @@ TEST_F(AddressTest, RefusesWhatIsNoUrlWithoutThePassword) {
   for (const std::string url :
        {"postgresql://ann:s3cret@h:1/d?nonsense=1", "postgresql://ann:s3cret@[h/d",
         "postgresql://ann:s3cret%zz@h/d", "postgresql://h/d?password=s3cret&nonsense=1",
-        "postgresql://ann:s3@s3cret@h/d?nonsense=1", "mysql://ann:s3cret@h/d"}) {
+        "postgresql://ann:s3@s3cret@h/d?nonsense=1", "mysql://ann:s3cret@h/d",
+        "postgresql://ann:a?s3cret@h/d?nonsense=1", "postgresql://ann:a@b?s3cret@h/d",
+        "postgresql://ann:a/b?s3cret@h/d"}) {
     try {
       read_address(url);
       ADD_FAILURE() << url;
@@ -92,6 +94,12 @@ TEST(WithoutPassword, HidesItWithoutTheClientLibraryToo) {
   EXPECT_EQ(without_password("postgresql://ann:s3cret@h/d?password=two&a=b"),
             "postgresql://ann:***@h/d?password=***&a=b");
   EXPECT_EQ(without_password("postgresql://ann@h:5432/d"), "postgresql://ann@h:5432/d");
+  EXPECT_EQ(without_password("postgresql://ann:s3?cret@db/tuned"), "postgresql://ann:***@db/tuned");
+  EXPECT_EQ(without_password("postgresql://ann:s3?c=ret@db/tuned?password=two"),
+            "postgresql://ann:***@db/tuned?password=***");
+  for (const char* plain :
+       {"postgresql:///d?host=/run/pg&user=ann@h", "postgresql://h:5432/d?user=a@b"})
+    EXPECT_EQ(without_password(plain), plain);
 }
 
 }  // namespace

@@ -16,13 +16,24 @@ namespace {
 constexpr std::string_view hidden = "***";
 constexpr double longest_connect_seconds = 3600;
 
+// Where the query begins, npos if there is none. A password may contain '?': libpq reads it up to
+// the first '@' before the path, and no name of a parameter contains one.
+size_t query_in(std::string_view url) {
+  const size_t scheme = url.find("://"), begin = scheme == url.npos ? 0 : scheme + 3;
+  const size_t at = url.find('@', begin);
+  size_t query = url.find('?', at < url.find('/', begin) ? at : begin);
+  while (query != url.npos && url.find('@', query) < url.find('=', query))
+    query = url.find('?', query + 1);
+  return query;
+}
+
 // Of the password in "scheme://user:PASSWORD@host"; empty if there is none.
 std::string_view password_in_authority(std::string_view url) {
   const size_t scheme = url.find("://");
   if (scheme == url.npos) return {};
-  const std::string_view rest = url.substr(scheme + 3);
+  const std::string_view rest = url.substr(0, query_in(url)).substr(scheme + 3);
   // libpq takes the first '@' before the path; who forgot to escape one means the last. Hide more.
-  const size_t at = rest.substr(0, rest.find('?')).rfind('@');
+  const size_t at = rest.rfind('@');
   if (at == rest.npos) return {};
   const size_t colon = rest.find(':');
   return colon < at ? rest.substr(colon + 1, at - colon - 1) : std::string_view();
@@ -31,7 +42,7 @@ std::string_view password_in_authority(std::string_view url) {
 // The values of "password=" and the like behind the '?'.
 std::vector<std::string_view> passwords_in_query(std::string_view url) {
   std::vector<std::string_view> out;
-  size_t at = url.find('?');
+  size_t at = query_in(url);
   while (at != url.npos) {
     const size_t end = std::min(url.find('&', at + 1), url.size());
     const std::string_view word = url.substr(at + 1, end - at - 1);
@@ -112,8 +123,11 @@ Address read_address(const std::string& url) {
   const std::unique_ptr<ConnectionOption, void (*)(ConnectionOption*)> options(
       pq.PQconninfoParse(url.c_str(), &error), pq.PQconninfoFree);
   if (!options) {
-    const std::string why = error == nullptr ? "out of memory" : error;
+    std::string why = error == nullptr ? "out of memory" : error;
     if (error != nullptr) pq.PQfreemem(error);
+    // It quotes what it takes for the host or the query, which may be a part of such a password.
+    if (password_in_authority(url).find_first_of("@/?") != url.npos)
+      why = "escape '@', '/' and '?' in its password as %40, %2F and %3F";
     throw Error(ErrorKind::invalid_argument,
                 "got " + out.where + "; expected the URL of a database: " + out.scrubbed(why));
   }
