@@ -16,7 +16,8 @@ class AddressTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!libpq().why_not.empty()) GTEST_SKIP() << libpq().why_not;
-    for (const char* name : {"PGHOST", "PGSERVICE", "PGPASSWORD", "PGSSLMODE"}) ::unsetenv(name);
+    for (const char* name : {"PGHOST", "PGHOSTADDR", "PGSERVICE", "PGPASSWORD", "PGSSLMODE"})
+      ::unsetenv(name);
   }
   static std::string sslmode(const std::string& url) {
     for (const auto& [name, value] : read_address(url).parameters)
@@ -61,7 +62,8 @@ TEST_F(AddressTest, RefusesWhatIsNoUrlWithoutThePassword) {
 TEST_F(AddressTest, OtherMachinesMustShowACertificateUnlessTheUrlSaysElse) {
   for (const char* far : {"postgresql://db.example/d", "postgresql://10.0.0.1/d",
                           "postgresql://localhost,db.example/d", "postgresql:///d?service=tuned",
-                          "postgresql:///d?hostaddr=10.0.0.1", "postgresql://localhost.evil/d"})
+                          "postgresql:///d?hostaddr=10.0.0.1", "postgresql://localhost.evil/d",
+                          "postgresql://127.evil.example/d", "postgresql://127.0.0.1.example/d"})
     EXPECT_EQ(sslmode(far), "verify-full") << far;
   for (const char* near :
        {"postgresql:///d", "postgresql://localhost/d", "postgresql://127.0.0.1/d",
@@ -73,6 +75,15 @@ TEST_F(AddressTest, OtherMachinesMustShowACertificateUnlessTheUrlSaysElse) {
   EXPECT_EQ(sslmode("postgresql://db.example/d"), "verify-full") << "only the URL weakens it";
   ::setenv("PGHOST", "db.example", 1);
   EXPECT_EQ(sslmode("postgresql:///d"), "verify-full");
+  ::unsetenv("PGHOST");
+  ::setenv("PGHOSTADDR", "10.0.0.1", 1);
+  for (const char* named : {"postgresql:///d", "postgresql://localhost/d"})
+    EXPECT_EQ(sslmode(named), "verify-full") << named << " leads elsewhere";
+  EXPECT_EQ(sslmode("postgresql:///d?hostaddr=127.0.0.1"), "") << "the URL counts first";
+  ::setenv("PGHOSTADDR", "127.0.0.1", 1);
+  EXPECT_EQ(sslmode("postgresql:///d"), "");
+  EXPECT_EQ(sslmode("postgresql://db.example/d"), "verify-full");
+  ::unsetenv("PGHOSTADDR");
 }
 
 TEST_F(AddressTest, TheUrlSaysHowLongConnectingMayTake) {

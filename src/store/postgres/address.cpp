@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/postgres/address.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <charconv>
 #include <memory>
@@ -69,15 +71,21 @@ std::string hide(std::string text, const std::vector<std::string>& secrets) {
   return text;
 }
 
-bool is_near(std::string_view host) {
+// 127.evil.example is a name.
+bool is_loopback(const std::string& host) {
+  in_addr address{};
+  return host.starts_with("127.") && ::inet_pton(AF_INET, host.c_str(), &address) == 1;
+}
+
+bool is_near(const std::string& host) {
   return host.empty() || host.starts_with('/') || host.starts_with('@') || host == "localhost" ||
-         host.starts_with("127.") || host == "::1";
+         host == "::1" || is_loopback(host);
 }
 
 bool all_near(std::string_view hosts) {
   for (size_t begin = 0; begin <= hosts.size();) {
     const size_t end = std::min(hosts.find(',', begin), hosts.size());
-    if (!is_near(hosts.substr(begin, end - begin))) return false;
+    if (!is_near(std::string(hosts.substr(begin, end - begin)))) return false;
     begin = end + 1;
   }
   return true;
@@ -153,6 +161,8 @@ Address read_address(const std::string& url) {
               (port.empty() ? "" : ":" + port) + "/" + database +
               (service.empty() ? "" : "?service=" + service);
   if (!connect_timeout.empty()) out.connect_seconds = seconds_of(connect_timeout, out.where);
+  // libpq connects to the address if there is one, whatever the host is called.
+  if (address.empty()) address = base::env_or_empty("PGHOSTADDR");
   if (host.empty() && address.empty()) host = base::env_or_empty("PGHOST");
   const bool near = service.empty() && base::env_or_empty("PGSERVICE").empty() && all_near(host) &&
                     all_near(address);
