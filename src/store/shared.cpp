@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <new>
+#include <system_error>
 #include <thread>
 
 #include <ejk/names.h>
@@ -62,7 +63,11 @@ struct SharedStore::Sender {
     const std::lock_guard lock(mutex);
     if (stopping) return;
     wanted = true;
-    if (!thread) thread = std::make_unique<std::thread>([&] { work(store); });
+    if (!thread) try {
+        thread = std::make_unique<std::thread>([&] { work(store); });
+      } catch (const std::system_error&) {
+        pending = true;  // what is noted stays, and the next question tries again
+      }
     changed.notify_all();
   }
   void work(SharedStore& store) {

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -824,6 +825,31 @@ TEST_F(PostgresFaults, AForkedChildLeavesTheConnectionAlone) {
   EXPECT_EQ(block_of(store->far(), call_id(3)), 3) << "the connection still works";
   EXPECT_EQ(store->push(false).sent, 1u);
   EXPECT_EQ(block_of(store->far(), call_id(2)), 2);
+}
+
+TEST_F(PostgresFaults, WhereNoThreadCanBeStartedTheLocalStoreServes) {
+  if (thread_sanitized) GTEST_SKIP() << "no threads after a fork";
+  const std::string url = server().url(server().new_database());
+  EXPECT_TRUE(as_nobody([&] {
+    rlimit usual{};
+    ::getrlimit(RLIMIT_NPROC, &usual);
+    const auto allow_threads = [&](bool allowed) {
+      const rlimit now{allowed ? usual.rlim_cur : 0, usual.rlim_max};
+      return ::setrlimit(RLIMIT_NPROC, &now) == 0;
+    };
+    bool well = allow_threads(false);
+    const auto store = shared(url, options());
+    well = well && !store->get(id) && store->put(make_entry(id, 7)) && block_of(*store, id) == 7;
+    well = well && !outbox_is_empty() && warnings.count() == 1;
+    // The connection gets its thread, and who sends has none.
+    well = well && allow_threads(true) && !store->far().get(id) && allow_threads(false);
+    well = well && !store->get(call_id(2)) && !outbox_is_empty();
+    well = well && allow_threads(true) && !store->get(call_id(2));
+    if (well) wait_until([&] { return outbox_is_empty(); }, "the sender");
+    well = well && block_of(store->far(), id) == 7;
+    if (!well) std::fprintf(stderr, "%s\n", warnings.text().c_str());
+    return well;
+  }));
 }
 
 TEST_F(PostgresFaults, TheLeaseOfADeadHolderRunsOut) {

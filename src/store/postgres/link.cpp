@@ -13,6 +13,7 @@
 #include <mutex>
 #include <new>
 #include <random>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -278,12 +279,12 @@ struct Link::State {
       if (tell) warn("the store at " + address.where + " answers again");
       if (closed && options.on_return) options.on_return();
     } else if (connecting ? breaker.connect_failed(now()) : breaker.query_failed(now())) {
-      opened(lock, answer.why);
+      say_away(lock, answer.why);
     }
     return answer;
   }
 
-  void opened(std::unique_lock<std::mutex>& lock, const std::string& why) {
+  void say_away(std::unique_lock<std::mutex>& lock, const std::string& why) {
     for (const auto& job : jobs) job->answer = {Trouble::away, why}, job->done = true;
     jobs.clear();
     const bool tell = !std::exchange(said_away, true);
@@ -396,7 +397,14 @@ Answer Link::ask(Query query) {
   State& state = *state_;
   std::unique_lock lock(state.mutex);
   if (state.breaker.open()) return {Trouble::away, "it did not answer before"};
-  if (!state.thread) state.thread = std::make_unique<std::thread>([own = state_] { own->work(); });
+  if (!state.thread) try {
+      state.thread = std::make_unique<std::thread>([own = state_] { own->work(); });
+    } catch (const std::system_error& error) {
+      // The breaker stays closed: without a thread nothing would ask again. The next call tries.
+      const std::string why = std::string("no thread can be started: ") + error.what();
+      state.say_away(lock, why);
+      return {Trouble::away, why};
+    }
   const double limit = query.seconds + (state.connected ? 0 : state.options.connect_seconds);
   const double seconds = query.seconds;
   const auto job = std::make_shared<Job>(Job{std::move(query), state.now() + limit});
@@ -407,7 +415,7 @@ Answer Link::ask(Query query) {
                              [&] { return job->done; }))
     return std::move(job->answer);
   Answer answer = state.late("a name look-up", limit);
-  if (state.breaker.connect_failed(state.now())) state.opened(lock, answer.why);
+  if (state.breaker.connect_failed(state.now())) state.say_away(lock, answer.why);
   return answer;
 }
 
