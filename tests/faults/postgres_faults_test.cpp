@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <clocale>
 #include <functional>
 #include <memory>
 #include <random>
@@ -806,6 +807,27 @@ TEST_F(PostgresFaults, CandidatesComeWhenTheyAreAskedFor) {
   const auto store = shared(url, options());
   EXPECT_TRUE(store->get(id, Detail::choice));
   EXPECT_EQ(store->get(id, Detail::all)->candidates.size(), 1u);
+}
+
+TEST_F(PostgresFaults, ADecimalCommaOfTheLocaleChangesNoNumber) {
+  const std::string url = server().url(server().new_database());
+  const std::string make = "localedef -i de_DE -f UTF-8 " + scratch / "de_DE.UTF-8";
+  static_cast<void>(std::system((make + " >/dev/null 2>&1").c_str()));
+  ::setenv("LOCPATH", scratch.path().c_str(), 1);
+  const bool has_comma = std::setlocale(LC_NUMERIC, "de_DE.UTF-8") != nullptr;
+  ::unsetenv("LOCPATH");
+  if (!has_comma) GTEST_SKIP() << "no locale with a decimal comma here (Debian: locales)";
+  EXPECT_EQ(std::to_string(0.5).substr(0, 3), "0,5");
+  PostgresStore store(url, options());
+  EXPECT_NE(store.lease(id, 0), nullptr);
+  PostgresStore::CallCount count;
+  count.call = detail::call_id(id), count.id = id, count.record = "{}";
+  count.calls = 2, count.timed_calls = 1, count.timed_seconds = 1.5;
+  EXPECT_EQ(store.count_calls("0123456789abcdef", {count}), Sent::kept);
+  double seconds = 0;
+  EXPECT_TRUE(store.for_each_call([&](const auto& call) { seconds = call.timed_seconds; }, 60));
+  EXPECT_EQ(seconds, 1.5);
+  std::setlocale(LC_NUMERIC, "C");
 }
 
 // ---- processes

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -76,6 +77,14 @@ std::string column(const std::string& text) {
   return fits_column(text) ? text : stable_json(Value(text));
 }
 
+// Whatever the locale has between units and tenths.
+std::string sql_number(double number) { return stable_json(Value(number)); }
+double number_in(const std::string& text) {
+  double number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
 const char* flag(bool value) { return value ? "t" : "f"; }
 
 std::string sql_detail(Detail detail) {
@@ -97,7 +106,7 @@ class HeldLease final : public TuningLease {
       : link_(std::move(link)),
         release_{"SELECT ejk.release($1, $2)", {call, token}, patience},
         renewal_(link_->repeat(
-            {"SELECT ejk.renew($1, $2, $3)", {call, token, std::to_string(seconds)}, patience},
+            {"SELECT ejk.renew($1, $2, $3)", {call, token, sql_number(seconds)}, patience},
             seconds / 4)) {}
   ~HeldLease() override {
     link_->stop_repeating(renewal_);
@@ -390,7 +399,7 @@ PostgresStore::Sent PostgresStore::count_calls(const std::string& source,
     records.push_back(call.record);
     counts.push_back(std::to_string(call.calls));
     timed.push_back(std::to_string(call.timed_calls));
-    seconds.push_back(stable_json(Value(call.timed_seconds)));
+    seconds.push_back(sql_number(call.timed_seconds));
     first.push_back(column(call.first));
     last.push_back(column(call.last));
   }
@@ -432,7 +441,7 @@ bool PostgresStore::for_each_call(const std::function<void(CallCount)>& visit,
              text(4),
              number(5),
              number(6),
-             std::strtod(text(7).c_str(), nullptr),
+             number_in(text(7)),
              text(8),
              text(9)});
     }
@@ -451,9 +460,8 @@ PostgresStore::Leased PostgresStore::try_lease(const EntryId& id, double patienc
   const double seconds = options_.lease_seconds;
   const auto until = base::Clock::now() + base::duration_of(patience_seconds);
   for (double pause = 0.05;; pause = std::min(1.5 * pause, 1.)) {
-    const Answer answer = link_->ask({"SELECT ejk.lease($1, $2, $3)",
-                                      {call, token, std::to_string(seconds)},
-                                      options_.get_seconds});
+    const Answer answer = link_->ask(
+        {"SELECT ejk.lease($1, $2, $3)", {call, token, sql_number(seconds)}, options_.get_seconds});
     if (!answer) return report(answer), Leased{nullptr, true};
     if (answer.rows.at(0).at(0) == "t")
       return {std::make_unique<HeldLease>(link_, call, token, seconds, options_.get_seconds)};
