@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cmath>
@@ -125,11 +126,12 @@ RecordedCall record_from_document(const Value& document) {
   call.calls = member(document, "calls").as_uint();
   call.timed_calls = member(document, "timed_calls").as_uint();
   call.timed_seconds = member(document, "timed_seconds").as_double();
-  // Plans and coverage add these up: one NaN would make all sums NaN.
+  // Plans and coverage add these up: one NaN would make all sums NaN, two absurd ones infinite.
   constexpr uint64_t most_calls = uint64_t{1} << 53;
   if (call.calls > most_calls || call.timed_calls > most_calls ||
       !std::isfinite(call.timed_seconds) || call.timed_seconds < 0)
     throw Error(ErrorKind::parse, "the record's counts make no sense");
+  call.timed_seconds = std::min(call.timed_seconds, detail::max_timed_seconds);
   call.first = member(document, "first").as_string();
   call.last = member(document, "last").as_string();
   if (call.id.key != short_hash(std::string_view(call.id.spec)) && !is_own_key(call.id))

@@ -148,6 +148,17 @@ TEST_F(RecordFaults, DamagedRecordsArePassedOverAndWrittenAnew) {
   }
 }
 
+TEST_F(RecordFaults, TimesThatNobodyCanMeasureAreCut) {
+  make_calls(open(), 8, 5);
+  ejk::RecordedCall call = calls().begin()->second;
+  call.timed_seconds = 1e308;
+  write_text(file(), to_json(record_to_document(call)));
+  EXPECT_EQ(calls().begin()->second.timed_seconds, 1e12);
+  make_calls(open(), 8, 5);
+  EXPECT_EQ(calls().begin()->second.calls, 10u);
+  EXPECT_THAT(said.take(), IsEmpty());
+}
+
 TEST_F(RecordFaults, ARecordOfAnotherCallIsNotTakenForThisOne) {
   make_calls(open(), 8, 5);
   const std::string path = file();

@@ -202,4 +202,16 @@ TEST_F(SentCalls, HostileRowsArePassedOver) {
   EXPECT_THAT(said.text(), HasSubstr("counts make no sense"));
 }
 
+TEST_F(SentCalls, TimesThatAddUpToNoNumberSpoilNoOtherCall) {
+  run("a", 5, 2);
+  push("a", false);
+  server->must(database,
+               "UPDATE ejk.call_counts SET timed_seconds = 1.7e308; "
+               "INSERT INTO ejk.call_counts SELECT call_id, '\\x0011223344556677', calls, "
+               "timed_calls, timed_seconds, first, last, author FROM ejk.call_counts");
+  EXPECT_THAT(counts(), testing::ElementsAre(10, 4));
+  for (const auto& [key, call] : read()) EXPECT_EQ(call.timed_seconds, 1e12);
+  EXPECT_EQ(said.count(), 0u) << said.text();
+}
+
 }  // namespace

@@ -424,11 +424,12 @@ bool PostgresStore::for_each_call(const std::function<void(CallCount)>& visit,
          "WHERE call_id > $1::bytea ORDER BY call_id LIMIT 1000) page "
          "WINDOW w AS (ORDER BY call_id)) sized CROSS JOIN LATERAL (SELECT "
          "coalesce(sum(calls), 0) AS calls, coalesce(sum(timed_calls), 0) AS timed_calls, "
-         "coalesce(sum(timed_seconds), 0) AS timed_seconds, coalesce(min(first), '') AS first, "
+         "coalesce(sum(least(timed_seconds, $2::float8)), 0) AS timed_seconds, "
+         "coalesce(min(first), '') AS first, "
          "coalesce(max(last), '') AS last FROM ejk.call_counts c "
          "WHERE c.call_id = sized.call_id) counted "
          "WHERE n = 1 OR bytes <= 8388608 ORDER BY call_id",
-         {bytes(call)},
+         {bytes(call), sql_number(max_timed_seconds)},
          seconds_per_question});
     if (!answer) return report_unread(answer), false;
     if (answer.rows.empty()) return true;

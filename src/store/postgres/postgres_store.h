@@ -21,6 +21,9 @@ namespace ejk::detail {
 // The version of the schema that this version of the library makes and knows.
 inline constexpr int postgres_schema = 3;
 
+// What the timed calls of a folder may have taken; more is read as this, so that sums stay finite.
+inline constexpr double max_timed_seconds = 1e12;
+
 class PostgresStore final : public Store {
  public:
   struct Options {
