@@ -19,7 +19,7 @@ namespace {
 
 using enum Table::Align;
 
-// A call that somebody tunes at the moment.
+// A call that a process tunes at the moment.
 struct Lease {
   std::string holder;
   std::string since;  // UTC, ISO 8601

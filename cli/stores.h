@@ -78,14 +78,14 @@ std::vector<std::string> stores_to_read(const std::string& given);
 // nothing on disk. Shows progress.
 std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filter& filter,
                                Problems& problems, Detail detail = Detail::all);
-// What stands where this entry is or would be kept, of the same call and environment.
+// The entry in the place where this one is or would be kept, of the same call and environment.
 std::optional<Entry> entry_in_place_of(const DirectoryStore& store, const Entry& entry);
 
 // A file that is not what its place says.
 struct BadFile {
   enum class Kind {
     damaged,
-    altered,  // its checksum is wrong: perhaps by somebody who meant it
+    altered,  // its checksum is wrong: perhaps on purpose
     newer,    // of a later version, which knows it
     unreadable,
   };

@@ -40,7 +40,7 @@ class CanonicalTexts {
   bool outer_;  // what is known of one further out, whose objects may ask for texts themselves
 };
 
-// A Python object as a configuration of `op`, written by ejk._configs; "": of nobody.
+// A Python object as a configuration of `op`, written by ejk._configs; "": of no op.
 AnyConfig config_of(nb::handle object, const std::string& op);
 nb::object object_of(const AnyConfig& config);
 extern const ConfigType python_config;

@@ -25,7 +25,7 @@ class NotKnown(ValueError):
 
 
 class _Opaque:
-    """Objects without a written form, by name. Whoever has such a config keeps them; of those that have no weak
+    """Objects without a written form, by name. Such a config keeps them alive; of those that have no weak
     references the newest stay."""
 
     def __init__(self) -> None:

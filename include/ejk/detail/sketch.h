@@ -61,7 +61,7 @@ inline constexpr bool is_array_vector = false;
 template <ArrayElement T, class A>
 inline constexpr bool is_array_vector<std::vector<T, A>> = true;
 
-// What `rebuild` makes the argument of again; `array_value` gives what stands for an array.
+// What `rebuild` makes the argument of again; `array_value` gives the sketch of an array.
 template <class P, class ArrayValue>
 Value argument_value(const P& p, Role role, const ArrayValue& array_value) {
   const bool with_data = role != Role::output;

@@ -87,7 +87,7 @@ class KernelCall:
         return config
 
     def read(self, written: Any) -> tuple[Any] | str:
-        """A stored config in a tuple, or why it is none of this kernel's."""
+        """A stored config in a tuple, or why it does not fit this kernel."""
         try:
             return (self._decoded(written),)
         except ValueError as error:

@@ -205,7 +205,7 @@ class Arguments:
     def in_a_trace(
         self, kernel: Any, platform: str | None, method: str | None
     ) -> tuple[Given | Form, list[Any]]:
-        """What a call in somebody else's trace is, with its arrays: as it was made, unless a gradient of the kernel's own
+        """What a call inside another trace is, with its arrays: as it was made, unless a gradient of the kernel's own
         has to be told of the tracers inside of arguments."""
         may_hold_some = self.form is not None and self.holds_objects()
         if may_hold_some and _has_custom_vjp(kernel, platform, method):
@@ -237,7 +237,7 @@ def site_of_arguments(inv: Any, arguments: Arguments | None = None) -> _sites.Si
         return _sites.site_of(mesh.devices.flat[0])
     try:
         arguments = arguments or arguments_of(inv)
-    except Exception:  # JAX cannot take them apart: they have a key, and whoever calls will see it
+    except Exception:  # JAX cannot take them apart: they have a key, and the call itself raises it
         return _sites.where()
     try:
         return arguments.committed_to or _sites.where()
@@ -359,7 +359,7 @@ def _with_captured(
     backward_pass: Callable[..., tuple[Any, ...]],
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The same passes, with gradients for the arrays inside of arguments too, of which the kernel's own gradient does not
-    know: those that JAX finds for `plain`, if somebody asks for them."""
+    know: those that JAX finds for `plain`, if they are asked for."""
     jax = _jax.loaded()
 
     def forward(*primals: Any) -> tuple[Any, Any]:

@@ -198,7 +198,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
     ) -> tuple[Any, Callable[[], Any] | None]:
         """The result, and what makes a function of the arrays alone that gives it too, None if there is none.
 
-        Arguments that cannot be seen into, and those of somebody else's trace, run as they are: what was traced once
+        Arguments that cannot be seen into, and those inside another trace, run as they are: what was traced once
         may not be what they are now.
         """
         label = self._label(kernel, inv, config) if arguments.with_jax else None
