@@ -59,7 +59,7 @@ Leases leases_of(const std::string& directory) {
   return out;
 }
 
-// Since 1970; nullopt if it is no time.
+// Since 1970; nullopt if it is not a time.
 std::optional<double> seconds_of(const std::string& utc) {
   tm parts{};
   const char* const end = strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts);

@@ -69,7 +69,8 @@ std::string shown_store(const std::string& store);
 // What a store is called in messages.
 std::string store_name(const std::string& given);
 // The directories that hold entries: the given store, or the default one with its layers behind it.
-// Throws Failure(nothing) if the given one does not exist, Failure(failed) if it is no directory.
+// Throws Failure(nothing) if the given one does not exist, Failure(failed) if it is not a
+// directory.
 std::vector<std::string> store_paths(const std::string& given);
 // The same for verbs that only read: with the database that is given, or is the default one.
 std::vector<std::string> stores_to_read(const std::string& given);

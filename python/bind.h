@@ -27,7 +27,7 @@ nb::object object_of(const Value& value);
 std::string text_of(nb::handle text);
 
 // The canonical texts of what becomes a value while this lives, as Python writes them: the core
-// takes half characters for bytes that are no text.
+// takes half characters for bytes that are not text.
 class CanonicalTexts {
  public:
   CanonicalTexts();

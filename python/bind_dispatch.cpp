@@ -124,7 +124,7 @@ struct Key {
 // A class whose objects are what their attributes are.
 struct PlainClass {
   nb::object type;
-  nb::object look;    // gives slots and members as they are now, None if it is no such class
+  nb::object look;    // gives slots and members as they are now, None if the class is not plain
   nb::tuple slots;    // names of attributes that are not in __dict__
   nb::tuple members;  // what else objects have from their class, as methods: these very objects
   unsigned version;   // of the type: another one if an attribute was set since

@@ -75,7 +75,7 @@ Value integer(nb::handle object) {
   return parse_json(text_of(digits));
 }
 
-// What json.dumps writes for a key that is no string.
+// What json.dumps writes for a key that is not a string.
 std::string key_text(nb::handle key, int depth) {
   if (PyUnicode_Check(key.ptr())) return text_of(key);
   if (key.is_none()) return "null";

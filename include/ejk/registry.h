@@ -61,7 +61,7 @@ struct KernelType {
   // Throws Error if the config does not fit; what fits of the arguments is seen when it runs.
   // nullptr: calls of it cannot be made ready, as of a kernel that does not run on the CPU.
   std::unique_ptr<ReadyCall> (*ready)(const Value& arguments, const Value& config) = nullptr;
-  // Whether `pull` of a ready call works.
+  // Whether it has a gradient on the CPU, for `pull` of a ready call.
   bool has_gradient = false;
   // The type of its configs by Platform; nullptr: the kernel does not run there.
   std::array<const ConfigType*, 3> configs = {};
@@ -101,8 +101,9 @@ std::unique_ptr<RebuiltCall> rebuild_call(const RecordedCall& call);
 // cannot be made ready (KernelType::ready), or if the config does not fit.
 std::unique_ptr<ReadyCall> ready_call(const std::string& op, const Value& arguments,
                                       const Value& config);
-// Whether `pull` of a ready call of this op works. Throws Error(invalid_argument) as ready_call
-// does if there is no such kernel, or if it cannot be made ready.
+// Whether the kernel of this op has a gradient on the CPU, for `pull` of a ready call. Throws
+// Error(invalid_argument) as ready_call does if there is no such kernel, or if it cannot be made
+// ready.
 bool has_gradient(const std::string& op);
 
 namespace detail {

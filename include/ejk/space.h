@@ -19,7 +19,7 @@ namespace EJK_EXPORT ejk {
 
 // The configurations a kernel may run with: every combination of the parameters' values that the
 // constraints accept, in the order the values were given (the last parameter varies fastest).
-// Fields that are no parameter keep their defaults.
+// Fields that are not parameters keep their defaults.
 //
 //   ejk::space<Config>()
 //       .param(&Config::block, {256, 1024})
@@ -98,7 +98,7 @@ class Space {
   }
   // The valid points that differ from this one in exactly one parameter, ascending.
   std::vector<uint64_t> neighbours(uint64_t point) const { return candidates()->neighbours(point); }
-  // The place of a config; nullopt if it is no point of this space.
+  // The place of a config; nullopt if it is not a point of this space.
   std::optional<uint64_t> index_of(const Config& config) const {
     return candidates()->find(to_value(config));
   }

@@ -198,7 +198,7 @@ struct AnyView {
   size_t offset = 0;
 
   int64_t size() const;  // number of elements
-  // Row-major without gaps. Axes of size 1 may have any stride, an array without elements any.
+  // Whether the elements lie row-major without gaps. Axes of size 1 may have any stride.
   bool packed() const;
   // What a packed copy takes; elements smaller than a byte share bytes.
   size_t bytes() const { return (static_cast<size_t>(size()) * dtype_bits(dtype) + 7) / 8; }

@@ -259,7 +259,8 @@ void GuardChild::drain_stderr() {
   }
 }
 
-// The ends of pipes are no sign of death: another thread's child may hold copies of them.
+// An end of a pipe does not show whether a child is dead: another thread's child may hold copies of
+// them.
 GuardChild::Event GuardChild::wait(Clock::time_point deadline) {
   using std::chrono::milliseconds;
   for (;;) {

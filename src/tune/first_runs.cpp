@@ -271,7 +271,7 @@ std::string died_of_it(int deaths) {
                      : fmt::format("{} processes died while they ran it", deaths);
 }
 
-// A heuristic that ended processes is no control to begin with.
+// A heuristic that ended processes is not used as a control at first.
 void leave_out_deadly_heuristic(Tuning& t) {
   if (!t.roles.heuristic || !t.task.journal) return;
   Entrant& e = t.entrants[*t.roles.heuristic];

@@ -67,7 +67,7 @@ struct Tuning : Contest {
   double elapsed() const { return stopwatch->now() - started - rested; }
   // The budget is used up, or `stop` is set.
   bool spent() const { return stopped() || stopwatch->now() - rested >= deadline; }
-  // As this process does between runs. No clock of a run may be on; it is no part of the budget.
+  // As this process does between runs. No clock of a run may be on; it is not part of the budget.
   void rest() {
     if (!rest_between_runs) return;
     const double begin = stopwatch->now();

@@ -32,7 +32,7 @@ class RebuiltData {
 
   // The array that {"given": i} names; nullptr if the sketch is one of its own kind.
   const Tensor* given(const Value& sketch) const;
-  // An array like the sketched one, on the CPU. Throws Error(parse) if that is no sketch of an
+  // An array like the sketched one, on the CPU. Throws Error(parse) if that is not a sketch of an
   // array, and Error(invalid_argument) if it would not fit into memory.
   const ArrayRef& array(const Value& sketch);
   // The same where the call's arrays live; packed, if that is a device.
