@@ -68,7 +68,7 @@ class Numbers:
             raise Refused
 
     def values(self, floats: Sequence[Any]) -> list[float]:
-        """The inputs of a call. Refused if Python cannot compute them, or they are no floats."""
+        """The inputs of a call. Refused if Python cannot compute them, or they are not floats."""
         known = [floats[place] for place in self.places]
         try:
             for function, operands in self._steps:
@@ -112,7 +112,7 @@ class Numbers:
         self.is_refused |= asks is not Asks.NEVER
 
 
-_KNOWING = ("ejk", "jax", "jaxlib")  # that it is no float
+_KNOWING = ("ejk", "jax", "jaxlib")  # that it is not a float
 _HIDDEN = frozenset("__array__ __array_ufunc__ __class__ __jax_array__ _inputs _numbers _place".split())
 
 
@@ -240,7 +240,7 @@ def _register(jax: Any) -> None:
 
 
 def _flatten(number: Number) -> tuple[tuple[Any], _Origin]:
-    """For JAX alone: the leaves of a tree would show that it is no float."""
+    """For JAX alone: the leaves of a tree would show that it is not a float."""
     frame: types.FrameType | None = sys._getframe(1)
     of_trees = ("jax._src.tree", "jax._src.tree_util")
     if frame is not None and frame.f_globals.get("__name__") in of_trees:

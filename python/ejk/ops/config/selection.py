@@ -84,7 +84,7 @@ _ALIASES = {"autotune": "allow_autotune", "heuristics": "allow_heuristics"}
 
 
 def _check(updates: dict[str, Any]) -> dict[str, Any]:
-    """The updates under the fields' own names; raises for what is no field or does not fit it."""
+    """The updates under the fields' own names; raises for a name that is not a field, and for a value that does not fit."""
     named = {_ALIASES.get(name, name): value for name, value in updates.items()}
     return {name: _checked(name, value) for name, value in named.items()}
 

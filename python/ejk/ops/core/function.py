@@ -61,7 +61,7 @@ class Given:
         return call
 
     def others(self) -> list[Any]:
-        """The arguments that are no arrays."""
+        """The arguments that are not arrays."""
         return [leaf for i, leaf in enumerate(self.leaves) if i not in self._places]
 
     def has_any(self, is_such: Callable[[Any], bool]) -> bool:
@@ -182,7 +182,7 @@ class Arguments:
         return not all(map(is_plain, self.given.others())) or has_data(tree) or any(True for _ in classes_in(tree))
 
     def are_followed_when_warm(self) -> bool:
-        """Whether what is no plain value is a function, or a library's, and holds nothing else."""
+        """Whether every value that is not plain is a function, or a library's, and holds nothing else."""
         assert self.form is not None
         same = {id(thing) for thing in things_of_libraries(self.form.words)}
         others = [other for other in self.given.others() if not is_plain(other)]

@@ -102,7 +102,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
     ) -> Compiled[AnyCfg, AnyOut]:
         """A jitted function with the config that fits the example arguments, whatever it is called with.
 
-        What is no array may be left out or changed when it is called; a named argument of the example is
+        Arguments that are not arrays may be left out or changed when it is called; a named argument of the example is
         the default of such an argument. `lower` is that of the jitted function, `config` is the config.
         """
         inv = self._invocation(kernel, example_args, {"cfg": cfg, **example_kwargs})
