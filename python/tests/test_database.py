@@ -76,6 +76,32 @@ def test_a_url_is_no_name_and_no_file(database):
     assert PersistentCache("of a program", path=database).get(*PLACE) == 7
 
 
+def test_no_output_has_the_password(database, server, tmp_path):
+    done = run_program(
+        f"""
+        import logging
+        from ejk.ops import PersistentCache
+        logging.basicConfig()
+        for given in ({database!r}, "postgresql://ann:s3cret@127.0.0.1:1/d"):
+            for store in (PersistentCache(given), PersistentCache(path=given)):
+                print(store, store.path, vars(store))
+                store.put(*{PLACE!r}, {{"block": 7}})
+                typed = PersistentCache(path=given, cfg_type=int)
+                print(typed.get(*{PLACE!r}), store.entry(*{PLACE!r}), store.keys())
+        for wrong in ("postgresql://ann:s3cret@h:1/d?nonsense=1", "postgresql://ann:s3cret@h:x/d"):
+            for open_it in (lambda: PersistentCache(wrong), lambda: PersistentCache(path=wrong)):
+                try:
+                    open_it()
+                except ValueError as error:
+                    print(error)
+        """
+    )
+    said = done.stdout + done.stderr
+    assert "s3cret" not in said, said
+    assert f"the config for key {PLACE[2]} in" in said and "cannot be used" in said and "nonsense" in said, said
+    assert not [path for path in tmp_path.rglob("*") if "s3cret" in str(path)]
+
+
 def snapshot_of(entries, **changes):
     """(its name, its text): as docs/reference/store_format.md says."""
     documents = [{**entry, **changes} for entry in entries]

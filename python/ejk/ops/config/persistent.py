@@ -55,6 +55,7 @@ class PersistentCache(Generic[Cfg]):
             self._store = _core.PersistentCache()
         elif _core.is_database_url(self.path):
             self._store = _core.PersistentCache(path=self.path)
+            self.path = self._where()  # without its password
         elif self.path.endswith(".json"):
             self._store = _with_file(self.path + ".d", self.path)
         else:
@@ -99,7 +100,8 @@ class PersistentCache(Generic[Cfg]):
             fitted: Cfg | None = _configs.fit(config, self.cfg_type)
             return fitted
         except ValueError as error:
-            _log.warn_once((self.path, device, op, key), f"[{op}] the config for key {key} in {self.path}: {error}")
+            where = self._where()
+            _log.warn_once((where, device, op, key), f"[{op}] the config for key {key} in {where}: {error}")
             return None
 
     def _decoded(self, written: Any, op: str) -> Any:
@@ -133,7 +135,10 @@ class PersistentCache(Generic[Cfg]):
         return self._store.entry(device, op or "-", digits) is not None
 
     def __repr__(self) -> str:
-        return f"PersistentCache({' + '.join(self._store.where)})"
+        return f"PersistentCache({self._where()})"
+
+    def _where(self) -> str:
+        return " + ".join(self._store.where)
 
 
 _OUR_STORE = methods_of(PersistentCache, "get", "put")
