@@ -5,6 +5,7 @@
 #include <ejk/registry.h>
 
 #include "store/memory.h"
+#include "store/shared.h"
 
 namespace ejk {
 namespace {
@@ -44,7 +45,7 @@ std::unique_ptr<PersistentCache> choices_of(const PersistentCache& store) {
   std::vector<std::shared_ptr<Store>> layers;
   for (const auto& layer : store.layers()) {
     auto choices = std::make_shared<detail::MemoryStore>(Value(), layer->where());
-    bool any = false;
+    bool any = dynamic_cast<const detail::SharedStore*>(layer.get()) != nullptr;
     layer->for_each(
         "",
         [&](const Entry& entry) {
@@ -54,7 +55,7 @@ std::unique_ptr<PersistentCache> choices_of(const PersistentCache& store) {
           return any = true;
         },
         Detail::choice);
-    // One that cannot tell what it holds is asked about each call.
+    // One that may not be able to tell what it holds is asked about each call.
     if (any) layers.push_back(std::move(choices));
     else layers.push_back(layer);
   }
