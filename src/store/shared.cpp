@@ -156,15 +156,32 @@ std::optional<Entry> SharedStore::ask_far(const EntryId& id, Detail detail, cons
 std::optional<Entry> SharedStore::prefetched(const EntryId& id, const Value& place, bool& known) {
   Entry of_place;
   of_place.environment = place;
-  const std::lock_guard lock(mutex_);  // others wait for the answer that they need too
-  if (changed_.contains(name_of_call(id))) return std::nullopt;
-  Prefetched& here = prefetched_[{id.device, id.op, environment_id(of_place)}];
-  if (!here.choices) {
-    here.choices = far_->prefetch(id.device, id.op, place);
-    if (here.choices->complete) here.until = base::seconds_now() + prefetch_lasts;
+  const std::string call = name_of_call(id);
+  std::unique_lock lock(mutex_);
+  if (changed_.contains(call)) return std::nullopt;
+  auto& newest = prefetched_[{id.device, id.op, environment_id(of_place)}];
+  const bool asks = !newest;
+  if (asks) newest = std::make_shared<Prefetched>();
+  const std::shared_ptr<Prefetched> op = newest;  // others may forget it meanwhile
+  const bool waits = !op->arrived;
+  if (asks) {
+    lock.unlock();
+    auto choices = far_->prefetch(id.device, id.op, place);
+    lock.lock();
+    op->choices = std::move(choices);
+    if (op->choices.complete) op->until = base::seconds_now() + prefetch_lasts;
+    op->arrived = true;
+    arrived_.notify_all();
+  } else if (waits) {
+    arrived_.wait_for(lock, base::duration_of(far_->longest_prefetch()),
+                      [&] { return op->arrived; });
   }
-  auto found = far_->find(*here.choices, id);
-  known = (found && found->id.spec == id.spec) || base::seconds_now() < here.until;
+  // Who waited for no answer has waited long enough. The next call asks for itself alone.
+  known = waits && !op->choices.answered;
+  if (known || changed_.contains(call)) return std::nullopt;
+  lock.unlock();
+  auto found = far_->find(op->choices, id);
+  known = (found && found->id.spec == id.spec) || base::seconds_now() < op->until;
   return found;
 }
 

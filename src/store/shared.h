@@ -4,6 +4,8 @@
 // were the local store alone, and what it missed is sent when it is back.
 #pragma once
 
+#include <array>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -57,10 +59,12 @@ class SharedStore final : public Store {
 
  private:
   struct Sender;
-  // What an op has on a device, as far as it was asked for at once.
+  // What an op has on a device, as far as it was asked for at once. One call asks; the others of the
+  // op wait for the answer.
   struct Prefetched {
-    std::optional<PostgresStore::Prefetched> choices;
-    double until = 0;  // what is not among them is not there
+    bool arrived = false;
+    PostgresStore::Prefetched choices = {};  // does not change any more
+    double until = 0;                        // what is not among them is not there
   };
 
   std::optional<Entry> ask_far(const EntryId& id, Detail detail, const Value& here);
@@ -73,8 +77,10 @@ class SharedStore final : public Store {
   const std::string url_;
   const Value environment_;
   const Outbox outbox_;
-  std::mutex mutex_;
-  std::map<std::array<std::string, 3>, Prefetched> prefetched_;  // device, op, environment
+  std::mutex mutex_;  // not held while the database is asked
+  std::condition_variable arrived_;
+  // By device, op, environment.
+  std::map<std::array<std::string, 3>, std::shared_ptr<Prefetched>> prefetched_;
   std::set<std::string> changed_;  // calls that what was prefetched says nothing about
   std::shared_ptr<Sender> sender_;
   std::unique_ptr<PostgresStore> far_;

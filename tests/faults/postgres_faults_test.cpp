@@ -186,6 +186,62 @@ TEST_F(PostgresFaults, AStoppedServerIsLeftAtTheDeadlineAndUsedAgainAfterwards) 
   EXPECT_TRUE(says("answers again"));
 }
 
+TEST_F(PostgresFaults, CallsOfManyThreadsLeaveAStoppedServerAtTheirDeadlines) {
+  PostgresServer own;
+  auto with = options(0.5);
+  with.breaker = {};
+  const auto store = shared(own.url(own.new_database()), with);
+  wait_until([&] { return store->put(make_entry(id)) && store->push(false).left == 0; });
+  const size_t told = warnings.count();
+  own.stop_time();
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      const EntryId call = call_id(t, "op" + std::to_string(t));
+      const auto get = [&] { EXPECT_FALSE(store->get(call, Detail::choice)); };
+      EXPECT_LT(over_wait_of(with.connect_seconds + with.prefetch_seconds, get), on_time);
+      const auto put = [&] { EXPECT_TRUE(store->put(make_entry(call, t))); };
+      EXPECT_LT(over_wait_of(with.connect_seconds + with.put_seconds, put), on_time);
+      const auto lease = [&] { EXPECT_TRUE(store->lease(call, 0)); };
+      EXPECT_LT(over_wait_of(with.connect_seconds + with.get_seconds, lease), on_time);
+    });
+  threads.clear();
+  wait_until([&] { return warnings.count() > told; }, "the warning");
+  EXPECT_EQ(warnings.count(), told + 1) << warnings.text();
+}
+
+TEST_F(PostgresFaults, AQuestionThatTakesLongHoldsUpNoOtherOp) {
+  const std::string url = server().url(server().new_database());
+  const EntryId slow = call_id(1, "slow@v1");
+  PostgresStore(url, options()).put(make_entry(slow, 5));
+  auto with = options(0.5);
+  with.connect_seconds = with.prefetch_seconds = 60;
+  const auto store = shared(url, with);
+  wait_until([&] { return store->put(make_entry(id)) && store->push(false).left == 0; });
+  const size_t told = warnings.count();
+
+  detail::postgres::Link::Options patient;
+  patient.connect_seconds = 60, patient.idle_seconds = 1e6;
+  detail::postgres::Link other(detail::postgres::read_address(url), patient);
+  const auto script = [&](const char* sql) { return other.ask({sql, {}, 60, true}); };
+  ASSERT_TRUE(script("BEGIN; LOCK TABLE ejk.entries"));
+  int block = 0;
+  std::jthread asking([&] { block = block_of(*store, slow); });
+  const char* waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+  wait_until([&] { return !server().query("postgres", waiting).rows.empty(); }, "the question");
+  const auto put = [&] { EXPECT_TRUE(store->put(make_entry(call_id(2), 2))); };
+  EXPECT_LT(over_wait_of(with.put_seconds, put), on_time);
+  const auto lease = [&] { EXPECT_TRUE(store->lease(call_id(3), 0)) << "the local one"; };
+  EXPECT_LT(over_wait_of(with.get_seconds, lease), on_time);
+  const auto get = [&] { EXPECT_FALSE(store->get(call_id(4))); };
+  EXPECT_LT(over_wait_of(with.get_seconds, get), on_time);
+  EXPECT_FALSE(store->far().is_away()) << "it is busy";
+  EXPECT_TRUE(script("ROLLBACK"));
+  asking.join();
+  EXPECT_EQ(block, 5);
+  EXPECT_EQ(warnings.count(), told) << warnings.text();
+}
+
 TEST_F(PostgresFaults, WhatWasPutMeanwhileIsSentWhenTheServerIsBack) {
   PostgresServer own;
   const std::string url = own.url(own.new_database());

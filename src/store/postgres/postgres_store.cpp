@@ -259,6 +259,7 @@ PostgresStore::Prefetched PostgresStore::prefetch(const std::string& device, con
        options_.prefetch_seconds});
   report(answer);
   Prefetched out;
+  out.answered = answer || answer.trouble == Trouble::sql;
   out.complete = answer && answer.rows.size() <= most;
   for (Row& row : answer.rows) {
     if (row.at(3)) out.rows.emplace(row.at(0).value_or(""), std::move(row));

@@ -65,9 +65,11 @@ class PostgresStore final : public Store {
   // `environment` if there are several. Rows are read when they are asked for: a program needs few.
   struct Prefetched {
     std::map<std::string, postgres::Row> rows;  // by call_id
-    bool complete = false;                      // false: there are more, or it could not be asked
+    bool complete = false;                      // false: there are more, or it did not answer
+    bool answered = false;
   };
   Prefetched prefetch(const std::string& device, const std::string& op, const Value& environment);
+  double longest_prefetch() const { return options_.connect_seconds + options_.prefetch_seconds; }
   // What serves the call among them.
   std::optional<Entry> find(const Prefetched& among, const EntryId& id);
 
