@@ -23,6 +23,8 @@ using Sent = PostgresStore::Sent;
 
 // For so long what was not among the prefetched entries is taken for absent.
 constexpr double prefetch_lasts = 30;  // seconds
+// After so many changes of an op's calls all of them are asked for again.
+constexpr size_t most_changed = 1'000;
 constexpr double last_send = 1;        // seconds, at the end of a process
 
 std::string name_of_call(const EntryId& id) {
@@ -158,11 +160,11 @@ std::optional<Entry> SharedStore::prefetched(const EntryId& id, const Value& pla
   of_place.environment = place;
   const std::string call = name_of_call(id);
   std::unique_lock lock(mutex_);
-  if (changed_.contains(call)) return std::nullopt;
   auto& newest = prefetched_[{id.device, id.op, environment_id(of_place)}];
   const bool asks = !newest;
   if (asks) newest = std::make_shared<Prefetched>();
   const std::shared_ptr<Prefetched> op = newest;  // others may forget it meanwhile
+  if (op->changed.contains(call)) return std::nullopt;
   const bool waits = !op->arrived;
   if (asks) {
     lock.unlock();
@@ -178,7 +180,7 @@ std::optional<Entry> SharedStore::prefetched(const EntryId& id, const Value& pla
   }
   // Who waited for no answer has waited long enough. The next call asks for itself alone.
   known = waits && !op->choices.answered;
-  if (known || changed_.contains(call)) return std::nullopt;
+  if (known || op->changed.contains(call)) return std::nullopt;
   lock.unlock();
   auto found = far_->find(op->choices, id);
   known = (found && found->id.spec == id.spec) || base::seconds_now() < op->until;
@@ -189,12 +191,11 @@ std::optional<Entry> SharedStore::prefetched(const EntryId& id, const Value& pla
 void SharedStore::forget(const EntryId& id) {
   if (sender_->is_forked()) return;
   const std::lock_guard lock(mutex_);
-  if (!id.spec.empty()) {
-    changed_.insert(name_of_call(id));
-    return;
-  }
   std::erase_if(prefetched_, [&](const auto& known) {
-    return known.first[0] == id.device && known.first[1] == id.op;
+    const auto& [place, op] = known;
+    if (place[0] != id.device || place[1] != id.op) return false;
+    if (!id.spec.empty()) op->changed.insert(name_of_call(id));
+    return id.spec.empty() || op->changed.size() > most_changed;
   });
 }
 

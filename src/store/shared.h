@@ -65,6 +65,7 @@ class SharedStore final : public Store {
     bool arrived = false;
     PostgresStore::Prefetched choices = {};  // does not change any more
     double until = 0;                        // what is not among them is not there
+    std::set<std::string> changed = {};      // calls that they say nothing about
   };
 
   std::optional<Entry> ask_far(const EntryId& id, Detail detail, const Value& here);
@@ -81,7 +82,6 @@ class SharedStore final : public Store {
   std::condition_variable arrived_;
   // By device, op, environment.
   std::map<std::array<std::string, 3>, std::shared_ptr<Prefetched>> prefetched_;
-  std::set<std::string> changed_;  // calls that what was prefetched says nothing about
   std::shared_ptr<Sender> sender_;
   std::unique_ptr<PostgresStore> far_;
 };

@@ -853,6 +853,16 @@ TEST_F(PostgresFaults, OneQuestionBringsAllCallsOfAnOp) {
   EXPECT_EQ(block_of(*store, call_id(30)), 30) << "who held the lease may have put it";
 }
 
+TEST_F(PostgresFaults, AfterManyChangesAllCallsOfTheOpAreAskedForAgain) {
+  const std::string url = server().url(server().new_database());
+  const auto store = shared(url, options());
+  EXPECT_EQ(block_of(*store, id), -1);
+  EXPECT_TRUE(PostgresStore(url, options()).put(make_entry(id, 7)));
+  EXPECT_EQ(block_of(*store, id), -1) << "it was not there then";
+  for (int call = 2; call < 1003; ++call) store->lease(call_id(call), 0);
+  EXPECT_EQ(block_of(*store, id), 7);
+}
+
 TEST_F(PostgresFaults, CandidatesComeWhenTheyAreAskedFor) {
   const std::string url = server().url(server().new_database());
   Entry entry = make_entry(id, 5);
