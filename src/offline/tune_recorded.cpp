@@ -83,9 +83,13 @@ bool has_own_keys(const AutotunePolicy& policy) {
 // that was not known as that costs.
 class Progress {
  public:
-  // `choices`: what was stored when the plan was made.
-  Progress(PersistentCache& store, std::unique_ptr<PersistentCache> choices)
-      : store_(store), database_(detail::database_of(store)), choices_(std::move(choices)) {
+  // `choices`: what was stored for these devices when the plan was made.
+  Progress(PersistentCache& store, std::set<std::string> devices,
+           std::unique_ptr<PersistentCache> choices)
+      : store_(store),
+        database_(detail::database_of(store)),
+        devices_(std::move(devices)),
+        choices_(std::move(choices)) {
     count();
   }
 
@@ -98,7 +102,7 @@ class Progress {
     constexpr size_t questions = 3;  // lease, ask, release
     in_vain_ += questions;
     if (database_ == nullptr || in_vain_ < cost_ || database_->far().is_away()) return;
-    choices_ = choices_of(store_);
+    choices_ = choices_of(store_, devices_);
     count();
   }
 
@@ -108,12 +112,14 @@ class Progress {
     cost_ = 1, in_vain_ = 0;
     if (database_ == nullptr) return;
     size_t choices = 0;
-    choices_->for_each("", [&](const Entry&) { return ++choices > 0; }, Detail::choice);
+    choices_->for_each(
+        "", [&](const Entry&) { return ++choices > 0; }, Detail::choice);
     cost_ += choices / choices_per_question;
   }
 
   PersistentCache& store_;
   detail::SharedStore* const database_;
+  const std::set<std::string> devices_;
   std::unique_ptr<PersistentCache> choices_;
   size_t cost_ = 1, in_vain_ = 0;  // questions
 };
@@ -141,8 +147,12 @@ class Tunings {
   // Together with other processes. `choices`: what was stored when the plan was made.
   void share(const std::vector<PlannedCall>& plan, std::unique_ptr<PersistentCache> choices) {
     std::vector<std::optional<StoredCall>> before;
-    for (const PlannedCall& planned : plan) before.push_back(stored_for(*choices, planned.call));
-    Progress progress(*selector_.persistent(), std::move(choices));
+    std::set<std::string> devices;
+    for (const PlannedCall& planned : plan) {
+      before.push_back(stored_for(*choices, planned.call));
+      devices.insert(planned.call.id.device);
+    }
+    Progress progress(*selector_.persistent(), std::move(devices), std::move(choices));
     std::vector<size_t> open =
         detail::order_in_plan(plan.size(), options_.shard.value_or(detail::random_shard()));
     const double patience = options_.held_seconds > 0 ? options_.held_seconds
@@ -296,6 +306,12 @@ bool is_asked_for(const OfflineOptions& options, const std::string& device) {
   return options.device.empty() ? detail::device_here(device) != nullptr : device == options.device;
 }
 
+RecordedCalls read_asked_for(const std::string& folder, const PersistentCache* store,
+                             const OfflineOptions& options) {
+  return detail::read_recorded(
+      folder, store, {}, [&](const std::string& device) { return is_asked_for(options, device); });
+}
+
 // Throws if these options cannot be followed with that store.
 void check_sharing(const OfflineOptions& options, PersistentCache* store) {
   const auto refuse = [](const std::string& what) {
@@ -339,7 +355,8 @@ std::string why_no_record(const RecordedCalls& recorded, const OfflineOptions& o
 Invocations get_invocations(const std::string& folder, const std::string& device,
                             std::map<std::string, std::string>* why_not) {
   Invocations out;
-  RecordedCalls recorded = read_recorded(folder);
+  RecordedCalls recorded = detail::read_recorded(
+      folder, nullptr, {}, [&](const std::string& each) { return each == device; });
   for (const auto& [op, calls] : recorded[device])
     for (const auto& [key, call] : calls) try {
         out[op][key] = rebuild_call(call);
@@ -355,11 +372,10 @@ OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOpti
   const std::string folder = folder_of(options);
   check_sharing(options, selector.persistent());
   Tunings tunings(selector, options);
-  RecordedCalls recorded = detail::read_recorded(folder, selector.persistent(), {});
+  RecordedCalls recorded = read_asked_for(folder, selector.persistent(), options);
   std::vector<RecordedCall> calls;
   size_t left_out = 0, of_other_shards = 0;
-  for (auto& [device, ops] : recorded) {
-    if (!is_asked_for(options, device)) continue;
+  for (auto& [device, ops] : recorded)
     for (auto& [op, by_key] : ops)
       for (auto& [key, call] : by_key) {
         if (!detail::op_matches(op, options.ops)) ++left_out;
@@ -367,10 +383,9 @@ OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOpti
           ++of_other_shards;
         else calls.push_back(std::move(call));
       }
-  }
   const size_t offered = calls.size();
   PersistentCache* const store = options.retune ? nullptr : selector.persistent();
-  auto choices = store == nullptr ? nullptr : choices_of(*store);
+  auto choices = store == nullptr ? nullptr : choices_of(*store, devices_of(calls));
   TuningPlan plan = plan_with_choices(std::move(calls),
                                       has_own_keys(selector.policy()) ? nullptr : choices.get());
   if (options.share) tunings.share(plan.to_tune, std::move(choices));
@@ -400,7 +415,8 @@ OfflineResult autotune_labels(ConfigSelectorChain& selector, const FoundLabels& 
                               const OfflineOptions& options) {
   const std::string folder = folder_of(options);
   Tunings tunings(selector, options);
-  const RecordedCalls recorded = detail::read_recorded(folder, selector.persistent(), {});
+  const RecordedCalls recorded = read_asked_for(folder, selector.persistent(), options);
+  std::optional<RecordedCalls> everywhere;  // of all devices, for the reason why there is no record
   std::vector<const RecordedCall*> calls;
   std::set<std::string> seen;  // labels that differ in their prefix are one call
   for (const Label& label : found.labels) {
@@ -416,11 +432,12 @@ OfflineResult autotune_labels(ConfigSelectorChain& selector, const FoundLabels& 
     }
     const size_t before = calls.size();
     for (const auto& [device, ops] : recorded)
-      if (const auto op = ops.find(label.op); op != ops.end() && is_asked_for(options, device))
+      if (const auto op = ops.find(label.op); op != ops.end())
         if (const auto key = op->second.find(label.key); key != op->second.end())
           calls.push_back(&key->second);
-    if (calls.size() == before)
-      tunings.skip(label.op, label.key, why_no_record(recorded, options, label, shown(folder)));
+    if (calls.size() > before) continue;
+    if (!everywhere) everywhere = detail::read_recorded(folder, selector.persistent(), {});
+    tunings.skip(label.op, label.key, why_no_record(*everywhere, options, label, shown(folder)));
   }
   const size_t offered = calls.size() + tunings.result.skipped.size();
   for (size_t i = 0; i < calls.size(); ++i) tunings.tune(*calls[i], i + 1, calls.size());

@@ -90,8 +90,8 @@ std::vector<Outbox::Note> Outbox::notes(std::string_view suffix) const {
 
 bool Outbox::empty() const {
   const Directory out = open(store_, Absent::fails);
-  return out.error() || (out.some_names(note_suffix, 1).empty() &&
-                         out.some_names(erasure_suffix, 1).empty());
+  return out.error() ||
+         (out.some_names(note_suffix, 1).empty() && out.some_names(erasure_suffix, 1).empty());
 }
 
 }  // namespace ejk::detail

@@ -25,7 +25,7 @@ using Sent = PostgresStore::Sent;
 constexpr double prefetch_lasts = 30;  // seconds
 // After so many changes of an op's calls all of them are asked for again.
 constexpr size_t most_changed = 1'000;
-constexpr double last_send = 1;        // seconds, at the end of a process
+constexpr double last_send = 1;  // seconds, at the end of a process
 
 std::string name_of_call(const EntryId& id) {
   return stable_json(Value(Value::Array{id.device, id.op, id.key, id.spec}));
@@ -218,7 +218,7 @@ void SharedStore::for_each(std::string_view op, const std::function<bool(const E
 }
 
 bool SharedStore::read_all(std::string_view op, const std::function<bool(const Entry&)>& visit,
-                           Detail detail) {
+                           Detail detail, const PostgresStore::Wanted& wanted) {
   std::set<std::string> seen;
   const auto place = [](const Entry& entry) {
     return name_of_call(entry.id) + environment_id(entry);
@@ -227,6 +227,7 @@ bool SharedStore::read_all(std::string_view op, const std::function<bool(const E
   near_->for_each(
       op,
       [&](const Entry& entry) {
+        if (wanted && !wanted(entry.id.device)) return true;
         seen.insert(place(entry));
         return more = visit(entry);
       },
@@ -237,7 +238,7 @@ bool SharedStore::read_all(std::string_view op, const std::function<bool(const E
       [&](const Entry& entry) {
         return seen.contains(place(entry)) || is_erasing(entry.id) || visit(entry);
       },
-      detail);
+      detail, wanted);
 }
 
 // ---- writing

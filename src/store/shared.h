@@ -39,7 +39,8 @@ class SharedStore final : public Store {
   void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
                 Detail detail = Detail::all) override;
   // The same; false if not all that is far could be read, which is said.
-  bool read_all(std::string_view op, const std::function<bool(const Entry&)>& visit, Detail detail);
+  bool read_all(std::string_view op, const std::function<bool(const Entry&)>& visit, Detail detail,
+                const PostgresStore::Wanted& wanted = {});
   // Far, so that one process of all machines tunes a call; near if that cannot lock.
   std::unique_ptr<TuningLease> lease(const EntryId& id, double patience_seconds) override;
   std::string where() const override;
@@ -59,8 +60,8 @@ class SharedStore final : public Store {
 
  private:
   struct Sender;
-  // What an op has on a device, as far as it was asked for at once. One call asks; the others of the
-  // op wait for the answer.
+  // What an op has on a device, as far as it was asked for at once. One call asks; the others of
+  // the op wait for the answer.
   struct Prefetched {
     bool arrived = false;
     PostgresStore::Prefetched choices = {};  // does not change any more

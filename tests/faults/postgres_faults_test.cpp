@@ -899,6 +899,56 @@ TEST_F(PostgresFaults, OneQuestionBringsAllCallsOfAnOp) {
   EXPECT_EQ(block_of(*store, call_id(30)), 30) << "who held the lease may have put it";
 }
 
+TEST_F(PostgresFaults, WhatOtherDevicesHaveIsNotSent) {
+  const std::string database = server().new_database();
+  PostgresStore store(server().url(database), options());
+  std::vector<PostgresStore::CallCount> counts;
+  for (const char* device : {"a|first", "b|second", "c|third"})
+    for (int call = 0; call < 2; ++call)
+      for (const char* op : {"add@v1", "sub@v1"}) {
+        Entry entry = make_entry(call_id(call, op));
+        entry.id.device = device;
+        EXPECT_TRUE(store.put(entry));
+        entry.environment = Value("elsewhere");
+        EXPECT_TRUE(store.put(entry));
+        PostgresStore::CallCount& count = counts.emplace_back();
+        count.call = detail::call_id(entry.id), count.id = entry.id, count.record = "{}";
+      }
+  EXPECT_EQ(store.count_calls("0123456789abcdef", counts), Sent::kept);
+  // Pages of one entry, and rows of others that nobody can read.
+  server().must(database,
+                "UPDATE ejk.entries SET document = CASE device WHEN 'b|second' THEN replace("
+                "document, '\"schema\"', '\"pad\":\"' || repeat('x', 5000000) || '\",\"schema\"') "
+                "ELSE 'not JSON' END");
+  const auto of_second = [](const std::string& device) { return device == "b|second"; };
+  const auto seen_of = [&](const std::string& op) {
+    std::multiset<std::string> seen;
+    const auto see = [&](const Entry& entry) {
+      EXPECT_EQ(entry.id.device, "b|second");
+      return seen.insert(entry.id.op + entry.id.key + environment_id(entry)), true;
+    };
+    EXPECT_TRUE(store.read_all(op, see, Detail::choice, of_second));
+    EXPECT_EQ(seen.size(), std::set<std::string>(seen.begin(), seen.end()).size()) << "each once";
+    return seen.size();
+  };
+  EXPECT_EQ(seen_of(""), 8u);
+  EXPECT_EQ(seen_of("sub@v1"), 4u);
+  EXPECT_EQ(warnings.count(), 0u) << warnings.text();
+  int visits = 0;
+  const auto stop = [&](const Entry&) { return ++visits < 2; };
+  EXPECT_TRUE(store.read_all("", stop, Detail::choice, of_second));
+  EXPECT_EQ(visits, 2);
+  std::vector<std::string> calls;
+  const auto count = [&](const auto& call) { calls.push_back(call.id.device); };
+  EXPECT_TRUE(store.for_each_call(count, 60, of_second));
+  EXPECT_EQ(calls, std::vector<std::string>(4, "b|second"));
+  calls.clear();
+  EXPECT_TRUE(store.for_each_call(count, 60));
+  EXPECT_EQ(calls.size(), 12u);
+  EXPECT_TRUE(store.for_each_call([](const auto&) { ADD_FAILURE(); }, 60,
+                                  [](const std::string&) { return false; }));
+}
+
 TEST_F(PostgresFaults, AfterManyChangesAllCallsOfTheOpAreAskedForAgain) {
   const std::string url = server().url(server().new_database());
   const auto store = shared(url, options());

@@ -291,8 +291,7 @@ TEST_F(Sharing, WhatOthersStoredMeanwhileIsNotTunedAgain) {
 TEST_F(Sharing, NobodyLeasesWhatOthersStored) {
   record(12);
   store->is_held = [&](const ejk::EntryId&) {
-    for (size_t size = 2; size <= 12; ++size)
-      store->kept.put(entry(size, "2026-01-02T00:00:00Z"));
+    for (size_t size = 2; size <= 12; ++size) store->kept.put(entry(size, "2026-01-02T00:00:00Z"));
     return false;
   };
   EXPECT_EQ(tune().elsewhere, 11u);
@@ -310,8 +309,7 @@ TEST_F(Sharing, WhatOthersHoldIsNotAllAskedForAgainAndAgain) {
     leased.push_back(store->leased);
     if (leased.size() < 4) return;
     done = true;
-    for (size_t size = 2; size <= 40; ++size)
-      store->kept.put(entry(size, "2026-01-02T00:00:00Z"));
+    for (size_t size = 2; size <= 40; ++size) store->kept.put(entry(size, "2026-01-02T00:00:00Z"));
   };
   EXPECT_EQ(tune().elsewhere, 39u);
   EXPECT_THAT(leased, ElementsAre(44, 48, 52, 56)) << "each once, then a few";
@@ -531,7 +529,8 @@ TEST_F(Sharing, ADatabaseIsAskedForAllThatOthersStoredAtOnce) {
   questions = ejk::testing::read_text(server.log()).substr(questions.size());
   const auto count = [&](const std::string& words) {
     int found = 0;
-    for (size_t at = questions.find(words); at != questions.npos; at = questions.find(words, at + 1))
+    for (size_t at = questions.find(words); at != questions.npos;
+         at = questions.find(words, at + 1))
       ++found;
     return found;
   };

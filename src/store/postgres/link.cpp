@@ -102,7 +102,7 @@ struct Link::State {
 
   const base::Fd wake;  // readable when the thread shall end
   Connection* connection = nullptr;
-  double used = 0;  // when the connection was last needed
+  double used = 0;        // when the connection was last needed
   double busy_until = 0;  // when the thread is done with its question, unless something holds it up
 
   double now() const { return options.now(); }
