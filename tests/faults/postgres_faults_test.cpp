@@ -20,6 +20,7 @@
 
 #include <ejk/ejk.h>
 
+#include "fakes.h"
 #include "postgres_server.h"
 #include "store/entry_file.h"
 #include "store/keep.h"
@@ -38,25 +39,43 @@ using Sent = PostgresStore::Sent;
 constexpr const char* password = "s3cret/pass";
 constexpr const char* password_in_url = "s3cret%2Fpass";
 
+double seconds_of(const std::function<void()>& something) {
+  const auto begin = std::chrono::steady_clock::now();
+  something();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 // How long something takes, over what a wait of so many seconds takes beside it: on a busy machine
 // both are late.
 double over_wait_of(double seconds, const std::function<void()>& something) {
-  const auto took = [](const auto& what) {
-    const auto begin = std::chrono::steady_clock::now();
-    what();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
   double waited = 0;
   std::thread beside([&] {
-    waited = took([&] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
+    waited =
+        seconds_of([&] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
   });
-  const double all = took(something);
+  const double all = seconds_of(something);
   beside.join();
   return all / waited;
 }
 
 // Deadlines are kept to within this; without them it would be minutes.
 constexpr double on_time = 3;
+// Of a deadline of a minute, where an answer comes before it.
+constexpr double at_once = 0.5;
+
+// The first call of a program with that store. It asks for a choice, for a lease and again for the
+// choice, tunes, puts what it found, and runs.
+void call_with(std::shared_ptr<Store> store) {
+  fakes::Setup program;
+  SelectorOptions options = program.options();
+  options.persistent =
+      std::make_shared<PersistentCache>(std::vector<std::shared_ptr<Store>>{std::move(store)});
+  const Executor executor(std::move(options));
+  const std::vector<float> x(8);
+  std::vector<float> y{0};
+  executor(fakes::Show{}, x, y);
+  EXPECT_EQ(y[0], 2) << "the config that its tuning chose";
+}
 
 class PostgresFaults : public ::testing::Test {
  protected:
@@ -207,6 +226,21 @@ TEST_F(PostgresFaults, CallsOfManyThreadsLeaveAStoppedServerAtTheirDeadlines) {
     });
   threads.clear();
   wait_until([&] { return warnings.count() > told; }, "the warning");
+  EXPECT_EQ(warnings.count(), told + 1) << warnings.text();
+}
+
+TEST_F(PostgresFaults, ACallThatMeetsAStoppedServerRunsWithinItsDeadlines) {
+  PostgresServer own;
+  auto with = options(0.5);
+  with.breaker = {};
+  const std::shared_ptr<SharedStore> store = shared(own.url(own.new_database()), with);
+  wait_until([&] { return store->put(make_entry(id)) && store->push(false).left == 0; });
+  const size_t told = warnings.count();
+  own.stop_time();
+  EXPECT_LT(over_wait_of(with.connect_seconds + with.prefetch_seconds, [&] { call_with(store); }),
+            on_time);
+  wait_until([&] { return store->get(call_id(2)), store->far().is_away(); });
+  wait_until([&] { return warnings.count() > told; }, "the warning");  // behind is_away()
   EXPECT_EQ(warnings.count(), told + 1) << warnings.text();
 }
 
@@ -361,7 +395,8 @@ TEST_F(PostgresFaults, AFullDiskKeepsWhatWasPutForLater) {
   own.must("postgres", "CREATE TABLESPACE small LOCATION '" + disk.path() + "'");
   own.must("postgres", "CREATE DATABASE full_one TEMPLATE ejk_template TABLESPACE small");
   own.must("full_one", "CREATE TABLE filler (text text)");
-  const auto store = shared(own.url("full_one"), options());
+  const auto with = options();
+  const std::shared_ptr<SharedStore> store = shared(own.url("full_one"), with);
   EXPECT_TRUE(store->put(make_entry(id, 1)));
   EXPECT_TRUE(outbox_is_empty());
   const auto fill = "INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, 100)";
@@ -371,6 +406,7 @@ TEST_F(PostgresFaults, AFullDiskKeepsWhatWasPutForLater) {
   EXPECT_EQ(block_of(*store, call_id(call)), 2) << "the directory has it";
   EXPECT_EQ(block_of(*store, id), 1) << "what is there can still be read";
   EXPECT_FALSE(outbox_is_empty());
+  EXPECT_LT(seconds_of([&] { call_with(store); }) / with.put_seconds, at_once);
   EXPECT_EQ(warnings.count(), 1u) << warnings.text();
   EXPECT_NE(warnings.text().find("No space left"), std::string::npos) << warnings.text();
   ASSERT_TRUE(disk.grow());
@@ -675,7 +711,9 @@ TEST_F(PostgresFaults, RolesMayDoWhatTheyAreFor) {
 TEST_F(PostgresFaults, ARoleWithoutRightsIsToldWhichOneItNeeds) {
   auto with = options();
   with.breaker = {};
-  const auto store = shared(server().tcp_url("ejk_1", "nobody", password_in_url), with);
+  const std::shared_ptr<SharedStore> store =
+      shared(server().tcp_url("ejk_1", "nobody", password_in_url), with);
+  EXPECT_LT(seconds_of([&] { call_with(store); }) / with.connect_seconds, at_once);
   EXPECT_FALSE(store->get(id));
   EXPECT_TRUE(store->put(make_entry(id, 7)));
   EXPECT_EQ(block_of(*store, id), 7) << "the directory has it";
@@ -701,9 +739,16 @@ TEST_F(PostgresFaults, ANewerSchemaIsReadAndNotWritten) {
     EXPECT_EQ(block_of(store, id), 1);
     EXPECT_EQ(warnings.count(), 1u) << warnings.text();
   }
+  auto with = options();
+  with.breaker = {};
+  EXPECT_LT(seconds_of([&] { call_with(shared(server().url(database), with)); }) / with.put_seconds,
+            at_once);
+  EXPECT_EQ(warnings.count(), 2u) << warnings.text();
   server().must(database, "UPDATE ejk.meta SET min_client = version");
-  PostgresStore store(server().url(database), options());
-  EXPECT_FALSE(store.get(id));
+  const std::shared_ptr<SharedStore> store = shared(server().url(database), with, "other");
+  EXPECT_LT(seconds_of([&] { call_with(store); }) / with.connect_seconds, at_once);
+  EXPECT_FALSE(store->get(id));
+  EXPECT_EQ(warnings.count(), 3u) << warnings.text();
   EXPECT_NE(warnings.text().find("cannot read"), std::string::npos) << warnings.text();
 }
 
@@ -739,6 +784,10 @@ TEST_F(PostgresFaults, WorksThroughPgBouncerThatSharesSessions) {
       });
     threads.clear();
     for (int call = 0; call < 5; ++call) EXPECT_EQ(block_of(first, call_id(call)), 7);
+    const auto with = options();
+    const size_t told = warnings.count();  // before it listened
+    EXPECT_LT(seconds_of([&] { call_with(shared(url, with)); }) / with.connect_seconds, at_once);
+    EXPECT_EQ(warnings.count(), told) << warnings.text();
   }
   ::kill(bouncer, SIGKILL);
   PostgresServer::wait_for(bouncer);
@@ -764,7 +813,8 @@ TEST_F(PostgresFaults, ACertificateOfAnotherAuthorityIsRefused) {
   auto with = options();
   with.breaker = {};
   const size_t told = warnings.count();  // before TLS was on
-  const auto wrong = shared(url("wrong"), with);
+  const std::shared_ptr<SharedStore> wrong = shared(url("wrong"), with);
+  EXPECT_LT(seconds_of([&] { call_with(wrong); }) / with.connect_seconds, at_once);
   EXPECT_FALSE(wrong->get(id));
   EXPECT_TRUE(wrong->put(make_entry(id, 2)));
   EXPECT_EQ(block_of(*wrong, id), 2) << "the directory has it";
