@@ -7,7 +7,6 @@ import json
 import postgres_server
 import pytest
 from conftest import ROOT, run_program
-
 from ejk.ops import PersistentCache
 
 PLACE = ("cpu|a machine", "doubled@v1", "0123456789abcdef")
