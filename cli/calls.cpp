@@ -83,7 +83,8 @@ std::vector<RecordedCall> recorded_calls(const KernelOptions& options, const Per
                                          const Filter& filter, Problems& problems) {
   check_recorded_folder(options);
   std::vector<RecordedCall> out;
-  RecordedCalls all = detail::read_recorded(recorded_folder(options), &store, problems.sink());
+  RecordedCalls all = detail::read_recorded(recorded_folder(options), &store, problems.sink(),
+                                            wanted_devices(filter));
   for (auto& [device, ops] : all)
     for (auto& [op, keys] : ops)
       for (auto& [key, call] : keys)

@@ -131,7 +131,7 @@ int fleet_status_verb(const FleetOptions& options, Output& out) {
   if (calls.empty())
     throw Failure(exit_nothing,
                   "no matching calls are recorded in " + where_to_record(options.kernels));
-  const auto choices = choices_of(*store);
+  const auto choices = choices_of(*store, devices_of(calls));
 
   const double now = static_cast<double>(time(nullptr));
   std::map<std::string, Status> devices;

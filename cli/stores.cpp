@@ -183,12 +183,17 @@ const Device& device_for(const std::string& name) {
   throw Failure(exit_nothing, "there is no device " + name + " here; `ejk devices` lists them");
 }
 
+std::function<bool(const std::string& device)> wanted_devices(const Filter& filter) {
+  if (filter.device.empty()) return {};
+  return [name = filter.device](const std::string& device) {
+    return name == "this" ? detail::device_here(device) != nullptr
+                          : device.starts_with(device_named(name));
+  };
+}
+
 bool matches(const Filter& filter, const EntryId& id) {
   if (!detail::op_matches(id.op, filter.ops)) return false;
-  if (filter.device == "this" && detail::device_here(id.device) == nullptr) return false;
-  if (!filter.device.empty() && filter.device != "this" &&
-      !id.device.starts_with(device_named(filter.device)))
-    return false;
+  if (const auto wanted = wanted_devices(filter); wanted && !wanted(id.device)) return false;
   if (filter.key.empty()) return true;
   if (const auto label = parse_label(filter.key)) return id.op == label->op && id.key == label->key;
   const size_t colon = filter.key.rfind(':');
@@ -281,7 +286,7 @@ std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filt
       return true;
     };
     if (auto* const shared = dynamic_cast<detail::SharedStore*>(store.get()))
-      problems.is_database_away |= !shared->read_all("", take, detail);
+      problems.is_database_away |= !shared->read_all("", take, detail, wanted_devices(filter));
     else store->for_each("", take, detail);
     mark_hidden(std::span(out).subspan(begin), answered);
   }

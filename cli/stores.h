@@ -2,6 +2,7 @@
 // Stores as the tool sees them: layers that are only looked at, entries with their place.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,8 @@ struct Filter {
   std::string key;               // how it begins, "OP:KEY" or a label
 };
 bool matches(const Filter& filter, const EntryId& id);
+// Which devices it asks for; empty: all.
+std::function<bool(const std::string& device)> wanted_devices(const Filter& filter);
 // What is missing if nothing has this key, and what to do.
 std::string key_text(const std::string& key);
 // Throws Failure(usage) for a key that cannot be one.

@@ -40,7 +40,7 @@ double seconds_in(const RecordedCall& call, const std::optional<StoredCall>& sto
 }
 
 std::vector<Spent> spent_in(const std::vector<RecordedCall>& calls, const PersistentCache& store) {
-  const auto choices = choices_of(store);
+  const auto choices = choices_of(store, devices_of(calls));
   std::map<EntryId, PlannedCall, ById> planned;
   for (PlannedCall& p : plan_with_choices(calls, choices.get()).to_tune)
     planned.emplace(p.call.id, std::move(p));

@@ -67,7 +67,7 @@ std::string text(const Value& object, std::string_view name) {
 }  // namespace
 
 Value coverage_document(const std::vector<RecordedCall>& calls, const PersistentCache& store) {
-  const auto choices = choices_of(store);
+  const auto choices = choices_of(store, devices_of(calls));
   std::array<Sum, tiers.size()> sums;
   Sum all, covered, untimed, untimed_covered;
   for (const RecordedCall& call : calls) {

@@ -28,7 +28,7 @@ nb::object plan_for_all_devices(const std::string& store, const std::string& rec
       for (auto& [op, by_key] : by_op)
         for (auto& [key, call] : by_key)
           if (detail::op_matches(op, ops)) calls.push_back(call);
-    const auto choices = retune ? nullptr : choices_of(*store_at(store));
+    const auto choices = retune ? nullptr : choices_of(*store_at(store), devices_of(calls));
     TuningPlan made = plan_with_choices(std::move(calls), choices.get());
     for (const PlannedCall& planned : made.to_tune)
       records.push_back(to_json(record_to_document(planned.call)));

@@ -11,6 +11,8 @@
 #include <ejk/names.h>
 #include <ejk/open_store.h>
 
+#include "store/postgres/address.h"
+
 namespace ejk::python {
 
 namespace {
@@ -214,6 +216,10 @@ void bind_store(nb::module_& m) {
         return places;
       });
   m.def("default_store_path", [] { return default_store_path(); });
+  m.def(
+      "is_database_url",
+      [](const std::string& address) { return detail::postgres::is_database_url(address); },
+      nb::arg("address"));
 }
 
 // Recorded calls, or those that a lowered computation is labelled with, each tuned by a worker

@@ -45,9 +45,9 @@ struct PlannedCall {
 };
 
 // The calls in the order in which tuning them pays: the time spent in a call, times the share that
-// tuning is likely to save. That share is an estimate from what stored tunings gained; tunings of
-// the same op count more than those of others. Calls that are tuned already, or whose tuning
-// failed, are left out.
+// tuning is likely to save. That share is an estimate from what stored tunings gained on the
+// devices of these calls; tunings of the same op count more than those of others. Calls that are
+// tuned already, or whose tuning failed, are left out.
 std::vector<PlannedCall> plan_tuning(std::vector<RecordedCall> calls, PersistentCache* store);
 
 // ---- tuning -------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import textwrap
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "examples/python"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.extend([str(ROOT / "examples/python"), str(ROOT / "tests")])
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 for name in ("EJKERNEL_OPS_STAMP", "EJKERNEL_OPS_RECORD", "EJKERNEL_AUTOTUNE_POLICY", "EJKERNEL_OPS_PREFIX"):

@@ -5,6 +5,7 @@
 #include <ejk/registry.h>
 
 #include "store/memory.h"
+#include "store/shared.h"
 
 namespace ejk {
 namespace {
@@ -40,22 +41,32 @@ std::optional<StoredCall> stored_for(PersistentCache& store, const RecordedCall&
   return id ? stored_for(store, *id) : stored;
 }
 
-std::unique_ptr<PersistentCache> choices_of(const PersistentCache& store) {
+std::set<std::string> devices_of(const std::vector<RecordedCall>& calls) {
+  std::set<std::string> out;
+  for (const RecordedCall& call : calls) out.insert(call.id.device);
+  return out;
+}
+
+std::unique_ptr<PersistentCache> choices_of(const PersistentCache& store,
+                                            const std::set<std::string>& devices) {
+  const auto wanted = [&](const std::string& device) { return devices.contains(device); };
   std::vector<std::shared_ptr<Store>> layers;
   for (const auto& layer : store.layers()) {
     auto choices = std::make_shared<detail::MemoryStore>(Value(), layer->where());
     bool any = false;
-    layer->for_each(
-        "",
-        [&](const Entry& entry) {
-          Entry choice = entry;
-          choice.device = {}, choice.extra = {};
-          choices->take(std::move(choice));
-          return any = true;
-        },
-        Detail::choice);
-    // One that cannot tell what it holds is asked about each call.
-    if (any) layers.push_back(std::move(choices));
+    const auto take = [&](const Entry& entry) {
+      any = true;
+      if (!wanted(entry.id.device)) return true;
+      Entry choice = entry;
+      choice.device = {}, choice.extra = {};
+      choices->take(std::move(choice));
+      return true;
+    };
+    auto* const shared = dynamic_cast<detail::SharedStore*>(layer.get());
+    if (shared != nullptr) static_cast<void>(shared->read_all("", take, Detail::choice, wanted));
+    else layer->for_each("", take, Detail::choice);
+    // One that may not be able to tell what it holds is asked about each call.
+    if (any || shared != nullptr) layers.push_back(std::move(choices));
     else layers.push_back(layer);
   }
   return std::make_unique<PersistentCache>(std::move(layers));

@@ -4,6 +4,8 @@
 
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include <ejk/offline.h>
@@ -27,8 +29,11 @@ struct StoredCall {
 std::optional<StoredCall> stored_for(PersistentCache& store, const RecordedCall& call);
 std::optional<StoredCall> stored_for(PersistentCache& store, const EntryId& id);
 
-// The choices of a store as they are now, each read once, for questions about many calls.
-std::unique_ptr<PersistentCache> choices_of(const PersistentCache& store);
+// The choices of a store for these devices as they are now, each read once, for questions about
+// many calls.
+std::unique_ptr<PersistentCache> choices_of(const PersistentCache& store,
+                                            const std::set<std::string>& devices);
+std::set<std::string> devices_of(const std::vector<RecordedCall>& calls);
 
 struct TuningPlan {
   std::vector<PlannedCall> to_tune;  // as plan_tuning gives them

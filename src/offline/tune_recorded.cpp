@@ -19,6 +19,7 @@
 #include "record/reading.h"
 #include "store/op_name.h"
 #include "store/postgres/address.h"
+#include "store/shared.h"
 
 namespace ejk {
 
@@ -62,6 +63,9 @@ class SignsOfLife {
 
 // Pauses between looks at calls that others hold.
 constexpr double shortest_pause = 0.05, longest_pause = 2;  // seconds
+// In a plan that was gone through once, a look asks for so many leases that others hold: at its end
+// every process waits for every other one.
+constexpr size_t most_denied = 4;
 
 // Of two entries of one call.
 bool is_same_tuning(const Entry& a, const Entry& b) {
@@ -73,6 +77,52 @@ bool is_same_tuning(const Entry& a, const Entry& b) {
 bool has_own_keys(const AutotunePolicy& policy) {
   return policy.validate_backward || policy.numerics == Numerics::same;
 }
+
+// What is stored for a plan that others follow, too. A directory is looked at call by call. Of a
+// database all choices are read at once, and again when questions about single calls found as much
+// that was not known as that costs.
+class Progress {
+ public:
+  // `choices`: what was stored for these devices when the plan was made.
+  Progress(PersistentCache& store, std::set<std::string> devices,
+           std::unique_ptr<PersistentCache> choices)
+      : store_(store),
+        database_(detail::database_of(store)),
+        devices_(std::move(devices)),
+        choices_(std::move(choices)) {
+    count();
+  }
+
+  std::optional<StoredCall> known(const RecordedCall& call) {
+    return stored_for(database_ != nullptr ? *choices_ : store_, call);
+  }
+  std::optional<StoredCall> ask(const RecordedCall& call) { return stored_for(store_, call); }
+  // An answer that was not known, so that the lease was taken in vain.
+  void missed() {
+    constexpr size_t questions = 3;  // lease, ask, release
+    in_vain_ += questions;
+    if (database_ == nullptr || in_vain_ < cost_ || database_->far().is_away()) return;
+    choices_ = choices_of(store_, devices_);
+    count();
+  }
+
+ private:
+  void count() {
+    constexpr size_t choices_per_question = 500;
+    cost_ = 1, in_vain_ = 0;
+    if (database_ == nullptr) return;
+    size_t choices = 0;
+    choices_->for_each(
+        "", [&](const Entry&) { return ++choices > 0; }, Detail::choice);
+    cost_ += choices / choices_per_question;
+  }
+
+  PersistentCache& store_;
+  detail::SharedStore* const database_;
+  const std::set<std::string> devices_;
+  std::unique_ptr<PersistentCache> choices_;
+  size_t cost_ = 1, in_vain_ = 0;  // questions
+};
 
 // One run through a list of calls.
 class Tunings {
@@ -95,23 +145,32 @@ class Tunings {
   }
 
   // Together with other processes. `choices`: what was stored when the plan was made.
-  void share(const std::vector<PlannedCall>& plan, PersistentCache& choices) {
+  void share(const std::vector<PlannedCall>& plan, std::unique_ptr<PersistentCache> choices) {
     std::vector<std::optional<StoredCall>> before;
-    for (const PlannedCall& planned : plan) before.push_back(stored_for(choices, planned.call));
+    std::set<std::string> devices;
+    for (const PlannedCall& planned : plan) {
+      before.push_back(stored_for(*choices, planned.call));
+      devices.insert(planned.call.id.device);
+    }
+    Progress progress(*selector_.persistent(), std::move(devices), std::move(choices));
     std::vector<size_t> open =
         detail::order_in_plan(plan.size(), options_.shard.value_or(detail::random_shard()));
     const double patience = options_.held_seconds > 0 ? options_.held_seconds
                                                       : 60 + 3 * selector_.policy().budget_seconds;
     double pause = shortest_pause, last_progress = base::seconds_now();
-    while (!open.empty()) {
+    for (size_t most_held = open.size(); !open.empty(); most_held = most_denied) {
       const bool stuck = base::seconds_now() - last_progress > patience;
-      size_t done = plan.size() - open.size();
-      const size_t settled = std::erase_if(open, [&](size_t i) {
-        const bool taken = take(plan[i].call, before[i], stuck, done + 1, plan.size());
-        done += taken;
-        return taken;
-      });
-      if (settled > 0) {
+      std::vector<size_t> held;  // by others
+      size_t looked = 0;
+      for (; looked < open.size() && held.size() < most_held; ++looked) {
+        const size_t i = open[looked], number = plan.size() - open.size() + looked - held.size();
+        if (!take(plan[i].call, before[i], progress, stuck, number + 1, plan.size()))
+          held.push_back(i);
+      }
+      // What was not looked at comes first the next time.
+      open.erase(open.begin(), open.begin() + static_cast<std::ptrdiff_t>(looked));
+      open.insert(open.end(), held.begin(), held.end());
+      if (looked > held.size()) {
         pause = shortest_pause, last_progress = base::seconds_now();
         continue;
       }
@@ -166,12 +225,13 @@ class Tunings {
   }
 
   // False if another process holds the call; a stuck one is not waited for.
-  bool take(const RecordedCall& call, const std::optional<StoredCall>& before, bool stuck,
-            size_t number, size_t of) {
-    if (!may_begin(call)) return true;
+  bool take(const RecordedCall& call, const std::optional<StoredCall>& before, Progress& progress,
+            bool stuck, size_t number, size_t of) {
+    if (!may_begin(call) || is_settled_by_others(call, progress.known(call), before)) return true;
     const auto lease = selector_.persistent()->lease(call.id, 0);
     if (!lease && !stuck) return false;
-    if (was_settled_by_others(call, before)) return true;
+    // Who held the lease before may have stored it meanwhile.
+    if (is_settled_by_others(call, progress.ask(call), before)) return progress.missed(), true;
     const SignsOfLife signs(lease.get());
     tell(call, std::to_string(number) + " of " + std::to_string(of));
     measure(call);
@@ -179,10 +239,9 @@ class Tunings {
   }
 
   // One that was cut short since the plan was made is not tuned again by each process in turn.
-  bool was_settled_by_others(const RecordedCall& call, const std::optional<StoredCall>& before) {
-    if (has_own_keys(selector_.policy())) return false;
-    auto now = stored_for(*selector_.persistent(), call);
-    if (!now || now->for_any_outputs) return false;
+  bool is_settled_by_others(const RecordedCall& call, std::optional<StoredCall> now,
+                            const std::optional<StoredCall>& before) {
+    if (!now || now->for_any_outputs || has_own_keys(selector_.policy())) return false;
     if (now->entry.outcome == Outcome::failed) {
       skip(call.id.op, call.id.key, "another process rejected every candidate");
       return true;
@@ -247,6 +306,12 @@ bool is_asked_for(const OfflineOptions& options, const std::string& device) {
   return options.device.empty() ? detail::device_here(device) != nullptr : device == options.device;
 }
 
+RecordedCalls read_asked_for(const std::string& folder, const PersistentCache* store,
+                             const OfflineOptions& options) {
+  return detail::read_recorded(
+      folder, store, {}, [&](const std::string& device) { return is_asked_for(options, device); });
+}
+
 // Throws if these options cannot be followed with that store.
 void check_sharing(const OfflineOptions& options, PersistentCache* store) {
   const auto refuse = [](const std::string& what) {
@@ -290,7 +355,8 @@ std::string why_no_record(const RecordedCalls& recorded, const OfflineOptions& o
 Invocations get_invocations(const std::string& folder, const std::string& device,
                             std::map<std::string, std::string>* why_not) {
   Invocations out;
-  RecordedCalls recorded = read_recorded(folder);
+  RecordedCalls recorded = detail::read_recorded(
+      folder, nullptr, {}, [&](const std::string& each) { return each == device; });
   for (const auto& [op, calls] : recorded[device])
     for (const auto& [key, call] : calls) try {
         out[op][key] = rebuild_call(call);
@@ -306,11 +372,10 @@ OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOpti
   const std::string folder = folder_of(options);
   check_sharing(options, selector.persistent());
   Tunings tunings(selector, options);
-  RecordedCalls recorded = detail::read_recorded(folder, selector.persistent(), {});
+  RecordedCalls recorded = read_asked_for(folder, selector.persistent(), options);
   std::vector<RecordedCall> calls;
   size_t left_out = 0, of_other_shards = 0;
-  for (auto& [device, ops] : recorded) {
-    if (!is_asked_for(options, device)) continue;
+  for (auto& [device, ops] : recorded)
     for (auto& [op, by_key] : ops)
       for (auto& [key, call] : by_key) {
         if (!detail::op_matches(op, options.ops)) ++left_out;
@@ -318,13 +383,12 @@ OfflineResult autotune_recorded(ConfigSelectorChain& selector, const OfflineOpti
           ++of_other_shards;
         else calls.push_back(std::move(call));
       }
-  }
   const size_t offered = calls.size();
   PersistentCache* const store = options.retune ? nullptr : selector.persistent();
-  const auto choices = store == nullptr ? nullptr : choices_of(*store);
+  auto choices = store == nullptr ? nullptr : choices_of(*store, devices_of(calls));
   TuningPlan plan = plan_with_choices(std::move(calls),
                                       has_own_keys(selector.policy()) ? nullptr : choices.get());
-  if (options.share) tunings.share(plan.to_tune, *choices);
+  if (options.share) tunings.share(plan.to_tune, std::move(choices));
   else
     for (size_t i = 0; i < plan.to_tune.size(); ++i)
       tunings.tune(plan.to_tune[i].call, i + 1, plan.to_tune.size());
@@ -351,7 +415,8 @@ OfflineResult autotune_labels(ConfigSelectorChain& selector, const FoundLabels& 
                               const OfflineOptions& options) {
   const std::string folder = folder_of(options);
   Tunings tunings(selector, options);
-  const RecordedCalls recorded = detail::read_recorded(folder, selector.persistent(), {});
+  const RecordedCalls recorded = read_asked_for(folder, selector.persistent(), options);
+  std::optional<RecordedCalls> everywhere;  // of all devices, for the reason why there is no record
   std::vector<const RecordedCall*> calls;
   std::set<std::string> seen;  // labels that differ in their prefix are one call
   for (const Label& label : found.labels) {
@@ -367,11 +432,12 @@ OfflineResult autotune_labels(ConfigSelectorChain& selector, const FoundLabels& 
     }
     const size_t before = calls.size();
     for (const auto& [device, ops] : recorded)
-      if (const auto op = ops.find(label.op); op != ops.end() && is_asked_for(options, device))
+      if (const auto op = ops.find(label.op); op != ops.end())
         if (const auto key = op->second.find(label.key); key != op->second.end())
           calls.push_back(&key->second);
-    if (calls.size() == before)
-      tunings.skip(label.op, label.key, why_no_record(recorded, options, label, shown(folder)));
+    if (calls.size() > before) continue;
+    if (!everywhere) everywhere = detail::read_recorded(folder, selector.persistent(), {});
+    tunings.skip(label.op, label.key, why_no_record(*everywhere, options, label, shown(folder)));
   }
   const size_t offered = calls.size() + tunings.result.skipped.size();
   for (size_t i = 0; i < calls.size(); ++i) tunings.tune(*calls[i], i + 1, calls.size());

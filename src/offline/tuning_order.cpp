@@ -48,7 +48,7 @@ constexpr double left_to_gain = 0.02;
 }  // namespace
 
 std::vector<PlannedCall> plan_tuning(std::vector<RecordedCall> calls, PersistentCache* store) {
-  const auto choices = store == nullptr ? nullptr : choices_of(*store);
+  const auto choices = store == nullptr ? nullptr : choices_of(*store, devices_of(calls));
   return plan_with_choices(std::move(calls), choices.get()).to_tune;
 }
 

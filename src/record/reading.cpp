@@ -21,7 +21,10 @@ void add(RecordedCall call, RecordedCalls& to) {
   to[id.device][id.op].insert_or_assign(id.key, std::move(call));
 }
 
-RecordedCalls read_folder(const std::string& folder, const WarningSink& warn) {
+using Wanted = PostgresStore::Wanted;
+
+RecordedCalls read_folder(const std::string& folder, const WarningSink& warn,
+                          const Wanted& wanted) {
   RecordedCalls out;
   const auto top = base::Directory::at(folder, base::Absent::fails, base::trust_from_environment());
   for_each_record_file(top, [&](const base::Directory& in, const std::string& name) {
@@ -33,6 +36,7 @@ RecordedCalls read_folder(const std::string& folder, const WarningSink& warn) {
     else if (loaded.call) warn("passing over " + path + ": it is the record of another call");
     else if (!loaded.absent) warn("passing over " + path + ": " + loaded.why);
   });
+  if (wanted) std::erase_if(out, [&](const auto& device) { return !wanted(device.first); });
   return out;
 }
 
@@ -50,7 +54,8 @@ RecordedCall call_in(const PostgresStore::CallCount& count) {
 }
 
 // What all folders sent, as far as it can be read, and what only the folder of this machine has.
-RecordedCalls read_database(PostgresStore& database, const WarningSink& warn) {
+RecordedCalls read_database(PostgresStore& database, const WarningSink& warn,
+                            const Wanted& wanted) {
   constexpr double seconds_per_question = 60;  // of a plan, not of a call
   RecordedCalls out;
   const auto take = [&](const PostgresStore::CallCount& count) {
@@ -61,10 +66,10 @@ RecordedCalls read_database(PostgresStore& database, const WarningSink& warn) {
            error.what());
     }
   };
-  static_cast<void>(database.for_each_call(take, seconds_per_question));
+  static_cast<void>(database.for_each_call(take, seconds_per_question, wanted));
   const std::string folder = default_recording_path();
   if (folder.empty()) return out;
-  for (auto& [device, ops] : read_folder(folder, warn))
+  for (auto& [device, ops] : read_folder(folder, warn, wanted))
     for (auto& [op, calls] : ops)
       for (auto& [key, call] : calls) out[device][op].try_emplace(key, std::move(call));
   return out;
@@ -73,17 +78,18 @@ RecordedCalls read_database(PostgresStore& database, const WarningSink& warn) {
 }  // namespace
 
 RecordedCalls read_recorded(const std::string& place, const PersistentCache* store,
-                            const WarningSink& on_warning) {
+                            const WarningSink& on_warning, const Wanted& wanted) {
   const WarningSink warn = base::warnings_to(on_warning);
-  if (!postgres::is_database_url(place)) return read_folder(place, warn);
+  if (!postgres::is_database_url(place)) return read_folder(place, warn, wanted);
   SharedStore* const shared = store == nullptr ? nullptr : database_of(*store);
-  if (shared != nullptr && shared->url() == place) return read_database(shared->far(), warn);
+  if (shared != nullptr && shared->url() == place)
+    return read_database(shared->far(), warn, wanted);
   PostgresStore::Options options;
   options.connect_seconds = 10;
   options.on_warning = warn;
   options.meanwhile = "Recorded calls are read from " + default_recording_path() + " alone";
   PostgresStore database(place, options);
-  return read_database(database, warn);
+  return read_database(database, warn, wanted);
 }
 
 }  // namespace detail

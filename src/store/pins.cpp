@@ -102,7 +102,7 @@ PinBoard::Pinned pins_in(const std::string& text, const std::string& where) {
     for (const auto& [call, config] : document.as_object().members)
       out.emplace(call, config.as_string());
   } catch (const Error& error) {
-    fail(where, std::string("what stands there are no pins (") + error.what() + ")");
+    fail(where, std::string("a text there is not a valid list of pins (") + error.what() + ")");
   }
   return out;
 }
@@ -203,7 +203,8 @@ std::optional<Value> Pins::known(const EntryId& id) const {
   try {
     return parse_json(found->second);
   } catch (const Error& error) {
-    fail(where(), std::string("what stands there is no config (") + error.what() + ")");
+    fail(where(),
+         std::string("the config that is pinned there is not valid (") + error.what() + ")");
   }
 }
 

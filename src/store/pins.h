@@ -27,9 +27,9 @@ class PinBoard {
   using Pinned = std::map<std::string, std::string>;  // by call
 
   virtual ~PinBoard() = default;
-  // Everything that stands there.
+  // All pins of the run.
   virtual Pinned read() = 0;
-  // Writes what is not there yet and gives what stands there for these calls, and perhaps for
+  // Writes what is not there yet and gives what is pinned for these calls then, and perhaps for
   // others. One question for all of them, which waits for no other rank. It and `read` throw
   // Error(io) if the place cannot be asked.
   virtual Pinned pin(const std::vector<Offer>& offers) = 0;

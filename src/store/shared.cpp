@@ -23,7 +23,9 @@ using Sent = PostgresStore::Sent;
 
 // For so long what was not among the prefetched entries is taken for absent.
 constexpr double prefetch_lasts = 30;  // seconds
-constexpr double last_send = 1;        // seconds, at the end of a process
+// After so many changes of an op's calls all of them are asked for again.
+constexpr size_t most_changed = 1'000;
+constexpr double last_send = 1;  // seconds, at the end of a process
 
 std::string name_of_call(const EntryId& id) {
   return stable_json(Value(Value::Array{id.device, id.op, id.key, id.spec}));
@@ -132,6 +134,7 @@ std::optional<Entry> SharedStore::get(const EntryId& id, Detail detail, const Va
   const Value& place = here(id, environment);
   auto near = near_->get(id, detail, &place);
   if ((near && is_settled(*near, id, detail, place)) || far_->is_away()) return near;
+  if (is_erasing(id)) return want_sender(), near;
   auto far = ask_far(id, detail, place);
   if (!far) return near;
   if (near) {
@@ -148,34 +151,62 @@ std::optional<Entry> SharedStore::ask_far(const EntryId& id, Detail detail, cons
   std::optional<Entry> found;
   if (detail == Detail::choice && !id.spec.empty()) found = prefetched(id, place, known);
   if (!known) found = far_->get(id, detail, &place);
+  want_sender();
+  return found;
+}
+
+void SharedStore::want_sender() {
   if (!far_->is_away() && near_->writable() && sender_->pending.exchange(false))
     sender_->want(*this);
-  return found;
 }
 
 std::optional<Entry> SharedStore::prefetched(const EntryId& id, const Value& place, bool& known) {
   Entry of_place;
   of_place.environment = place;
-  const std::lock_guard lock(mutex_);  // others wait for the answer that they need too
-  if (changed_.contains(name_of_call(id))) return std::nullopt;
-  Prefetched& here = prefetched_[{id.device, id.op, environment_id(of_place)}];
-  if (!here.choices) {
-    here.choices = far_->prefetch(id.device, id.op, place);
-    if (here.choices->complete) here.until = base::seconds_now() + prefetch_lasts;
+  const std::string call = name_of_call(id);
+  std::unique_lock lock(mutex_);
+  auto& newest = prefetched_[{id.device, id.op, environment_id(of_place)}];
+  const bool asks = !newest;
+  if (asks) newest = std::make_shared<Prefetched>();
+  const std::shared_ptr<Prefetched> op = newest;  // others may forget it meanwhile
+  if (op->changed.contains(call)) return std::nullopt;
+  const bool waits = !op->arrived;
+  if (asks) {
+    lock.unlock();
+    auto choices = far_->prefetch(id.device, id.op, place);
+    lock.lock();
+    op->choices = std::move(choices);
+    if (op->choices.complete) op->until = base::seconds_now() + prefetch_lasts;
+    op->arrived = true;
+    arrived_.notify_all();
+  } else if (waits) {
+    arrived_.wait_for(lock, base::duration_of(far_->longest_prefetch()),
+                      [&] { return op->arrived; });
   }
-  auto found = far_->find(*here.choices, id);
-  known = (found && found->id.spec == id.spec) || base::seconds_now() < here.until;
+  // Who waited for no answer has waited long enough. The next call asks for itself alone.
+  known = waits && !op->choices.answered;
+  if (known || op->changed.contains(call)) return std::nullopt;
+  lock.unlock();
+  auto found = far_->find(op->choices, id);
+  known = (found && found->id.spec == id.spec) || base::seconds_now() < op->until;
   return found;
 }
 
 // What is asked next is asked anew.
 void SharedStore::forget(const EntryId& id) {
+  if (id.spec.empty()) return forget_op(id);
   if (sender_->is_forked()) return;
   const std::lock_guard lock(mutex_);
-  if (!id.spec.empty()) {
-    changed_.insert(name_of_call(id));
-    return;
-  }
+  std::erase_if(prefetched_, [&](const auto& known) {
+    const auto& [place, op] = known;
+    if (place[0] != id.device || place[1] != id.op) return false;
+    op->changed.insert(name_of_call(id));
+    return op->changed.size() > most_changed;
+  });
+}
+void SharedStore::forget_op(const EntryId& id) {
+  if (sender_->is_forked()) return;
+  const std::lock_guard lock(mutex_);
   std::erase_if(prefetched_, [&](const auto& known) {
     return known.first[0] == id.device && known.first[1] == id.op;
   });
@@ -187,7 +218,7 @@ void SharedStore::for_each(std::string_view op, const std::function<bool(const E
 }
 
 bool SharedStore::read_all(std::string_view op, const std::function<bool(const Entry&)>& visit,
-                           Detail detail) {
+                           Detail detail, const PostgresStore::Wanted& wanted) {
   std::set<std::string> seen;
   const auto place = [](const Entry& entry) {
     return name_of_call(entry.id) + environment_id(entry);
@@ -196,13 +227,18 @@ bool SharedStore::read_all(std::string_view op, const std::function<bool(const E
   near_->for_each(
       op,
       [&](const Entry& entry) {
+        if (wanted && !wanted(entry.id.device)) return true;
         seen.insert(place(entry));
         return more = visit(entry);
       },
       detail);
   if (!more) return true;
   return far_->read_all(
-      op, [&](const Entry& entry) { return seen.contains(place(entry)) || visit(entry); }, detail);
+      op,
+      [&](const Entry& entry) {
+        return seen.contains(place(entry)) || is_erasing(entry.id) || visit(entry);
+      },
+      detail, wanted);
 }
 
 // ---- writing
@@ -213,7 +249,8 @@ bool SharedStore::put(const Entry& entry, IfPresent if_present) {
   // Behind it: who sends what a note names, and removes the note, must find this entry.
   const std::string note = far_->writable() ? outbox_.add(entry, if_present) : "";
   forget(entry.id);
-  const Sent sent = send(entry, if_present);
+  // What was erased before is erased first.
+  const Sent sent = is_erasing(entry.id) ? Sent::later : send(entry, if_present);
   if (sent == Sent::later) sender_->pending = true;
   else outbox_.remove(note);
   return kept || sent == Sent::kept;
@@ -226,13 +263,44 @@ PostgresStore::Sent SharedStore::send(const Entry& entry, IfPresent if_present) 
 }
 
 bool SharedStore::erase(const EntryId& id) {
-  bool erased = near_->erase(id);
+  const bool erased = near_->erase(id);
   if (!near_->writable()) return erased;
-  erased |= far_->erase(id);
-  EntryId all = id;
-  all.spec.clear();
-  forget(id), forget(all);
-  return erased;
+  const auto there = far_->try_erase(id);
+  if (there.sent == Sent::later) note_erasure(id);
+  forget_op(id);
+  return erased || there.any;
+}
+
+// Else what is far would come back with the next question.
+void SharedStore::note_erasure(const EntryId& id) {
+  static_cast<void>(outbox_.add_erasure(id));
+  sender_->pending = true;
+  if (is_erasing(id) || sender_->is_forked()) return;
+  const std::lock_guard lock(mutex_);
+  erasing_->insert(name_of_call(id));
+}
+
+bool SharedStore::is_erasing(const EntryId& id) {
+  if (sender_->is_forked()) return false;
+  const std::lock_guard lock(mutex_);
+  if (!erasing_) {
+    erasing_.emplace();
+    for (const Outbox::Note& note : outbox_.erasures()) erasing_->insert(name_of_call(note.call));
+  }
+  if (erasing_->empty()) return false;
+  EntryId of_key = id;
+  of_key.spec.clear();
+  return erasing_->contains(name_of_call(id)) || erasing_->contains(name_of_call(of_key));
+}
+
+PostgresStore::Sent SharedStore::send_erasure(const Outbox::Note& note) {
+  const Sent sent = far_->try_erase(note.call).sent;
+  if (sent == Sent::later) return sent;
+  outbox_.remove(note.name);
+  forget_op(note.call);  // read while it was still there
+  const std::lock_guard lock(mutex_);
+  if (erasing_) erasing_->erase(name_of_call(note.call));
+  return sent;
 }
 
 SharedStore::Pushed SharedStore::push(bool everything,
@@ -246,8 +314,16 @@ SharedStore::Pushed SharedStore::push(bool everything,
     if (note.if_present == IfPresent::replace) replaced.insert(note.environment);
   }
   Pushed out;
-  std::set<std::string> read, unsent;  // entries that notes are about; calls
   bool more = true;
+  const auto may_go_on = [&] { return more && (!go_on || go_on(out.sent + out.refused)); };
+  // First, so that what was put afterwards stays.
+  for (const Outbox::Note& note : outbox_.erasures()) {
+    more = may_go_on();
+    const Sent sent = more ? send_erasure(note) : Sent::later;
+    if (sent == Sent::later) ++out.left, more = false;
+    if (sent == Sent::never) ++out.refused;
+  }
+  std::set<std::string> read, unsent;  // entries that notes are about; calls
   const auto push_op = [&](const std::string& op) {
     near_->for_each(op, [&](const Entry& entry) {
       const auto& wanted = calls[entry.id.op];
@@ -256,7 +332,7 @@ SharedStore::Pushed SharedStore::push(bool everything,
       if (it == wanted.end() && !everything) return true;
       const std::string environment = environment_id(entry);
       if (it != wanted.end()) read.insert(name + environment);
-      more = more && (!go_on || go_on(out.sent + out.refused));
+      more = may_go_on();
       const bool replaces = it != wanted.end() && it->second.contains(environment);
       const IfPresent if_present = replaces ? IfPresent::replace : IfPresent::keep_better;
       const Sent sent = more ? send(entry, if_present) : Sent::later;

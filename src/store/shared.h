@@ -4,6 +4,8 @@
 // were the local store alone, and what it missed is sent when it is back.
 #pragma once
 
+#include <array>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -37,7 +39,8 @@ class SharedStore final : public Store {
   void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
                 Detail detail = Detail::all) override;
   // The same; false if not all that is far could be read, which is said.
-  bool read_all(std::string_view op, const std::function<bool(const Entry&)>& visit, Detail detail);
+  bool read_all(std::string_view op, const std::function<bool(const Entry&)>& visit, Detail detail,
+                const PostgresStore::Wanted& wanted = {});
   // Far, so that one process of all machines tunes a call; near if that cannot lock.
   std::unique_ptr<TuningLease> lease(const EntryId& id, double patience_seconds) override;
   std::string where() const override;
@@ -57,15 +60,23 @@ class SharedStore final : public Store {
 
  private:
   struct Sender;
-  // What an op has on a device, as far as it was asked for at once.
+  // What an op has on a device, as far as it was asked for at once. One call asks; the others of
+  // the op wait for the answer.
   struct Prefetched {
-    std::optional<PostgresStore::Prefetched> choices;
-    double until = 0;  // what is not among them is not there
+    bool arrived = false;
+    PostgresStore::Prefetched choices = {};  // does not change any more
+    double until = 0;                        // what is not among them is not there
+    std::set<std::string> changed = {};      // calls that they say nothing about
   };
 
   std::optional<Entry> ask_far(const EntryId& id, Detail detail, const Value& here);
   std::optional<Entry> prefetched(const EntryId& id, const Value& here, bool& known);
   void forget(const EntryId& id);
+  void forget_op(const EntryId& id);
+  void want_sender();
+  bool is_erasing(const EntryId& id);
+  void note_erasure(const EntryId& id);
+  PostgresStore::Sent send_erasure(const Outbox::Note& note);
   PostgresStore::Sent send(const Entry& entry, IfPresent if_present);
   const Value& here(const EntryId& id, const Value* environment) const;
 
@@ -73,9 +84,12 @@ class SharedStore final : public Store {
   const std::string url_;
   const Value environment_;
   const Outbox outbox_;
-  std::mutex mutex_;
-  std::map<std::array<std::string, 3>, Prefetched> prefetched_;  // device, op, environment
-  std::set<std::string> changed_;  // calls that what was prefetched says nothing about
+  std::mutex mutex_;  // not held while the database is asked
+  std::condition_variable arrived_;
+  // By device, op, environment.
+  std::map<std::array<std::string, 3>, std::shared_ptr<Prefetched>> prefetched_;
+  // Calls whose entries are yet to be erased far; nullopt: the outbox was not looked at yet.
+  std::optional<std::set<std::string>> erasing_;
   std::shared_ptr<Sender> sender_;
   std::unique_ptr<PostgresStore> far_;
 };

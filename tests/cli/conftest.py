@@ -5,15 +5,16 @@ import contextlib
 import json
 import os
 import pathlib
-import shutil
-import signal
 import subprocess
-import tempfile
-import time
+import sys
 
 import pytest
 from browser import Browser
-from tool import PLUGINS, POSTGRES, SHIFTED, SPEC, TOOL, entry, measured
+from tool import PLUGINS, SHIFTED, SPEC, TOOL, entry, measured
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+
+import postgres_server
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -99,24 +100,12 @@ def browser(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def database():
+def server():
+    with postgres_server.running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def database(server):
     """The URL of an empty one, by a socket."""
-    if not POSTGRES:
-        pytest.skip("no server of PostgreSQL is installed (Debian: postgresql)")
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="ejk_pg_"))
-    folder.chmod(0o777)
-    user = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}  # a server refuses to be root
-    how = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.STDOUT, **user}
-    subprocess.run([POSTGRES[-1] / "initdb", "-D", folder / "data", "-U", "postgres", "-N", "-A", "trust"], check=True, **how)
-    server = subprocess.Popen(
-        [POSTGRES[-1] / "postgres", "-D", folder / "data", "-F", "-k", folder, "-c", "listen_addresses="], **how
-    )
-    try:
-        while subprocess.run([POSTGRES[-1] / "pg_isready", "-q", "-h", folder]).returncode != 0:
-            assert server.poll() is None, "the server does not start"
-            time.sleep(0.05)
-        yield f"postgresql://postgres:s3cret@/postgres?host={folder}"
-    finally:
-        server.send_signal(signal.SIGINT)  # after SIGTERM it would wait for its clients
-        server.wait()
-        shutil.rmtree(folder)
+    return server.url()

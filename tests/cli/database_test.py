@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A database that many machines share, as an operator meets it."""
 
-import subprocess
-
 import pytest
-from tool import POSTGRES, ROOT, SHIFTED, entry, measured, record
+from tool import ROOT, SHIFTED, entry, measured, record
 
 
 def test_from_nothing_to_a_store_that_machines_share(ejk, device, database, tmp_path):
@@ -71,19 +69,14 @@ def test_a_snapshot_reaches_every_machine(ejk, device, database, tmp_path):
     assert "it was changed" in ejk("explain", "gemm:", env=launch, expect=1).stderr
 
 
-def test_a_database_of_version_1_is_upgraded_by_its_owner_alone(ejk, database):
-    def psql(name, *arguments):
-        server = database.split("host=")[1]
-        subprocess.run([POSTGRES[-1] / "psql", "-q", "-X", "-h", server, "-U", "postgres", name, *arguments],
-                       check=True, capture_output=True)  # fmt: skip
-
-    psql("postgres", "-c", "CREATE DATABASE old")
-    psql("old", "-v", "ON_ERROR_STOP=1", "-f", ROOT / "src/store/postgres/schema.sql")
-    old = database.replace("/postgres?", "/old?")
+def test_a_database_of_version_1_is_upgraded_by_its_owner_alone(ejk, server):
+    server.psql("postgres", "-c", "CREATE DATABASE old")
+    server.psql("old", "-f", ROOT / "src/store/postgres/schema.sql")
+    old = server.url("old")
     assert ejk("store", "check", old, "--json").json["version"] == 1
     assert "ejk store upgrade" in ejk("snapshot", "show", "--store", old, expect=1).stderr
     stranger = old.replace("postgres:s3cret@", "nobody@")
-    psql("old", "-c", "CREATE ROLE nobody LOGIN; GRANT ejk_admin TO nobody")
+    server.psql("old", "-c", "CREATE ROLE nobody LOGIN; GRANT ejk_admin TO nobody")
     assert "permission denied" in ejk("store", "upgrade", stranger, expect=1).stderr
     assert ejk("store", "upgrade", old, "--json").json["version"] == 3
     assert ejk("snapshot", "show", "--store", old, "--json").json["snapshots"] == []

@@ -14,7 +14,7 @@ import tempfile
 import time
 
 import pytest
-from tool import PLUGINS, POSTGRES, ROOT, TOOL, entry, measured, record
+from tool import PLUGINS, ROOT, TOOL, entry, measured, record
 
 TUNE = ["tune", "--recorded", "--json", "--budget-per-call", "0.2"]
 
@@ -42,9 +42,10 @@ def record_calls(folder, device, sizes, **changes):
 class Copies:
     """Processes of the tool, each on a machine of its own if there is a database."""
 
-    def __init__(self, start, tmp_path, url=None):
-        self.start_process, self.folder, self.url, self.count = start, tmp_path, url, 0
-        if url is None:
+    def __init__(self, start, tmp_path, server=None):
+        self.start_process, self.folder, self.server, self.count = start, tmp_path, server, 0
+        self.url = None if server is None else server.url()
+        if server is None:
             self.recorded = tmp_path / "store/recorded"
         else:
             self.recorded = tmp_path / "recorder/recorded"
@@ -77,17 +78,14 @@ class Copies:
             self.sql("UPDATE ejk.leases SET expires = clock_timestamp() - interval '1 second'")
 
     def sql(self, text):
-        database, host = self.url.split("/postgres?host=")[0].rsplit("@", 1)[1], self.url.split("host=")[1]
-        assert database == ""
-        subprocess.run([POSTGRES[-1] / "psql", "-q", "-X", "-h", host, "-U", "postgres", "postgres", "-c", text],
-                       check=True, capture_output=True)  # fmt: skip
+        self.server.psql("postgres", "-c", text)
 
 
 @pytest.fixture(params=["directory", "database"])
 def copies(request, ejk, start, tmp_path):
     if request.param == "directory":
         return Copies(start, tmp_path)
-    out = Copies(start, tmp_path, request.getfixturevalue("database"))
+    out = Copies(start, tmp_path, request.getfixturevalue("server"))
     ejk("store", "init", out.url)
     out.sql("TRUNCATE ejk.entries, ejk.leases, ejk.calls, ejk.call_counts")
     return out
@@ -316,14 +314,14 @@ def test_a_database_that_is_away_is_an_error(ejk, tmp_path):
         assert "s3cret" not in told.stdout + told.stderr
 
 
-def test_a_role_that_only_reads_sees_the_state_and_tunes_nothing(ejk, start, device, database, tmp_path):
-    copies = Copies(start, tmp_path, database)
-    ejk("store", "init", database)
+def test_a_role_that_only_reads_sees_the_state_and_tunes_nothing(ejk, start, device, server, tmp_path):
+    copies = Copies(start, tmp_path, server)
+    ejk("store", "init", copies.url)
     copies.sql("TRUNCATE ejk.entries, ejk.leases, ejk.calls, ejk.call_counts")
     record_calls(copies.recorded, device, [10])
     copies.send()
     copies.sql("CREATE ROLE looks LOGIN; GRANT ejk_reader TO looks")
-    reader = database.replace("postgres:s3cret@", "looks@")
+    reader = copies.url.replace("postgres:s3cret@", "looks@")
     assert ejk("fleet", "status", "--store", reader, "--json").json["devices"][0]["left"] == 1
     assert "ejk_writer" in ejk("tune", "--recorded", "--share", "--store", reader, expect=1).stderr
 

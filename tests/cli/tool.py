@@ -13,7 +13,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ.get("EJK_BUILD_DIR", ROOT / "build/dev"))
 TOOL = BUILD / "cli/ejk"
 PLUGINS = BUILD / "tests/plugins"
-POSTGRES = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"))
 VERBS = [
     "devices", "ls", "show", "explain", "labels", "what-if", "top", "report", "serve", "doctor", "tune",
     "bench", "fleet status",

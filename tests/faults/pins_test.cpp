@@ -196,12 +196,13 @@ TEST(DirectoryPinsTest, WhatIsNoPinsIsAnErrorThatSaysWhere) {
   for (const char* text : {"", "{", "[]", "{\"a\":1}"}) {
     write_text(file, text);
     EXPECT_THAT(error_of([&] { DirectoryPins(scratch / "store", "run").read(); }),
-                AllOf(HasSubstr(board.where()), HasSubstr("are no pins")))
+                AllOf(HasSubstr(board.where()), HasSubstr("not a valid list of pins")))
         << text;
   }
   write_text(file, "{\"" + detail::call_id(call_id(0)) + "\":\"no JSON\"}");
   Pins pins(std::make_shared<DirectoryPins>(scratch / "store", "run"));
-  EXPECT_THAT(error_of([&] { pins.find(call_id(0)); }), HasSubstr("is no config"));
+  EXPECT_THAT(error_of([&] { pins.find(call_id(0)); }),
+              HasSubstr("config that is pinned there is not valid"));
 }
 
 TEST(DirectoryPinsTest, OneThatCannotBeWrittenIsAnError) {

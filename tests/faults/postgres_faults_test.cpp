@@ -20,6 +20,7 @@
 
 #include <ejk/ejk.h>
 
+#include "fakes.h"
 #include "postgres_server.h"
 #include "store/entry_file.h"
 #include "store/keep.h"
@@ -38,25 +39,43 @@ using Sent = PostgresStore::Sent;
 constexpr const char* password = "s3cret/pass";
 constexpr const char* password_in_url = "s3cret%2Fpass";
 
+double seconds_of(const std::function<void()>& something) {
+  const auto begin = std::chrono::steady_clock::now();
+  something();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 // How long something takes, over what a wait of so many seconds takes beside it: on a busy machine
 // both are late.
 double over_wait_of(double seconds, const std::function<void()>& something) {
-  const auto took = [](const auto& what) {
-    const auto begin = std::chrono::steady_clock::now();
-    what();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
   double waited = 0;
   std::thread beside([&] {
-    waited = took([&] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
+    waited =
+        seconds_of([&] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
   });
-  const double all = took(something);
+  const double all = seconds_of(something);
   beside.join();
   return all / waited;
 }
 
 // Deadlines are kept to within this; without them it would be minutes.
 constexpr double on_time = 3;
+// Of a deadline of a minute, where an answer comes before it.
+constexpr double at_once = 0.5;
+
+// The first call of a program with that store. It asks for a choice, for a lease and again for the
+// choice, tunes, puts what it found, and runs.
+void call_with(std::shared_ptr<Store> store) {
+  fakes::Setup program;
+  SelectorOptions options = program.options();
+  options.persistent =
+      std::make_shared<PersistentCache>(std::vector<std::shared_ptr<Store>>{std::move(store)});
+  const Executor executor(std::move(options));
+  const std::vector<float> x(8);
+  std::vector<float> y{0};
+  executor(fakes::Show{}, x, y);
+  EXPECT_EQ(y[0], 2) << "the config that its tuning chose";
+}
 
 class PostgresFaults : public ::testing::Test {
  protected:
@@ -186,6 +205,77 @@ TEST_F(PostgresFaults, AStoppedServerIsLeftAtTheDeadlineAndUsedAgainAfterwards) 
   EXPECT_TRUE(says("answers again"));
 }
 
+TEST_F(PostgresFaults, CallsOfManyThreadsLeaveAStoppedServerAtTheirDeadlines) {
+  PostgresServer own;
+  auto with = options(0.5);
+  with.breaker = {};
+  const auto store = shared(own.url(own.new_database()), with);
+  wait_until([&] { return store->put(make_entry(id)) && store->push(false).left == 0; });
+  const size_t told = warnings.count();
+  own.stop_time();
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      const EntryId call = call_id(t, "op" + std::to_string(t));
+      const auto get = [&] { EXPECT_FALSE(store->get(call, Detail::choice)); };
+      EXPECT_LT(over_wait_of(with.connect_seconds + with.prefetch_seconds, get), on_time);
+      const auto put = [&] { EXPECT_TRUE(store->put(make_entry(call, t))); };
+      EXPECT_LT(over_wait_of(with.connect_seconds + with.put_seconds, put), on_time);
+      const auto lease = [&] { EXPECT_TRUE(store->lease(call, 0)); };
+      EXPECT_LT(over_wait_of(with.connect_seconds + with.get_seconds, lease), on_time);
+    });
+  threads.clear();
+  wait_until([&] { return warnings.count() > told; }, "the warning");
+  EXPECT_EQ(warnings.count(), told + 1) << warnings.text();
+}
+
+TEST_F(PostgresFaults, ACallThatMeetsAStoppedServerRunsWithinItsDeadlines) {
+  PostgresServer own;
+  auto with = options(0.5);
+  with.breaker = {};
+  const std::shared_ptr<SharedStore> store = shared(own.url(own.new_database()), with);
+  wait_until([&] { return store->put(make_entry(id)) && store->push(false).left == 0; });
+  const size_t told = warnings.count();
+  own.stop_time();
+  EXPECT_LT(over_wait_of(with.connect_seconds + with.prefetch_seconds, [&] { call_with(store); }),
+            on_time);
+  wait_until([&] { return store->get(call_id(2)), store->far().is_away(); });
+  wait_until([&] { return warnings.count() > told; }, "the warning");  // behind is_away()
+  EXPECT_EQ(warnings.count(), told + 1) << warnings.text();
+}
+
+TEST_F(PostgresFaults, AQuestionThatTakesLongHoldsUpNoOtherOp) {
+  const std::string url = server().url(server().new_database());
+  const EntryId slow = call_id(1, "slow@v1");
+  PostgresStore(url, options()).put(make_entry(slow, 5));
+  auto with = options(0.5);
+  with.connect_seconds = with.prefetch_seconds = 60;
+  const auto store = shared(url, with);
+  wait_until([&] { return store->put(make_entry(id)) && store->push(false).left == 0; });
+  const size_t told = warnings.count();
+
+  detail::postgres::Link::Options patient;
+  patient.connect_seconds = 60, patient.idle_seconds = 1e6;
+  detail::postgres::Link other(detail::postgres::read_address(url), patient);
+  const auto script = [&](const char* sql) { return other.ask({sql, {}, 60, true}); };
+  ASSERT_TRUE(script("BEGIN; LOCK TABLE ejk.entries"));
+  int block = 0;
+  std::jthread asking([&] { block = block_of(*store, slow); });
+  const char* waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+  wait_until([&] { return !server().query("postgres", waiting).rows.empty(); }, "the question");
+  const auto put = [&] { EXPECT_TRUE(store->put(make_entry(call_id(2), 2))); };
+  EXPECT_LT(over_wait_of(with.put_seconds, put), on_time);
+  const auto lease = [&] { EXPECT_TRUE(store->lease(call_id(3), 0)) << "the local one"; };
+  EXPECT_LT(over_wait_of(with.get_seconds, lease), on_time);
+  const auto get = [&] { EXPECT_FALSE(store->get(call_id(4))); };
+  EXPECT_LT(over_wait_of(with.get_seconds, get), on_time);
+  EXPECT_FALSE(store->far().is_away()) << "it is busy";
+  EXPECT_TRUE(script("ROLLBACK"));
+  asking.join();
+  EXPECT_EQ(block, 5);
+  EXPECT_EQ(warnings.count(), told) << warnings.text();
+}
+
 TEST_F(PostgresFaults, WhatWasPutMeanwhileIsSentWhenTheServerIsBack) {
   PostgresServer own;
   const std::string url = own.url(own.new_database());
@@ -305,7 +395,8 @@ TEST_F(PostgresFaults, AFullDiskKeepsWhatWasPutForLater) {
   own.must("postgres", "CREATE TABLESPACE small LOCATION '" + disk.path() + "'");
   own.must("postgres", "CREATE DATABASE full_one TEMPLATE ejk_template TABLESPACE small");
   own.must("full_one", "CREATE TABLE filler (text text)");
-  const auto store = shared(own.url("full_one"), options());
+  const auto with = options();
+  const std::shared_ptr<SharedStore> store = shared(own.url("full_one"), with);
   EXPECT_TRUE(store->put(make_entry(id, 1)));
   EXPECT_TRUE(outbox_is_empty());
   const auto fill = "INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, 100)";
@@ -315,6 +406,7 @@ TEST_F(PostgresFaults, AFullDiskKeepsWhatWasPutForLater) {
   EXPECT_EQ(block_of(*store, call_id(call)), 2) << "the directory has it";
   EXPECT_EQ(block_of(*store, id), 1) << "what is there can still be read";
   EXPECT_FALSE(outbox_is_empty());
+  EXPECT_LT(seconds_of([&] { call_with(store); }) / with.put_seconds, at_once);
   EXPECT_EQ(warnings.count(), 1u) << warnings.text();
   EXPECT_NE(warnings.text().find("No space left"), std::string::npos) << warnings.text();
   ASSERT_TRUE(disk.grow());
@@ -427,6 +519,52 @@ TEST_F(PostgresFaults, AnEntryThatCannotBeReadNowIsSentLater) {
   EXPECT_TRUE(near.erase(call_id(2)));
   EXPECT_EQ(store->push(false).sent, 0u);
   EXPECT_TRUE(outbox_is_empty()) << "it is not waited for";
+}
+
+TEST_F(PostgresFaults, WhatIsErasedWhileTheDatabaseIsAwayIsErasedThereAfterwards) {
+  const std::string url = server().url(server().new_database());
+  const std::string nowhere = "postgresql:///d?host=" + scratch / "nowhere";
+  EXPECT_TRUE(shared(url, options())->put(make_entry(id, 1)));
+  EXPECT_TRUE(shared(url, options())->put(make_entry(call_id(2), 2)));
+  EXPECT_TRUE(shared(nowhere, options())->erase(id));
+  EXPECT_FALSE(outbox_is_empty());
+  const auto store = shared(url, options());
+  EXPECT_FALSE(store->get(id)) << "the first question of the next process does not bring it back";
+  EXPECT_EQ(block_of(*store, call_id(2)), 2);
+  store->for_each("", [&](const Entry& entry) {
+    EXPECT_NE(entry.id.key, id.key);
+    return true;
+  });
+  wait_until([&] { return outbox_is_empty(); }, "the sender");
+  EXPECT_FALSE(store->far().get(id));
+  EXPECT_FALSE(store->get(id));
+  EXPECT_EQ(block_of(store->far(), call_id(2)), 2);
+
+  // What is put afterwards stays, although what was erased had more samples.
+  EXPECT_TRUE(store->put(make_entry(id, 3, 50)));
+  {
+    const auto away = shared(nowhere, options());
+    EXPECT_TRUE(away->erase(id));
+    EXPECT_TRUE(away->put(make_entry(id, 4, 10)));
+  }
+  const auto next = shared(url, options());
+  EXPECT_EQ(block_of(*next, id), 4);
+  EXPECT_EQ(next->push(false).left, 0u);
+  EXPECT_TRUE(outbox_is_empty());
+  EXPECT_EQ(block_of(next->far(), id), 4);
+}
+
+TEST_F(PostgresFaults, AnErasureThatTheRoleMayNotMakeIsNotWaitedFor) {
+  const std::string database = server().new_database();
+  const std::string nowhere = "postgresql:///d?host=" + scratch / "nowhere";
+  PostgresStore far(server().url(database), options());
+  far.put(make_entry(id, 1));
+  shared(nowhere, options())->erase(id);
+  const auto store = shared(server().tcp_url(database, "writer", password_in_url), options());
+  EXPECT_EQ(store->push(false).refused, 1u);
+  EXPECT_TRUE(outbox_is_empty());
+  EXPECT_NE(warnings.text().find("ejk_admin"), std::string::npos) << warnings.text();
+  EXPECT_EQ(block_of(*store, id), 1);
 }
 
 // ---- the network between
@@ -573,7 +711,9 @@ TEST_F(PostgresFaults, RolesMayDoWhatTheyAreFor) {
 TEST_F(PostgresFaults, ARoleWithoutRightsIsToldWhichOneItNeeds) {
   auto with = options();
   with.breaker = {};
-  const auto store = shared(server().tcp_url("ejk_1", "nobody", password_in_url), with);
+  const std::shared_ptr<SharedStore> store =
+      shared(server().tcp_url("ejk_1", "nobody", password_in_url), with);
+  EXPECT_LT(seconds_of([&] { call_with(store); }) / with.connect_seconds, at_once);
   EXPECT_FALSE(store->get(id));
   EXPECT_TRUE(store->put(make_entry(id, 7)));
   EXPECT_EQ(block_of(*store, id), 7) << "the directory has it";
@@ -599,9 +739,16 @@ TEST_F(PostgresFaults, ANewerSchemaIsReadAndNotWritten) {
     EXPECT_EQ(block_of(store, id), 1);
     EXPECT_EQ(warnings.count(), 1u) << warnings.text();
   }
+  auto with = options();
+  with.breaker = {};
+  EXPECT_LT(seconds_of([&] { call_with(shared(server().url(database), with)); }) / with.put_seconds,
+            at_once);
+  EXPECT_EQ(warnings.count(), 2u) << warnings.text();
   server().must(database, "UPDATE ejk.meta SET min_client = version");
-  PostgresStore store(server().url(database), options());
-  EXPECT_FALSE(store.get(id));
+  const std::shared_ptr<SharedStore> store = shared(server().url(database), with, "other");
+  EXPECT_LT(seconds_of([&] { call_with(store); }) / with.connect_seconds, at_once);
+  EXPECT_FALSE(store->get(id));
+  EXPECT_EQ(warnings.count(), 3u) << warnings.text();
   EXPECT_NE(warnings.text().find("cannot read"), std::string::npos) << warnings.text();
 }
 
@@ -637,6 +784,10 @@ TEST_F(PostgresFaults, WorksThroughPgBouncerThatSharesSessions) {
       });
     threads.clear();
     for (int call = 0; call < 5; ++call) EXPECT_EQ(block_of(first, call_id(call)), 7);
+    const auto with = options();
+    const size_t told = warnings.count();  // before it listened
+    EXPECT_LT(seconds_of([&] { call_with(shared(url, with)); }) / with.connect_seconds, at_once);
+    EXPECT_EQ(warnings.count(), told) << warnings.text();
   }
   ::kill(bouncer, SIGKILL);
   PostgresServer::wait_for(bouncer);
@@ -662,7 +813,8 @@ TEST_F(PostgresFaults, ACertificateOfAnotherAuthorityIsRefused) {
   auto with = options();
   with.breaker = {};
   const size_t told = warnings.count();  // before TLS was on
-  const auto wrong = shared(url("wrong"), with);
+  const std::shared_ptr<SharedStore> wrong = shared(url("wrong"), with);
+  EXPECT_LT(seconds_of([&] { call_with(wrong); }) / with.connect_seconds, at_once);
   EXPECT_FALSE(wrong->get(id));
   EXPECT_TRUE(wrong->put(make_entry(id, 2)));
   EXPECT_EQ(block_of(*wrong, id), 2) << "the directory has it";
@@ -795,6 +947,66 @@ TEST_F(PostgresFaults, OneQuestionBringsAllCallsOfAnOp) {
   EXPECT_EQ(block_of(*store, call_id(30)), -1) << "it was not there then";
   { const auto lease = store->lease(call_id(30), 0); }
   EXPECT_EQ(block_of(*store, call_id(30)), 30) << "who held the lease may have put it";
+}
+
+TEST_F(PostgresFaults, WhatOtherDevicesHaveIsNotSent) {
+  const std::string database = server().new_database();
+  PostgresStore store(server().url(database), options());
+  std::vector<PostgresStore::CallCount> counts;
+  for (const char* device : {"a|first", "b|second", "c|third"})
+    for (int call = 0; call < 2; ++call)
+      for (const char* op : {"add@v1", "sub@v1"}) {
+        Entry entry = make_entry(call_id(call, op));
+        entry.id.device = device;
+        EXPECT_TRUE(store.put(entry));
+        entry.environment = Value("elsewhere");
+        EXPECT_TRUE(store.put(entry));
+        PostgresStore::CallCount& count = counts.emplace_back();
+        count.call = detail::call_id(entry.id), count.id = entry.id, count.record = "{}";
+      }
+  EXPECT_EQ(store.count_calls("0123456789abcdef", counts), Sent::kept);
+  // Pages of one entry, and rows of others that nobody can read.
+  server().must(database,
+                "UPDATE ejk.entries SET document = CASE device WHEN 'b|second' THEN replace("
+                "document, '\"schema\"', '\"pad\":\"' || repeat('x', 5000000) || '\",\"schema\"') "
+                "ELSE 'not JSON' END");
+  const auto of_second = [](const std::string& device) { return device == "b|second"; };
+  const auto seen_of = [&](const std::string& op) {
+    std::multiset<std::string> seen;
+    const auto see = [&](const Entry& entry) {
+      EXPECT_EQ(entry.id.device, "b|second");
+      return seen.insert(entry.id.op + entry.id.key + environment_id(entry)), true;
+    };
+    EXPECT_TRUE(store.read_all(op, see, Detail::choice, of_second));
+    EXPECT_EQ(seen.size(), std::set<std::string>(seen.begin(), seen.end()).size()) << "each once";
+    return seen.size();
+  };
+  EXPECT_EQ(seen_of(""), 8u);
+  EXPECT_EQ(seen_of("sub@v1"), 4u);
+  EXPECT_EQ(warnings.count(), 0u) << warnings.text();
+  int visits = 0;
+  const auto stop = [&](const Entry&) { return ++visits < 2; };
+  EXPECT_TRUE(store.read_all("", stop, Detail::choice, of_second));
+  EXPECT_EQ(visits, 2);
+  std::vector<std::string> calls;
+  const auto count = [&](const auto& call) { calls.push_back(call.id.device); };
+  EXPECT_TRUE(store.for_each_call(count, 60, of_second));
+  EXPECT_EQ(calls, std::vector<std::string>(4, "b|second"));
+  calls.clear();
+  EXPECT_TRUE(store.for_each_call(count, 60));
+  EXPECT_EQ(calls.size(), 12u);
+  EXPECT_TRUE(store.for_each_call([](const auto&) { ADD_FAILURE(); }, 60,
+                                  [](const std::string&) { return false; }));
+}
+
+TEST_F(PostgresFaults, AfterManyChangesAllCallsOfTheOpAreAskedForAgain) {
+  const std::string url = server().url(server().new_database());
+  const auto store = shared(url, options());
+  EXPECT_EQ(block_of(*store, id), -1);
+  EXPECT_TRUE(PostgresStore(url, options()).put(make_entry(id, 7)));
+  EXPECT_EQ(block_of(*store, id), -1) << "it was not there then";
+  for (int call = 2; call < 1003; ++call) store->lease(call_id(call), 0);
+  EXPECT_EQ(block_of(*store, id), 7);
 }
 
 TEST_F(PostgresFaults, CandidatesComeWhenTheyAreAskedFor) {

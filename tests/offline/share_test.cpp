@@ -138,12 +138,14 @@ class Contended : public ejk::Store {
   // Asked before each lease of a call: whether another process has it.
   std::function<bool(const ejk::EntryId&)> is_held = [](const auto&) { return false; };
   bool can_lock = true;
+  int leased = 0;  // asked for
   int refreshed = 0;
   std::mutex mutex;
   std::condition_variable changed;
 
   std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId& id, double patience) override {
     EXPECT_EQ(patience, 0);
+    if (id.op != "share") ++leased;
     if (!can_lock || (id.op != "share" && is_held(id))) return nullptr;
     struct Lease : ejk::TuningLease {
       explicit Lease(Contended& of) : store(of) {}
@@ -213,10 +215,10 @@ class Sharing : public testing::Test {
     out.evidence.time = time;
     return out;
   }
-  ejk::OfflineResult tune() {
+  ejk::OfflineResult tune() { return tune_with(store); }
+  ejk::OfflineResult tune_with(std::shared_ptr<ejk::Store> with) {
     ejk::SelectorOptions options = setup.options();
-    options.persistent =
-        std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+    options.persistent = std::make_shared<ejk::PersistentCache>(std::vector{std::move(with)});
     ejk::ConfigSelectorChain selector(std::move(options));
     setup.tuner->before = [this](const ejk::TuneTask& task) { order.push_back(size_of(task.key)); };
     return autotune_recorded(selector, here);
@@ -284,6 +286,35 @@ TEST_F(Sharing, WhatOthersStoredMeanwhileIsNotTunedAgain) {
   EXPECT_EQ(result.entries[3].id.key, call(4).key);
   EXPECT_THAT(result.text(), HasSubstr("tuned elsewhere"));
   EXPECT_THAT(result.text(), HasSubstr("tuned before"));
+}
+
+TEST_F(Sharing, WhatOthersStoredIsNotLeased) {
+  record(12);
+  store->is_held = [&](const ejk::EntryId& id) {
+    for (size_t size = 1; size <= 12; ++size)
+      if (size != size_in(id)) store->kept.put(entry(size, "2026-01-02T00:00:00Z"));
+    return false;
+  };
+  EXPECT_EQ(tune().elsewhere, 11u);
+  EXPECT_THAT(order, SizeIs(1));
+  EXPECT_EQ(store->leased, 1);
+}
+
+TEST_F(Sharing, WhatOthersHoldIsNotAllAskedForAgainAndAgain) {
+  record(40);
+  bool done = false;
+  store->is_held = [&](const ejk::EntryId& id) { return size_in(id) != 1 && !done; };
+  std::vector<int> leased;  // until each pause
+  here.on_progress = [&](const ejk::TuneProgress& progress) {
+    if (progress.message.find("waiting") == progress.message.npos) return;
+    leased.push_back(store->leased);
+    if (leased.size() < 4) return;
+    done = true;
+    for (size_t size = 2; size <= 40; ++size) store->kept.put(entry(size, "2026-01-02T00:00:00Z"));
+  };
+  EXPECT_EQ(tune().elsewhere, 39u);
+  EXPECT_THAT(leased, ElementsAre(44, 48, 52, 56)) << "each once, then a few";
+  EXPECT_EQ(store->leased, 56);
 }
 
 TEST_F(Sharing, WhatOthersCutShortIsNotTunedAgainByEachInTurn) {
@@ -474,6 +505,38 @@ TEST_F(Sharing, ManyWithOneDirectoryTuneEachCallOnce) {
     EXPECT_THAT(tuned, SizeIs(24));
     for (const auto& [key, times] : tuned) EXPECT_EQ(times, 1) << key;
   }
+}
+
+// Of calls that the others tune: it is they that a process in a large fleet meets.
+TEST_F(Sharing, ADatabaseIsAskedForAllThatOthersStoredAtOnce) {
+  if (const std::string why = PostgresServer::why_not(); !why.empty()) GTEST_SKIP() << why;
+  record(24);
+  PostgresServer server(false, "log_statement = all");
+  const std::string url = server.url(server.new_database());
+  auto options = ejk::testing::patient_options();
+  options.environment = {};
+  ejk::detail::PostgresStore others(url, options);
+  std::string questions;
+  here.tune_call = [&](const ejk::RecordedCall& call, double) {
+    EXPECT_TRUE(questions.empty()) << "the others did the rest";
+    for (size_t size = 1; size <= 24; ++size)
+      if (size != size_in(call.id)) EXPECT_TRUE(others.put(entry(size, "2026-01-02T00:00:00Z")));
+    questions = ejk::testing::read_text(server.log());
+    return entry(size_in(call.id), "2026-01-02T00:00:00Z");
+  };
+  const auto result = tune_with(std::make_shared<ejk::detail::SharedStore>(
+      std::make_shared<ejk::DirectoryStore>(folder.path() + "/near"), url, options));
+  EXPECT_EQ(result.elsewhere, 23u);
+  questions = ejk::testing::read_text(server.log()).substr(questions.size());
+  const auto count = [&](const std::string& words) {
+    int found = 0;
+    for (size_t at = questions.find(words); at != questions.npos;
+         at = questions.find(words, at + 1))
+      ++found;
+    return found;
+  };
+  EXPECT_EQ(count("SELECT ejk.lease("), 1) << "which showed that others are ahead\n" << questions;
+  EXPECT_LE(count("execute <unnamed>"), 7) << questions;
 }
 
 TEST_F(Sharing, ManyWithOneDatabaseTuneEachCallOnce) {

@@ -102,7 +102,8 @@ struct Link::State {
 
   const base::Fd wake;  // readable when the thread shall end
   Connection* connection = nullptr;
-  double used = 0;  // when the connection was last needed
+  double used = 0;        // when the connection was last needed
+  double busy_until = 0;  // when the thread is done with its question, unless something holds it up
 
   double now() const { return options.now(); }
 
@@ -317,6 +318,7 @@ struct Link::State {
       } else if (!jobs.empty()) {
         const std::shared_ptr<Job> job = jobs.front();
         jobs.pop_front();
+        will_ask(job->query);
         lock.unlock();
         Answer answer = now() < job->deadline ? perform(job->query, job->deadline)
                                               : late("waiting", job->query.seconds);
@@ -334,6 +336,11 @@ struct Link::State {
     changed.notify_all();
   }
 
+  // Perhaps twice, each time by a new connection.
+  void will_ask(const Query& query) {
+    busy_until = now() + 2 * (options.connect_seconds + query.seconds);
+  }
+
   void repeat_or_rest(std::unique_lock<std::mutex>& lock) {
     constexpr double for_ever = 1e6;
     double next = connected ? used + options.idle_seconds : now() + for_ever;
@@ -345,6 +352,7 @@ struct Link::State {
       }
       repeating.next = begin + repeating.every;
       const Query query = repeating.query;
+      will_ask(query);
       lock.unlock();
       static_cast<void>(perform(query, now() + query.seconds));
       lock.lock();
@@ -410,9 +418,14 @@ Answer Link::ask(Query query) {
   const auto job = std::make_shared<Job>(Job{std::move(query), state.now() + limit});
   state.jobs.push_back(job);
   state.changed.notify_all();
+  const auto is_done = [&] { return job->done; };
+  if (state.changed.wait_for(lock, base::duration_of(limit), is_done))
+    return std::move(job->answer);
+  // Another question may take longer. That says nothing about the database.
+  if (state.now() < state.busy_until && std::erase(state.jobs, job) > 0)
+    return state.late("waiting for an answer to another question", limit);
   // The thread keeps the deadline, unless a name look-up keeps the thread.
-  if (state.changed.wait_for(lock, base::duration_of(limit + std::max(seconds, 0.25)),
-                             [&] { return job->done; }))
+  if (state.changed.wait_for(lock, base::duration_of(std::max(seconds, 0.25)), is_done))
     return std::move(job->answer);
   Answer answer = state.late("a name look-up", limit);
   if (state.breaker.connect_failed(state.now())) state.say_away(lock, answer.why);

@@ -77,6 +77,15 @@ std::string column(const std::string& text) {
   return fits_column(text) ? text : stable_json(Value(text));
 }
 
+std::string text_of_column(const std::string& column) {
+  if (!column.starts_with('"')) return column;
+  try {
+    return parse_json(column).as_string();
+  } catch (const Error&) {
+    return column;
+  }
+}
+
 // Whatever the locale has between units and tenths.
 std::string sql_number(double number) { return stable_json(Value(number)); }
 double number_in(const std::string& text) {
@@ -259,6 +268,7 @@ PostgresStore::Prefetched PostgresStore::prefetch(const std::string& device, con
        options_.prefetch_seconds});
   report(answer);
   Prefetched out;
+  out.answered = answer || answer.trouble == Trouble::sql;
   out.complete = answer && answer.rows.size() <= most;
   for (Row& row : answer.rows) {
     if (row.at(3)) out.rows.emplace(row.at(0).value_or(""), std::move(row));
@@ -282,26 +292,62 @@ void PostgresStore::for_each(std::string_view op, const std::function<bool(const
   static_cast<void>(read_all(op, visit, detail));
 }
 
+bool PostgresStore::for_each_device(const std::string& table, const Wanted& wanted, double seconds,
+                                    const std::function<bool(const Field& device)>& read) {
+  if (!wanted) return read(std::nullopt);
+  // One step in the index for each, where DISTINCT would read all of it.
+  const auto next = [&](const std::string& where) {
+    return "SELECT device FROM " + table + where + " ORDER BY device LIMIT 1";
+  };
+  const Answer answer = link_->ask({"WITH RECURSIVE d AS ((" + next("") + ") UNION ALL SELECT (" +
+                                        next(" e WHERE e.device > d.device") +
+                                        ") FROM d WHERE device IS NOT NULL) "
+                                        "SELECT device FROM d WHERE device IS NOT NULL",
+                                    {},
+                                    seconds});
+  if (!answer) return report_unread(answer), false;
+  for (const Row& row : answer.rows)
+    if (wanted(text_of_column(row.at(0).value_or(""))) && !read(row.at(0))) return false;
+  return true;
+}
+
 bool PostgresStore::read_all(std::string_view op, const std::function<bool(const Entry&)>& visit,
-                             Detail detail) {
-  // By pages: nothing is held between them, and a visit may change the store.
-  std::string call, environment;
+                             Detail detail, const Wanted& wanted) {
+  bool more = true;
+  const bool all =
+      for_each_device("ejk.entries", wanted, options_.prefetch_seconds, [&](const Field& device) {
+        return !more || read_all_of(
+                            device, op, [&](const Entry& e) { return more = visit(e); }, detail);
+      });
+  return all;
+}
+
+// By pages: nothing is held between them, and a visit may change the store. Those of a device in
+// the order of the index that begins with it.
+bool PostgresStore::read_all_of(const Field& device, std::string_view op,
+                                const std::function<bool(const Entry&)>& visit, Detail detail) {
+  const std::string order = device ? "op, key, call_id, env_id" : "call_id, env_id";
+  const std::string behind =
+      device ? "device = $4 AND (op, key, call_id, env_id) > ($5, $6, $1::bytea, $2::bytea)"
+             : "(call_id, env_id) > ($1::bytea, $2::bytea)";
+  const std::string size = detail == Detail::all
+                               ? "octet_length(document) + coalesce(octet_length(candidates), 0)"
+                               : "octet_length(document)";
+  const std::string page =
+      "SELECT " + sql_detail(detail) + ", op, key FROM (SELECT *, row_number() OVER w AS n, sum(" +
+      size + ") OVER w AS bytes FROM (SELECT * FROM ejk.entries WHERE " + behind +
+      " AND ($3 = '' OR op = $3) ORDER BY " + order + " LIMIT 500) page WINDOW w AS (ORDER BY " +
+      order + ")) sized WHERE n = 1 OR bytes <= 8388608 ORDER BY " + order;
+  std::vector<Field> last = {bytes(""), bytes(""), column(std::string(op))};
+  if (device) last.insert(last.end(), {device, "", ""});
   for (;;) {
-    const Answer answer = link_->ask(
-        {"SELECT " + sql_detail(detail) +
-             " FROM (SELECT *, row_number() OVER w AS n, sum(octet_length(document)"
-             " + coalesce(octet_length(candidates), 0)) OVER w AS bytes FROM ("
-             "SELECT * FROM ejk.entries WHERE (call_id, env_id) > ($1::bytea, $2::bytea) "
-             "AND ($3 = '' OR op = $3) ORDER BY call_id, env_id LIMIT 500) page "
-             "WINDOW w AS (ORDER BY call_id, env_id)) sized "
-             "WHERE n = 1 OR bytes <= 8388608 ORDER BY call_id, env_id",
-         {bytes(call), bytes(environment), column(std::string(op))},
-         options_.prefetch_seconds});
+    const Answer answer = link_->ask({page, last, options_.prefetch_seconds});
     if (!answer) return report_unread(answer), false;
     if (answer.rows.empty()) return true;
     for (const Row& row : answer.rows) {
       const RowToRead next(row);
-      call = next.call, environment = next.environment;
+      last[0] = bytes(next.call), last[1] = bytes(next.environment);
+      if (device) last[4] = row.at(5), last[5] = row.at(6);
       const auto entry = read(next, detail);
       if (entry && (op.empty() || entry->id.op == op) && !visit(*entry)) return true;
     }
@@ -374,7 +420,9 @@ PostgresStore::Sent PostgresStore::send(const Entry& given, IfPresent if_present
   return Sent::later;
 }
 
-bool PostgresStore::erase(const EntryId& id) {
+bool PostgresStore::erase(const EntryId& id) { return try_erase(id).any; }
+
+PostgresStore::Erased PostgresStore::try_erase(const EntryId& id) {
   std::vector<std::string> calls = {call_id(id), call_id(without_spec(id))};
   const bool all = id.spec.empty();
   const auto given = [&](const std::string& text) { return all ? Field(column(text)) : Field(); };
@@ -382,7 +430,8 @@ bool PostgresStore::erase(const EntryId& id) {
                                     {list_of(calls), given(id.device), given(id.op), given(id.key)},
                                     options_.put_seconds});
   report(answer);
-  return answer && answer.rows.at(0).at(0) != "0";
+  if (!answer) return {may_pass(answer) ? Sent::later : Sent::never};
+  return {Sent::kept, answer.rows.at(0).at(0) != "0"};
 }
 
 // ---- recorded calls
@@ -414,30 +463,41 @@ PostgresStore::Sent PostgresStore::count_calls(const std::string& source,
 }
 
 bool PostgresStore::for_each_call(const std::function<void(CallCount)>& visit,
-                                  double seconds_per_question) {
-  std::string call;
+                                  double seconds_per_question, const Wanted& wanted) {
+  return for_each_device("ejk.calls", wanted, seconds_per_question, [&](const Field& device) {
+    return for_each_call_of(device, visit, seconds_per_question);
+  });
+}
+
+bool PostgresStore::for_each_call_of(const Field& device,
+                                     const std::function<void(CallCount)>& visit,
+                                     double seconds_per_question) {
+  const std::string page =
+      std::string(
+          "SELECT encode(call_id, 'hex'), device, op, key, record, calls, timed_calls, "
+          "timed_seconds, first, last FROM (SELECT *, row_number() OVER w AS n, "
+          "sum(octet_length(record)) OVER w AS bytes FROM (SELECT * FROM ejk.calls "
+          "WHERE call_id > $1::bytea ") +
+      (device ? "AND device = $3 " : "") +
+      "ORDER BY call_id LIMIT 1000) page "
+      "WINDOW w AS (ORDER BY call_id)) sized CROSS JOIN LATERAL (SELECT "
+      "coalesce(sum(calls), 0) AS calls, coalesce(sum(timed_calls), 0) AS timed_calls, "
+      "coalesce(sum(least(timed_seconds, $2::float8)), 0) AS timed_seconds, "
+      "coalesce(min(first), '') AS first, "
+      "coalesce(max(last), '') AS last FROM ejk.call_counts c "
+      "WHERE c.call_id = sized.call_id) counted "
+      "WHERE n = 1 OR bytes <= 8388608 ORDER BY call_id";
+  std::vector<Field> last = {bytes(""), sql_number(max_timed_seconds)};
+  if (device) last.push_back(device);
   for (;;) {
-    const Answer answer = link_->ask(
-        {"SELECT encode(call_id, 'hex'), device, op, key, record, calls, timed_calls, "
-         "timed_seconds, first, last FROM (SELECT *, row_number() OVER w AS n, "
-         "sum(octet_length(record)) OVER w AS bytes FROM (SELECT * FROM ejk.calls "
-         "WHERE call_id > $1::bytea ORDER BY call_id LIMIT 1000) page "
-         "WINDOW w AS (ORDER BY call_id)) sized CROSS JOIN LATERAL (SELECT "
-         "coalesce(sum(calls), 0) AS calls, coalesce(sum(timed_calls), 0) AS timed_calls, "
-         "coalesce(sum(least(timed_seconds, $2::float8)), 0) AS timed_seconds, "
-         "coalesce(min(first), '') AS first, "
-         "coalesce(max(last), '') AS last FROM ejk.call_counts c "
-         "WHERE c.call_id = sized.call_id) counted "
-         "WHERE n = 1 OR bytes <= 8388608 ORDER BY call_id",
-         {bytes(call), sql_number(max_timed_seconds)},
-         seconds_per_question});
+    const Answer answer = link_->ask({page, last, seconds_per_question});
     if (!answer) return report_unread(answer), false;
     if (answer.rows.empty()) return true;
     for (const Row& row : answer.rows) {
       const auto text = [&](size_t i) { return row.at(i).value_or(""); };
       const auto number = [&](size_t i) { return std::strtoull(text(i).c_str(), nullptr, 10); };
-      call = text(0);
-      visit({call,
+      last[0] = bytes(text(0));
+      visit({text(0),
              {text(1), text(2), text(3), ""},
              text(4),
              number(5),

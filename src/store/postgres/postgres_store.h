@@ -46,8 +46,11 @@ class PostgresStore final : public Store {
   bool erase(const EntryId& id) override;
   void for_each(std::string_view op, const std::function<bool(const Entry&)>& visit,
                 Detail detail = Detail::all) override;
+  // Which devices a reader needs; nothing of others is sent. Default: all.
+  using Wanted = std::function<bool(const std::string& device)>;
   // The same; false if not all of it could be read, which is said.
-  bool read_all(std::string_view op, const std::function<bool(const Entry&)>& visit, Detail detail);
+  bool read_all(std::string_view op, const std::function<bool(const Entry&)>& visit, Detail detail,
+                const Wanted& wanted = {});
   std::unique_ptr<TuningLease> lease(const EntryId& id, double patience_seconds) override;
   std::string where() const override;                          // without secrets
   bool writable() const override { return !refuses_writes_; }  // as far as it is known yet
@@ -61,13 +64,21 @@ class PostgresStore final : public Store {
   };
   Sent send(const Entry& entry, IfPresent if_present);
 
+  struct Erased {
+    Sent sent;
+    bool any = false;  // there was something
+  };
+  Erased try_erase(const EntryId& id);
+
   // The choices of all calls of an op on a device, without candidates; what answers in
   // `environment` if there are several. Rows are read when they are asked for: a program needs few.
   struct Prefetched {
     std::map<std::string, postgres::Row> rows;  // by call_id
-    bool complete = false;                      // false: there are more, or it could not be asked
+    bool complete = false;                      // false: there are more, or it did not answer
+    bool answered = false;
   };
   Prefetched prefetch(const std::string& device, const std::string& op, const Value& environment);
+  double longest_prefetch() const { return options_.connect_seconds + options_.prefetch_seconds; }
   // What serves the call among them.
   std::optional<Entry> find(const Prefetched& among, const EntryId& id);
 
@@ -90,7 +101,8 @@ class PostgresStore final : public Store {
   // more. Each call once.
   Sent count_calls(const std::string& source, const std::vector<CallCount>& calls);
   // What all sources counted together. False if not all of it could be read, which is said.
-  bool for_each_call(const std::function<void(CallCount)>& visit, double seconds_per_question);
+  bool for_each_call(const std::function<void(CallCount)>& visit, double seconds_per_question,
+                     const Wanted& wanted = {});
 
   bool is_away() const { return link_->is_away(); }
   // Any other question, for the tool.
@@ -99,6 +111,14 @@ class PostgresStore final : public Store {
  private:
   struct RowToRead;
   std::optional<Entry> read(const RowToRead& row, Detail detail);
+  // Calls `read` for each wanted device of that table, as the table has it; nullopt: all are
+  // wanted. False if a `read` was, or if the devices could not be read, which is said.
+  bool for_each_device(const std::string& table, const Wanted& wanted, double seconds,
+                       const std::function<bool(const postgres::Field& device)>& read);
+  bool read_all_of(const postgres::Field& device, std::string_view op,
+                   const std::function<bool(const Entry&)>& visit, Detail detail);
+  bool for_each_call_of(const postgres::Field& device, const std::function<void(CallCount)>& visit,
+                        double seconds_per_question);
   std::string greeted(const postgres::Answer& answer);
   void report(const postgres::Answer& answer);
   void report_unread(const postgres::Answer& answer);

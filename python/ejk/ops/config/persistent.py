@@ -23,9 +23,10 @@ TRUSTED_PROVENANCE = frozenset({PROVENANCE_AUTOTUNE})
 
 
 class PersistentCache(Generic[Cfg]):
-    """A folder with a small file for each config.
+    """A folder with a small file for each config, or a database that many machines share.
 
-    Without a path: $EJKERNEL_PERSISTENT_CACHE_DIR, else the user's cache folder. A path that ends in
+    Without a path: $EJKERNEL_PERSISTENT_CACHE_URL, else $EJKERNEL_PERSISTENT_CACHE_DIR, else the user's
+    cache folder. A URL of PostgreSQL may also be the first argument. A path that ends in
     ".json" is a cache file of ejkernel: its configs are found, new ones go to a folder beside it. With an
     `opname` and no path, the file is the one that ejkernel keeps under that name, and the folder is one of
     that name in the user's cache folder, whose own entries are found too, behind those. `loader` and
@@ -41,6 +42,8 @@ class PersistentCache(Generic[Cfg]):
         dumper: Callable[[Cfg], Any] | None = None,
         cfg_type: type[Cfg] | None = None,
     ):
+        if path is None and isinstance(opname, str) and _core.is_database_url(opname):
+            opname, path = None, opname
         self.opname, self.loader, self.dumper, self.cfg_type = opname, loader, dumper, cfg_type
         if path is not None:
             self.path = os.path.expanduser(os.fspath(path))
@@ -50,6 +53,9 @@ class PersistentCache(Generic[Cfg]):
             self._store = _with_file(_folder_named(opname), self.path, behind=True)
         elif path is None:
             self._store = _core.PersistentCache()
+        elif _core.is_database_url(self.path):
+            self._store = _core.PersistentCache(path=self.path)
+            self.path = self._where()  # without its password
         elif self.path.endswith(".json"):
             self._store = _with_file(self.path + ".d", self.path)
         else:
@@ -94,7 +100,8 @@ class PersistentCache(Generic[Cfg]):
             fitted: Cfg | None = _configs.fit(config, self.cfg_type)
             return fitted
         except ValueError as error:
-            _log.warn_once((self.path, device, op, key), f"[{op}] the config for key {key} in {self.path}: {error}")
+            where = self._where()
+            _log.warn_once((where, device, op, key), f"[{op}] the config for key {key} in {where}: {error}")
             return None
 
     def _decoded(self, written: Any, op: str) -> Any:
@@ -128,7 +135,10 @@ class PersistentCache(Generic[Cfg]):
         return self._store.entry(device, op or "-", digits) is not None
 
     def __repr__(self) -> str:
-        return f"PersistentCache({' + '.join(self._store.where)})"
+        return f"PersistentCache({self._where()})"
+
+    def _where(self) -> str:
+        return " + ".join(self._store.where)
 
 
 _OUR_STORE = methods_of(PersistentCache, "get", "put")
