@@ -126,9 +126,7 @@ struct Background::State {
 };
 
 Background::Background(Work work, std::function<bool()> is_busy, size_t max_known)
-    : state_(new State(std::move(work), std::move(is_busy), max_known)) {
-  ForkGate::only();
-}
+    : state_(new State(std::move(work), std::move(is_busy), max_known)) {}
 
 Background::~Background() {
   if (!is_mine()) return;  // nothing is freed
@@ -178,6 +176,7 @@ void Background::add(LaterCall later) {
   state_->waiting.push_back(std::move(later));
   if (!state_->thread.joinable() && state_->give_way.valid() &&
       state_->next(Place::process) != state_->waiting.end()) {
+    ForkGate::only();  // by a thread of the program, which is in no fork now
     // Signals are for the program's own threads.
     sigset_t all, before;
     ::sigfillset(&all);
