@@ -40,13 +40,16 @@ std::unique_ptr<ejk::Executor> executor_with(ejk::Fallback fallback, bool tunes)
   return std::make_unique<ejk::Executor>(std::move(options));
 }
 
-// One call of the program, made by whichever executor, and what its choice came to.
+// A call of the program, with whichever executor.
 struct Call {
   std::string name;
   std::function<void(const ejk::Executor&)> run;
-  // Seconds with what `chosen` chose over seconds with what `other` did, one after the other in
-  // each round; 1 if that is the same.
-  std::function<double(const ejk::Executor& chosen, const ejk::Executor& other)> ratio;
+  // The config that the executor has for it, and a run with that config and no choice.
+  struct Chosen {
+    ejk::Value config;
+    std::function<void()> run;
+  };
+  std::function<Chosen(const ejk::Executor&)> choose;
 };
 
 template <class K, class... Args>
@@ -57,17 +60,13 @@ Call call_of(std::string name, const K& kernel, Args... args) {
   call.run = [=](const ejk::Executor& executor) {
     std::apply([&](auto&... a) { executor(kernel, a...); }, *held);
   };
-  call.ratio = [=](const ejk::Executor& chosen, const ejk::Executor& other) {
-    return std::apply(
-        [&](auto&... a) {
-          const auto one = chosen.choose_config(kernel, a...).config;
-          const auto two = other.choose_config(kernel, a...).config;
-          if (ejk::to_value(one) == ejk::to_value(two)) return 1.;
-          const auto seconds = bench::interleave(
-              {[&] { chosen(kernel, one, a...); }, [&] { other(kernel, two, a...); }}, 201);
-          return bench::median(seconds[0]) / bench::median(seconds[1]);
-        },
-        *held);
+  call.choose = [=](const ejk::Executor& executor) {
+    const auto config =
+        std::apply([&](auto&... a) { return executor.choose_config(kernel, a...).config; }, *held);
+    static const auto plain = executor_with(ejk::Fallback::heuristics, false);
+    return Call::Chosen{ejk::to_value(config), [=] {
+                          std::apply([&](auto&... a) { (*plain)(kernel, config, a...); }, *held);
+                        }};
   };
   return call;
 }
@@ -87,57 +86,100 @@ std::vector<Call> calls_of_program() {
 
 // ---- the first minute --------------------------------------------------------------------------
 
-struct FirstMinute {
-  double slowest = 0, slowest_autotune = 0;  // step over the slowest with heuristics
-  double over_median = 0;                    // slowest step over the usual one with heuristics
-  double gain_reached = 0;                   // share of what full tuning gains
+// Of the calls of one kernel.
+struct CallTimes {
+  std::vector<double> heuristic, background;  // seconds of each, the first one included
+  double autotune = 0;                        // of the first one, which waits for its tuning
+  double usual() const { return bench::median(heuristic); }
 };
 
-// The program makes all its calls in each step. Steps with heuristics and with tuning in the
-// background take turns, so that whatever else the machine does meets both.
-FirstMinute first_minute(double seconds) {
-  const std::vector<Call> calls = calls_of_program();
+struct FirstMinute {
+  // The slowest call over the usual time with the heuristic, of the kernel for which that is most.
+  double slowest = 0, slowest_autotune = 0;
+  double first = 0;              // the same of the first calls alone: what the library itself adds
+  double slowest_heuristic = 0;  // with heuristics alone: what the machine adds
+  double gain_reached = 0;       // share of what full tuning gains
+};
+
+double seconds_of(const Call& call, const ejk::Executor& executor) {
+  const double begin = bench::seconds();
+  call.run(executor);
+  return bench::seconds() - begin;
+}
+
+// The program makes its calls in turn. Those with heuristics and with tuning in the background
+// follow each other, so that whatever else the machine does meets both.
+void make_calls(double seconds, const std::vector<Call>& calls, const ejk::Executor& background,
+                std::vector<CallTimes>& times) {
   const auto guess = executor_with(ejk::Fallback::heuristics, false);
-  const auto later = executor_with(ejk::Fallback::background, true);
-  const auto now = executor_with(ejk::Fallback::autotune, true);
-  for (const Call& call : calls) call.run(*guess);  // pages and caches of the arguments
-  const auto fresh = executor_with(ejk::Fallback::heuristics, false);
-  const auto step = [&](const ejk::Executor& executor) {
-    const double begin = bench::seconds();
-    for (const Call& call : calls) call.run(executor);
-    return bench::seconds() - begin;
-  };
-  FirstMinute found;
-  std::vector<double> with_guess, in_background;
-  size_t waiting = 0;
-  for (const double end = bench::seconds() + seconds; bench::seconds() < end;) {
-    with_guess.push_back(step(*fresh));
-    in_background.push_back(step(*later));
+  bool first = true;
+  for (const double end = bench::seconds() + seconds; bench::seconds() < end; first = !first) {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      CallTimes& own = times[i];
+      if (first) own.heuristic.push_back(seconds_of(calls[i], *guess));
+      own.background.push_back(seconds_of(calls[i], background));
+      if (!first) own.heuristic.push_back(seconds_of(calls[i], *guess));
+    }
     usleep(1000);  // a program that waits for its next input
   }
-  waiting = later->chain().idle(0);
-  const double slowest_autotune = step(*now);
-  const double slowest_guess = std::ranges::max(with_guess);
-  found.slowest = std::ranges::max(in_background) / slowest_guess;
-  found.slowest_autotune = slowest_autotune / slowest_guess;
-  found.over_median = std::ranges::max(in_background) / bench::median(with_guess);
-  std::printf(
-      "steps: %zu of each, usual %.2f ms; slowest with heuristics %.2f ms, in the background %.2f "
-      "ms, "
-      "first step with autotune %.0f ms; %zu calls still wait\n",
-      with_guess.size(), 1e3 * bench::median(with_guess), 1e3 * slowest_guess,
-      1e3 * std::ranges::max(in_background), 1e3 * slowest_autotune, waiting);
+}
 
+// Of what the tuning of all calls gains, in logarithms of seconds.
+double gain_reached(const std::vector<Call>& calls, const std::vector<Call::Chosen>& reached,
+                    const ejk::Executor& tuned) {
+  const auto guess = executor_with(ejk::Fallback::heuristics, false);
+  double here = 0, possible = 0;
   std::printf("%-20s %18s %18s\n", "gain over heuristic", "after a minute", "full tuning");
-  double reached = 0, possible = 0;
-  for (const Call& call : calls) {
-    const double full = -std::log(call.ratio(*now, *guess));
-    const double here = -std::log(call.ratio(*later, *guess));
-    std::printf("%-20s %17.2fx %17.2fx\n", call.name.c_str(), std::exp(here), std::exp(full));
-    if (full <= 0) continue;  // there is nothing to gain
-    reached += std::min(here, full), possible += full;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const Call::Chosen usual = calls[i].choose(*guess), full = calls[i].choose(tuned);
+    const auto seconds = bench::interleave({usual.run, reached[i].run, full.run}, 201);
+    // Equal configs are equally fast, whatever the clock says.
+    const auto gain = [&](const Call::Chosen& chosen, size_t which) {
+      if (chosen.config == usual.config) return 0.;
+      return std::log(bench::median(seconds[0]) / bench::median(seconds[which]));
+    };
+    const double of_full = gain(full, 2);
+    const double of_reached = reached[i].config == full.config ? of_full : gain(reached[i], 1);
+    std::printf("%-20s %17.2fx %17.2fx\n", calls[i].name.c_str(), std::exp(of_reached),
+                std::exp(of_full));
+    if (of_full <= 0) continue;  // there is nothing to gain
+    here += std::min(of_reached, of_full), possible += of_full;
   }
-  found.gain_reached = possible > 0 ? reached / possible : 1;
+  return possible > 0 ? here / possible : 1;
+}
+
+FirstMinute first_minute(double seconds) {
+  const std::vector<Call> calls = calls_of_program();
+  const auto warm = executor_with(ejk::Fallback::heuristics, false);
+  for (const Call& call : calls) call.run(*warm);  // pages and caches of the arguments
+  auto later = executor_with(ejk::Fallback::background, true);
+  std::vector<CallTimes> times(calls.size());
+  make_calls(seconds, calls, *later, times);
+  const size_t waiting = later->chain().idle(0);
+  std::vector<Call::Chosen> reached;
+  for (const Call& call : calls) reached.push_back(call.choose(*later));
+  later.reset();  // nothing is tuned from here on
+  const auto now = executor_with(ejk::Fallback::autotune, true);
+  for (size_t i = 0; i < calls.size(); ++i) times[i].autotune = seconds_of(calls[i], *now);
+
+  FirstMinute found;
+  std::printf("%-20s %12s | %s\n%-20s %12s | %10s %10s %10s %10s\n", "", "usual with",
+              "over that:", "call", "heuristic", "heuristic", "background", "first", "autotune");
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const CallTimes& own = times[i];
+    const double usual = own.usual(), slowest = std::ranges::max(own.background) / usual,
+                 first = own.background.front() / usual,
+                 control = std::ranges::max(own.heuristic) / usual;
+    std::printf("%-20s %9.3f ms | %9.2fx %9.2fx %9.2fx %9.0fx\n", calls[i].name.c_str(),
+                1e3 * usual, control, slowest, first, own.autotune / usual);
+    found.slowest = std::max(found.slowest, slowest);
+    found.first = std::max(found.first, first);
+    found.slowest_heuristic = std::max(found.slowest_heuristic, control);
+    found.slowest_autotune = std::max(found.slowest_autotune, own.autotune / usual);
+  }
+  std::printf("%zu calls of each kernel; %zu kernels still wait for their tuning\n",
+              times[0].background.size(), waiting);
+  found.gain_reached = gain_reached(calls, reached, *now);
   return found;
 }
 
@@ -279,7 +321,8 @@ int main(int argc, char** argv) {
     return EXIT_FAILURE;
   }
   bench::print_json({{"slowest_over_heuristic", found.slowest},
-                     {"slowest_over_usual_heuristic", found.over_median},
+                     {"first_over_heuristic", found.first},
+                     {"slowest_heuristic_over_heuristic", found.slowest_heuristic},
                      {"slowest_autotune_over_heuristic", found.slowest_autotune},
                      {"gain_reached_share", found.gain_reached},
                      {"harm", throughput},

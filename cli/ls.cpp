@@ -35,8 +35,7 @@ std::string short_config(const Entry& e) {
 int ls_verb(const LsOptions& options, Output& out) {
   Problems problems;
   auto paths = stores_to_read(options.store);
-  // Only the candidates tell which config the heuristic gave.
-  const auto entries = read_entries(paths, {}, problems, out.json() ? Detail::choice : Detail::all);
+  const auto entries = read_entries(paths, {}, problems, Detail::choice);
   for (std::string& path : paths) path = shown_store(path);
 
   Value list = Value::array();

@@ -377,6 +377,12 @@ class Line {
                      "name; with --share: begin there; default: as the job array says, or anywhere")
         ->type_name("I/N");
     verb->add_flag("--retune", tune_.retune, "Tune calls again that are already tuned");
+    verb->add_option_function<std::string>(
+            "--numerics", [this](const std::string& word) { tune_.same_numerics = word == "same"; },
+            "same: tune for programs whose policy says numerics = same: only configs whose results "
+            "are bitwise equal to those of the heuristic's; default: any")
+        ->type_name("WHICH")
+        ->check(CLI::IsMember({"any", "same"}));
     verb->add_flag("--dry-run", tune_.dry_run,
                    "With --recorded: show what would be tuned, in which order and why");
 

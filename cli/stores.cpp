@@ -341,6 +341,7 @@ std::shared_ptr<PersistentCache> existing_layers(const std::string& given, Probl
 }
 
 const Value* heuristic_of(const Entry& entry) {
+  if (const Value& named = entry.evidence.heuristic_config; !named.is_null()) return &named;
   const double seconds = entry.evidence.heuristic_seconds;
   if (!(seconds > 0)) return nullptr;
   const Value* found = nullptr;

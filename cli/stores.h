@@ -110,8 +110,9 @@ detail::PostgresStore::Options patient_options(Problems& problems);
 // Only to be looked at. Throws as store_paths does.
 std::shared_ptr<PersistentCache> existing_layers(const std::string& given, Problems& problems);
 
-// The heuristic's config of an entry with its candidates. Entries do not name it: it is the
-// candidate that took the very time that the evidence gives the heuristic. nullptr: not known.
+// The heuristic's config of an entry; nullptr: not known. Entries of earlier versions do not name
+// it: there it is the candidate that took the very time that the evidence gives the heuristic, if
+// the candidates were read.
 const Value* heuristic_of(const Entry& entry);
 
 // How its outcome is shown.

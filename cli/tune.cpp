@@ -56,6 +56,16 @@ std::string python_kernel(const RecordedCall& call) {
   return name != nullptr && name->is_string() ? name->as_string() : "";
 }
 
+Numerics numerics_of(const TuneOptions& options) {
+  return options.same_numerics ? Numerics::same : Numerics::any;
+}
+
+// What the keys of calls tell about what is tuned already; nullptr: nothing, as choices under
+// Numerics::same have keys that only who makes the call knows.
+PersistentCache* known_choices(const TuneOptions& options, PersistentCache& store) {
+  return options.retune || options.same_numerics ? nullptr : &store;
+}
+
 // Tunes calls in worker processes: this program's own kernels in its own, those of others where the
 // user says. One call at a time, so that they do not disturb each other's timing.
 class Workers {
@@ -100,6 +110,7 @@ class Workers {
     const std::string& given = options_.kernels.store;
     if (!given.empty()) out.store = is_shared(given) ? given : store.layers().front()->where();
     out.retune = options_.retune;
+    out.numerics = numerics_of(options_);
     out.patience_seconds = options_.deadline;
     out.on_progress = on_progress;
     out.on_warning = [](const std::string& message) { say(message); };
@@ -196,16 +207,25 @@ int finish(const OfflineResult& result, const Workers& workers, PersistentCache&
   return all_kept && workers.lost.empty() && !workers.unusable ? exit_ok : exit_failed;
 }
 
+// The complete tuning of this very call that is stored.
+std::optional<Entry> tuned_before(ConfigSelectorChain& selector, RebuiltCall& made) {
+  if (selector.policy().numerics == Numerics::same)
+    return selector.tuned(made.invocation(), made.kernel());
+  const EntryId id = id_of(made.invocation());
+  auto stored = selector.persistent()->get(id, Detail::choice);
+  const bool is_whole = stored && stored->entry.evidence.complete &&
+                        stored->entry.outcome != Outcome::failed && stored->entry.id.key == id.key;
+  return is_whole ? std::optional(std::move(stored->entry)) : std::nullopt;
+}
+
 OfflineResult tune_line(const TuneOptions& options, ConfigSelectorChain& selector,
                         const OfflineOptions& offline) {
   OfflineResult result;
   RecordedCall call = call_from_line(options.op, options.args, device_for(options.device));
   auto made = make_line_call(call);
   const EntryId id = id_of(made->invocation());
-  const auto stored = selector.persistent()->get(id, Detail::choice);
-  if (!options.retune && stored && stored->entry.evidence.complete &&
-      stored->entry.outcome != Outcome::failed && stored->entry.id.key == id.key) {
-    result.entries.push_back(stored->entry);
+  if (auto stored = options.retune ? std::nullopt : tuned_before(selector, *made)) {
+    result.entries.push_back(std::move(*stored));
     result.already = 1;
     result.note = "nothing was tuned: the call is tuned already (--retune does it again)";
     return result;
@@ -260,7 +280,7 @@ int show_plan(const TuneOptions& options, PersistentCache& store, Problems& prob
   const size_t recorded = calls.size();
   const auto shard = shard_of(options);
   keep_shard(calls, options);
-  auto plan = plan_tuning(std::move(calls), options.retune ? nullptr : &store);
+  auto plan = plan_tuning(std::move(calls), known_choices(options, store));
   if (options.share) {
     std::vector<PlannedCall> ordered;
     for (const size_t i :
@@ -309,7 +329,7 @@ std::unique_ptr<LiveTuning> watched(const TuneOptions& options, PersistentCache&
   if (options.all_recorded) {
     auto calls = calls_to_tune(options, store, problems);
     keep_shard(calls, options);
-    planned = plan_tuning(std::move(calls), options.retune ? nullptr : &store).size();
+    planned = plan_tuning(std::move(calls), known_choices(options, store)).size();
   }
   auto live = std::make_unique<LiveTuning>(options.listen, planned, options.budget, store);
   say("watch it at " + live->url());
@@ -381,7 +401,8 @@ int tune_verb(const TuneOptions& options, Output& out) {
   Progress progress;
   const double per_call = options.budget > 0 ? std::min(options.budget, options.budget_per_call)
                                              : options.budget_per_call;
-  const auto selector = selector_for(store, {.budget_seconds = per_call}, progress);
+  const auto selector =
+      selector_for(store, {.numerics = numerics_of(options), .budget_seconds = per_call}, progress);
   OfflineOptions offline;
   offline.folder = recorded_folder(options.kernels);
   offline.ops = options.ops;

@@ -139,6 +139,7 @@ struct TuneOptions {
   std::string worker;    // command of a worker for kernels that are not known here
   bool in_process = false;
   bool retune = false;
+  bool same_numerics = false;
   bool dry_run = false;
   bool share = false;  // of recorded calls: with other processes
   std::string shard;   // "I/N": which part of them, or where this process begins

@@ -447,6 +447,14 @@ nb::object resume(Selector& s, const Call& call, nb::handle kernel_side, nb::han
   return nb::make_tuple(object_of(found.first.config), object_of(found.second));
 }
 
+// The stored tuning of the call, if there is nothing left to do for it; else None.
+nb::object tuned(Selector& s, const Call& call, nb::handle kernel_side, nb::handle scopes) {
+  std::optional<Entry> found;
+  s.ask(kernel_side, scopes, false,
+        [&](const PythonKernel& kernel) { found = s.chain->tuned(call.inv, kernel); });
+  return found ? object_of(*found) : nb::none();
+}
+
 nb::object explain(Selector& s, const Call& call, nb::handle kernel_side, nb::handle given,
                    nb::handle scopes) {
   Invocation inv = call.inv;
@@ -578,6 +586,7 @@ void bind_chain(nb::module_& m) {
            nb::arg("scopes"), nb::arg("listens"), in_core())
       .def("resume", &resume, nb::arg("call"), nb::arg("kernel"), nb::arg("scopes"),
            nb::arg("listens"), in_core())
+      .def("tuned", &tuned, nb::arg("call"), nb::arg("kernel"), nb::arg("scopes"), in_core())
       .def("explain", &explain, nb::arg("call"), nb::arg("kernel"), nb::arg("given").none(),
            nb::arg("scopes"), in_core())
       .def("policy", &policy, nb::arg("scopes"), in_core())

@@ -51,8 +51,9 @@ struct WorkerEnded {
 // A worker of which every loss is told: who asks decides where the next attempt is made.
 class HostWorker {
  public:
-  HostWorker(std::vector<std::string> command, std::string store, double patience, bool retune)
-      : worker_(options(std::move(command), std::move(store), patience, retune)) {}
+  HostWorker(std::vector<std::string> command, std::string store, double patience, bool retune,
+             bool same_numerics)
+      : worker_(options(std::move(command), std::move(store), patience, retune, same_numerics)) {}
 
   std::string device() {
     return without_gil([&] { return worker_.device(); });
@@ -86,10 +87,11 @@ class HostWorker {
 
  private:
   static WorkerOptions options(std::vector<std::string> command, std::string store, double patience,
-                               bool retune) {
+                               bool retune, bool same_numerics) {
     WorkerOptions how;
     how.command = std::move(command), how.store = std::move(store);
     how.patience_seconds = patience, how.retune = retune;
+    how.numerics = same_numerics ? Numerics::same : Numerics::any;
     how.on_warning = [](const std::string& message) { throw WorkerEnded{message}; };
     return how;
   }
@@ -118,8 +120,9 @@ void bind_fleet(nb::module_& m) {
   m.def("plan_for_all_devices", &plan_for_all_devices, nb::arg("store"), nb::arg("recorded"),
         nb::arg("ops"), nb::arg("retune"), in_core());
   nb::class_<HostWorker>(m, "HostWorker")
-      .def(nb::init<std::vector<std::string>, std::string, double, bool>(), nb::arg("command"),
-           nb::arg("store"), nb::arg("patience"), nb::arg("retune"))
+      .def(nb::init<std::vector<std::string>, std::string, double, bool, bool>(),
+           nb::arg("command"), nb::arg("store"), nb::arg("patience"), nb::arg("retune"),
+           nb::arg("same_numerics") = false)
       .def("device", &HostWorker::device, in_core())
       .def("tune", &HostWorker::tune, nb::arg("record"), nb::arg("budget"), in_core());
   m.def("keep_entry", &keep_entry, nb::arg("store"), nb::arg("entry"), in_core());

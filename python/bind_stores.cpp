@@ -227,7 +227,7 @@ void bind_store(nb::module_& m) {
 nb::object tune_in_workers(std::vector<std::string> command, const std::string& store,
                            const std::string& recorded, const std::string& lowered,
                            std::vector<std::string> ops, double budget, double budget_per_call,
-                           double patience, bool retune, nb::handle on_call) {
+                           double patience, bool retune, bool same_numerics, nb::handle on_call) {
   const auto tell = [&](const TuneProgress& p) {
     const Gil held;
     on_call(std::string(p.op), std::string(p.key), std::string(p.message));
@@ -241,10 +241,11 @@ nb::object tune_in_workers(std::vector<std::string> command, const std::string& 
     WorkerOptions how;
     how.command = std::move(command), how.store = store, how.patience_seconds = patience;
     how.retune = retune;
+    how.numerics = same_numerics ? Numerics::same : Numerics::any;
     how.stop = &StopOnInterrupt::requested();
-    Worker worker(std::move(how));
     SelectorOptions options;
-    options.policy = AutotunePolicy{};
+    options.policy = AutotunePolicy{.numerics = how.numerics};
+    Worker worker(std::move(how));
     options.policy->budget_seconds = budget_per_call;
     options.persistent = store.empty() ? std::make_shared<PersistentCache>()
                                        : std::make_shared<PersistentCache>(store);
@@ -299,8 +300,9 @@ void bind_stores(nb::module_& m) {
   bind_store(m);
   m.def("tune_in_workers", &tune_in_workers, nb::arg("command"), nb::arg("store"),
         nb::arg("recorded"), nb::arg("lowered"), nb::arg("ops"), nb::arg("budget"),
-        nb::arg("budget_per_call"), nb::arg("patience"), nb::arg("retune"), nb::arg("on_call"),
-        in_core(), "A text and a document of what came out of it.");
+        nb::arg("budget_per_call"), nb::arg("patience"), nb::arg("retune"),
+        nb::arg("same_numerics"), nb::arg("on_call"), in_core(),
+        "A text and a document of what came out of it.");
 }
 
 }  // namespace ejk::python

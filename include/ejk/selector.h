@@ -264,6 +264,9 @@ class ConfigSelectorChain final : public ConfigChooser {
   // Continues the stored tuning of the call with the whole budget, if it was cut short or if there
   // are new candidates. Otherwise tunes as `tune` does.
   std::pair<Choice, Entry> resume(const Invocation& inv, const AnyKernel& kernel);
+  // The stored tuning of the call under this policy, if there is nothing left to do for it. Tunes
+  // nothing; nullopt also if it failed.
+  std::optional<Entry> tuned(const Invocation& inv, const AnyKernel& kernel);
   // The program has nothing to do: tunes here, for at most about so long, calls that wait for it
   // under Fallback::background. Returns how many still wait.
   size_t idle(double seconds);

@@ -50,6 +50,7 @@ struct Measurement {
 struct Evidence {
   double seconds = 0, seconds_low = 0, seconds_high = 0;  // of the chosen config, with interval
   double heuristic_seconds = 0;  // in the same race; 0: the kernel has no heuristic
+  Value heuristic_config = {};   // that took them; null: not known, or there is none
   double speedup = 0, speedup_low = 0, speedup_high = 0;  // heuristic over chosen, paired
   double noise = 0;            // half-width of the interval of the incumbent's time, relative
   int samples = 0;             // rounds the chosen config took part in

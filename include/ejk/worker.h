@@ -11,6 +11,7 @@
 
 #include <ejk/detail/export.h>
 #include <ejk/record.h>
+#include <ejk/selector.h>
 #include <ejk/store.h>
 #include <ejk/tuner.h>
 
@@ -26,6 +27,9 @@ struct WorkerOptions {
   // Where it keeps what it finds; "": the default place with its layers.
   std::string store = {};
   bool validate_backward = false;
+  // As in a policy; the reference is the heuristic's config. A worker that does not know it is
+  // refused.
+  Numerics numerics = Numerics::any;
   bool retune = false;  // measures anew what is stored already, instead of going on with it
   // One that has not answered so long after its budget was spent is ended.
   double patience_seconds = 60;

@@ -81,6 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     tune.add_argument("--retune", action="store_true", help="also calls that are tuned")
     tune.add_argument(
+        "--numerics", choices=["any", "same"], default="any",
+        help="same: for programs whose policy says so, only configs whose results are bitwise equal to the heuristic's",
+    )  # fmt: skip
+    tune.add_argument(
         "--compile-only", action="store_true",
         help="run nothing: say which configs the compiler of --device takes, which need not be here",
     )  # fmt: skip
@@ -158,6 +162,7 @@ def _tune(given: argparse.Namespace) -> int:
             budget_per_call=given.budget_per_call,
             patience=given.deadline,
             retune=given.retune,
+            same_numerics=given.numerics == "same",
             on_call=on_call,
         )
     except (OSError, RuntimeError, ValueError) as error:
@@ -179,6 +184,7 @@ def _tune_on_ray(given: argparse.Namespace) -> int:
     wanted = on_ray.Wanted(
         given.address, given.worker, given.modules, store, _recorded_in(given), given.ops,
         given.budget, given.budget_per_call, given.deadline, given.retune,
+        given.numerics == "same",
     )  # fmt: skip
     came_to = _CameTo(given.json, worker.own_standard_output())  # Ray prints what it pleases
     try:

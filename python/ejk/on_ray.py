@@ -40,14 +40,18 @@ class Wanted:
     budget_per_call: float
     patience: float
     retune: bool
+    same_numerics: bool
 
 
 class HoldsWorker:
     """Lives on a host, in a process that Ray starts there and ends."""
 
-    def __init__(self, worker: str, modules: list[str], store: str, patience: float, retune: bool) -> None:
+    def __init__(
+        self, worker: str, modules: list[str], store: str, patience: float, retune: bool, same_numerics: bool
+    ) -> None:
         python = [sys.executable, "-m", "ejk", "worker", *(f"--import={module}" for module in modules)]
-        self._worker = _core.HostWorker(["/bin/sh", "-c", worker] if worker else python, store, patience, retune)
+        command = ["/bin/sh", "-c", worker] if worker else python
+        self._worker = _core.HostWorker(command, store, patience, retune, same_numerics)
 
     def device(self) -> str:
         return self._worker.device()
@@ -58,7 +62,9 @@ class HoldsWorker:
 
 def tune(wanted: Wanted, tell: Callable[..., None]) -> bool:
     """Whether it came to its end: False after an interrupt. Raises NoCluster, and what plans raise."""
-    to_tune, tuned, in_vain = _core.plan_for_all_devices(wanted.store, wanted.recorded, wanted.ops, wanted.retune)
+    # Whether a call is tuned with the same numerics, only a host that makes it can tell.
+    all_calls = wanted.retune or wanted.same_numerics
+    to_tune, tuned, in_vain = _core.plan_for_all_devices(wanted.store, wanted.recorded, wanted.ops, all_calls)
     tell("plan", to_tune=len(to_tune), tuned=tuned)
     for device, op, key in in_vain:
         why = "an earlier tuning rejected every candidate"
@@ -150,7 +156,9 @@ class _Driver:
             max_task_retries=0,
             scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
         )
-        self.actors[name] = holder.remote(given.worker, given.modules, given.store, given.patience, given.retune)
+        self.actors[name] = holder.remote(
+            given.worker, given.modules, given.store, given.patience, given.retune, given.same_numerics
+        )
         self._ask(name, self.actors[name].device.remote())
 
     def _ask(self, name: str, answer: Any) -> None:

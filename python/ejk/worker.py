@@ -45,7 +45,10 @@ def serve(modules: list[str]) -> int:
     from ejk.ops.utils.fingerprint import device_fingerprint
 
     stop = _Stop()
-    say(event="ready", protocol=PROTOCOL, device=device_fingerprint(), process=os.getpid(), library=_core.__version__)
+    say(
+        event="ready", protocol=PROTOCOL, device=device_fingerprint(), process=os.getpid(),
+        understands=["numerics"], library=_core.__version__,
+    )  # fmt: skip
     for line in sys.stdin.buffer:
         try:
             say(**_answer(line, stop, say))
@@ -121,13 +124,18 @@ def _tune(request: dict[str, Any], stop: _Stop, hears: Callable[[dict[str, Any]]
     policy = AutotunePolicy(
         budget_seconds=float(request["budget_seconds"]),
         validate_backward=bool(request.get("validate_backward", False)),
+        numerics=request.get("numerics", "any"),
     )
     stop.selector = ConfigSelectorChain(policy=policy, persistent=PersistentCache(path=request["store"] or None))
     stop.selector._core.tell(hears)
     if stop.told:
         stop.selector._core.stop()
+    retune = request.get("retune", False)
+    # The host looks under the key of the record, which is not that of such a call.
+    own_key = policy.validate_backward or policy.numerics == "same"
     try:
-        return stop.selector._tuned(inv, inv.kernel, resume=not request.get("retune", False))[1]
+        tuned = stop.selector._stored_tuning(inv, inv.kernel) if own_key and not retune else None
+        return tuned or stop.selector._tuned(inv, inv.kernel, resume=not retune)[1]
     finally:
         stop.selector = None
 

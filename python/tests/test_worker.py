@@ -69,6 +69,13 @@ class OwnKey(Good):
     def key_builder(self, inv):
         return f"rows{inv.args[0].shape[0]}"
 
+class Parity(Good):
+    op_id = "parity"
+    def candidate_cfgs(self, inv):
+        return [2, 3, 4]
+    def numerics(self, cfg, inv):
+        return cfg % 2
+
 class Slow(Good):
     op_id = "slow"
     def candidate_cfgs(self, inv):
@@ -155,6 +162,27 @@ selector = ConfigSelectorChain(persistent=PersistentCache(), on_event=lambda eve
 for kernel in (k.Good(), k.OwnKey()):
     Executor(selector)(kernel, numpy.ones((4, 2), numpy.float32), scale=2)
 assert origins == ["persistent", "persistent"], origins
+"""
+    program("-c", use)
+
+
+def test_recorded_calls_are_tuned_for_programs_that_want_the_same_numerics(program, record):
+    record("Parity")
+    anyhow = tuned(program(*TUNE, "--json"))[0]["parity@v1"]
+    entry = tuned(program(*TUNE, "--numerics", "same", "--json"))[0]["parity@v1"]
+    assert entry["numerics"] == 1 and entry["config"] % 2 == 1 and entry["kept"]
+    assert entry["key"] != anyhow["key"]
+    again = tuned(program(*TUNE, "--numerics", "same", "--json"))[0]["parity@v1"]
+    assert {**again, "already": False} == entry, "it is not tuned again"
+    use = """
+import some_kernels as k, numpy
+from ejk.ops import *
+origins = []
+policy = AutotunePolicy(numerics="same", allow_autotune=False)
+note = lambda event, **d: origins.append(d.get("level"))
+selector = ConfigSelectorChain(policy=policy, persistent=PersistentCache(), on_event=note)
+Executor(selector)(k.Parity(), numpy.ones((4, 2), numpy.float32), scale=2)
+assert origins == ["persistent"], origins
 """
     program("-c", use)
 

@@ -481,6 +481,13 @@ std::pair<Choice, Entry> Chain::resume(const Invocation& inv, const AnyKernel& k
   });
 }
 
+std::optional<Entry> Chain::tuned(const Invocation& inv, const AnyKernel& kernel) {
+  Call call(*this, inv, kernel, true);
+  if (recall_unfinished(call) || !call.stored) return std::nullopt;
+  const bool is_whole = call.stored->evidence.complete && call.stored->outcome != Outcome::failed;
+  return is_whole && call.check(call.stored->config) ? std::move(call.stored) : std::nullopt;
+}
+
 // Whether there is a stored tuning of the call to go on with.
 bool Chain::recall_unfinished(Call& call) {
   const auto stored = options_.persistent ? options_.persistent->get(call.id, Detail::all,

@@ -68,6 +68,20 @@ WhileOthersMayFork::~WhileOthersMayFork() {
 
 // ---- the queue ---------------------------------------------------------------------------------
 
+namespace {
+
+constexpr double first_turn = 0.5;  // seconds
+
+// Nothing was measured for it yet.
+bool has_a_guess(const LaterCall& later) { return !later.so_far && !later.replaces; }
+
+bool may_be_tuned(Background::Place place, const LaterCall& later) {
+  const bool forks = later.policy.guard && later.inv.device->platform == Platform::cpu;
+  return place == Background::Place::here || (forks && later.policy.background_share > 0);
+}
+
+}  // namespace
+
 struct Background::State {
   State(Work what, std::function<bool()> busy, size_t max_known)
       : work(std::move(what)),
@@ -88,12 +102,21 @@ struct Background::State {
   std::function<bool()> is_busy;
   std::thread thread;
 
-  // The first that may be tuned there now.
+  // The first that may be tuned there now, of those first that run with a guess.
   std::deque<LaterCall>::iterator next(Place place) {
-    return std::ranges::find_if(waiting, [&](const LaterCall& later) {
-      const bool forks = later.policy.guard && later.inv.device->platform == Platform::cpu;
-      return place == Place::here || (forks && later.policy.background_share > 0);
-    });
+    const auto may = [=](const LaterCall& later) { return may_be_tuned(place, later); };
+    const auto guessed = std::ranges::find_if(
+        waiting, [&](const LaterCall& later) { return has_a_guess(later) && may(later); });
+    return guessed != waiting.end() ? guessed : std::ranges::find_if(waiting, may);
+  }
+
+  // Of tuning, in a process. At a small share of a core a whole tuning may take minutes, and most
+  // of what it gains is known soon: as long as others wait, each call gets a short turn first.
+  double seconds_of(const LaterCall& later) const {
+    const double all = later.policy.budget_seconds;
+    const auto count = std::ranges::count_if(
+        waiting, [](const LaterCall& each) { return may_be_tuned(Place::process, each); });
+    return has_a_guess(later) && count > 1 ? std::min(all, first_turn) : all;
   }
 
   // Tunes one and puts it back if it must wait again. Unlocks meanwhile.
@@ -126,9 +149,7 @@ struct Background::State {
 };
 
 Background::Background(Work work, std::function<bool()> is_busy, size_t max_known)
-    : state_(new State(std::move(work), std::move(is_busy), max_known)) {
-  ForkGate::only();
-}
+    : state_(new State(std::move(work), std::move(is_busy), max_known)) {}
 
 Background::~Background() {
   if (!is_mine()) return;  // nothing is freed
@@ -178,6 +199,7 @@ void Background::add(LaterCall later) {
   state_->waiting.push_back(std::move(later));
   if (!state_->thread.joinable() && state_->give_way.valid() &&
       state_->next(Place::process) != state_->waiting.end()) {
+    ForkGate::only();  // by a thread of the program, which is in no fork now
     // Signals are for the program's own threads.
     sigset_t all, before;
     ::sigfillset(&all);
@@ -211,7 +233,7 @@ void Background::work(State& state) {
     }
     state.tune(lock, next,
                {.place = Place::process,
-                .seconds = next->policy.budget_seconds,
+                .seconds = state.seconds_of(*next),
                 .share = std::min(1., next->policy.background_share),
                 .give_way = state.give_way.get(),
                 .is_busy = state.is_busy});

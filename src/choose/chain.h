@@ -70,6 +70,7 @@ class EJK_HIDDEN Chain {
   std::pair<Choice, Entry> tune(const Invocation& inv, const AnyKernel& kernel,
                                 std::shared_ptr<const CandidateSet> candidates);
   std::pair<Choice, Entry> resume(const Invocation& inv, const AnyKernel& kernel);
+  std::optional<Entry> tuned(const Invocation& inv, const AnyKernel& kernel);
   Explanation explain(const Invocation& inv, const AnyKernel& kernel);
   size_t idle(double seconds);
   std::optional<Choice> reuse(const WarmEntry& entry);

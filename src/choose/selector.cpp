@@ -50,6 +50,10 @@ std::pair<Choice, Entry> ConfigSelectorChain::resume(const Invocation& inv,
   return chain_->resume(inv, kernel);
 }
 
+std::optional<Entry> ConfigSelectorChain::tuned(const Invocation& inv, const AnyKernel& kernel) {
+  return chain_->tuned(inv, kernel);
+}
+
 Explanation ConfigSelectorChain::explain(const Invocation& inv, const AnyKernel& kernel) {
   return chain_->explain(inv, kernel);
 }

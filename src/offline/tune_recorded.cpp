@@ -217,11 +217,17 @@ class Tunings {
   void measure(const RecordedCall& call) {
     try {
       const double budget = std::min(selector_.policy().budget_seconds, seconds_left());
-      result.entries.push_back(options_.tune_call ? options_.tune_call(call, budget)
-                                                  : tune_here(call, budget));
+      Entry entry = options_.tune_call ? options_.tune_call(call, budget) : tune_here(call, budget);
+      (was_tuned_before(entry) ? kept_ : result.entries).push_back(std::move(entry));
     } catch (const std::exception& error) {
       skip(call.id.op, call.id.key, error.what());
     }
+  }
+
+  // Only who makes the call knows its key under such a policy.
+  bool was_tuned_before(const Entry& entry) const {
+    return !options_.retune && has_own_keys(selector_.policy()) && !entry.evidence.time.empty() &&
+           entry.evidence.time < started_utc_;
   }
 
   // False if another process holds the call; a stuck one is not waited for.
@@ -263,6 +269,9 @@ class Tunings {
     const auto made = rebuild_call(call);
     const auto scope = policy_override(selector_, {.budget_seconds = budget_seconds});
     if (options_.retune) return selector_.tune(made->invocation(), made->kernel()).second;
+    if (has_own_keys(selector_.policy()))
+      if (auto tuned = selector_.tuned(made->invocation(), made->kernel()))
+        return std::move(*tuned);
     return selector_.resume(made->invocation(), made->kernel()).second;
   }
   double seconds_left() const {
@@ -297,6 +306,7 @@ class Tunings {
   ConfigSelectorChain& selector_;
   const OfflineOptions& options_;
   double started_;
+  std::string started_utc_ = base::utc_now();
   std::vector<Entry> kept_;       // tuned before
   std::vector<Entry> elsewhere_;  // stored by others while this one shared
 };

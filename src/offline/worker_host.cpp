@@ -296,14 +296,19 @@ struct EJK_HIDDEN Worker::State {
     if (event_in(*answer) != WorkerEvent::ready || count_in(*answer, "protocol") != worker_protocol)
       refuse(fmt::format("does not speak protocol {}: it said {}", worker_protocol,
                          quoted(to_json(*answer))));
+    // It would ignore the member, and measure configs of all classes.
+    if (options.numerics != Numerics::any && !detail::understands(*answer, detail::numerics_member))
+      refuse(
+          "cannot tune with numerics = same: its \"understands\" does not name numerics; use a "
+          "newer worker");
     device = text_in(*answer, "device");
     number = static_cast<int64_t>(count_in(*answer, "process"));
   }
 
   std::string request(const RecordedCall& call, double budget_seconds) const {
     return to_json(detail::request_to_document({asked, call, options.store, budget_seconds,
-                                                options.validate_backward, options.retune,
-                                                options.plugins})) +
+                                                options.validate_backward, options.numerics,
+                                                options.retune, options.plugins})) +
            "\n";
   }
 
@@ -338,7 +343,7 @@ struct EJK_HIDDEN Worker::State {
         busy = event != WorkerEvent::failed && event != WorkerEvent::tuned;
         if (event == WorkerEvent::failed) detail::throw_failure(*answer);
         if (event == WorkerEvent::tuned)
-          return detail::entry_in(*answer, call, options.validate_backward);
+          return detail::entry_in(*answer, call, options.validate_backward, options.numerics);
         if (event == WorkerEvent::progress)
           tell(call, detail::progress_in(*answer)), heard = SteadyClock::now();
         if (!answer || SteadyClock::now() >= deadline) {

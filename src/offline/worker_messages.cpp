@@ -17,10 +17,24 @@ double number_in(const Value& answer, std::string_view name) {
   return std::isfinite(number) && number > 0 ? number : 0;
 }
 
+// The spec of the call whatever the class of its config must be; nullopt if it names no class.
+std::optional<std::string> spec_without_numerics(const std::string& text) {
+  Value spec = parse_json(text);
+  if (!spec.is_object() || spec.find("numerics") == nullptr) return std::nullopt;
+  spec.erase("numerics");
+  return stable_json(spec);
+}
+
 // A record from before outputs counted is tuned under the key that its call has now.
-bool has_key_of(const Entry& entry, const RecordedCall& call) {
-  if (entry.id.key == call.id.key) return true;
-  return !call.id.spec.empty() && spec_without_outputs(entry.id.spec) == call.id.spec;
+bool is_of(const std::string& spec, const RecordedCall& call) {
+  return !call.id.spec.empty() &&
+         (spec == call.id.spec || spec_without_outputs(spec) == call.id.spec);
+}
+
+bool has_key_of(const Entry& entry, const RecordedCall& call, Numerics numerics) {
+  if (numerics == Numerics::any) return entry.id.key == call.id.key || is_of(entry.id.spec, call);
+  const auto spec = spec_without_numerics(entry.id.spec);
+  return spec && is_of(*spec, call);
 }
 
 const Value& member(const Value& request, std::string_view name) {
@@ -103,15 +117,22 @@ TuneProgress progress_in(const Value& answer) {
   return p;
 }
 
-Entry entry_in(const Value& answer, const RecordedCall& call, bool backward) {
+Entry entry_in(const Value& answer, const RecordedCall& call, bool backward, Numerics numerics) {
   try {
     const Value* document = answer.find("entry");
     Entry entry = entry_from_document(document == nullptr ? Value() : *document);
-    const bool right_key = backward || has_key_of(entry, call);
+    const bool right_key = backward || has_key_of(entry, call, numerics);
     if (right_key && entry.id.op == call.id.op && entry.id.device == call.id.device) return entry;
   } catch (const Error&) {
   }
   throw Rubbish{to_json(answer)};
+}
+
+bool understands(const Value& ready, std::string_view member) {
+  const Value* const known = ready.find("understands");
+  if (known == nullptr || !known->is_array()) return false;
+  return std::ranges::any_of(known->as_array(),
+                             [&](const Value& name) { return name == Value(member); });
 }
 
 void throw_failure(const Value& answer) {
@@ -122,14 +143,16 @@ void throw_failure(const Value& answer) {
 Value request_to_document(const TuneRequest& request) {
   Value plugins = Value::array();
   for (const std::string& path : request.plugins) plugins.push_back(path);
-  return Value::object({{"protocol", worker_protocol},
-                        {"request", request.number},
-                        {"record", record_to_document(request.call)},
-                        {"store", request.store},
-                        {"budget_seconds", request.budget_seconds},
-                        {"validate_backward", request.validate_backward},
-                        {"retune", request.retune},
-                        {"plugins", std::move(plugins)}});
+  Value out = Value::object({{"protocol", worker_protocol},
+                             {"request", request.number},
+                             {"record", record_to_document(request.call)},
+                             {"store", request.store},
+                             {"budget_seconds", request.budget_seconds},
+                             {"validate_backward", request.validate_backward},
+                             {"retune", request.retune},
+                             {"plugins", std::move(plugins)}});
+  if (request.numerics != Numerics::any) out[numerics_member] = name_of(request.numerics);
+  return out;
 }
 
 TuneRequest request_from_document(const Value& document) {
@@ -140,6 +163,13 @@ TuneRequest request_from_document(const Value& document) {
   if (std::isnan(out.budget_seconds))
     throw Error(ErrorKind::parse, "got a budget_seconds that is not a number");
   out.validate_backward = is_set(document, "validate_backward");
+  if (const Value* const word = document.find(numerics_member)) {
+    const auto numerics = named<Numerics>(word->as_string());
+    if (!numerics)
+      throw Error(ErrorKind::parse, "got " + std::string(numerics_member) + " " + to_json(*word) +
+                                        "; expected \"any\" or \"same\"");
+    out.numerics = *numerics;
+  }
   out.retune = is_set(document, "retune");
   if (const Value* plugins = document.find("plugins"))
     for (const Value& path : plugins->as_array()) out.plugins.push_back(path.as_string());

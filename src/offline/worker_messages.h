@@ -11,6 +11,7 @@
 
 #include <ejk/names.h>
 #include <ejk/record.h>
+#include <ejk/selector.h>
 #include <ejk/store.h>
 #include <ejk/tuner.h>
 
@@ -19,6 +20,7 @@ namespace ejk {
 constexpr auto names_of(TuneProgress::Kind) {
   return detail::words("candidate", "round", "eliminated", "best", "finished", "measured");
 }
+constexpr auto names_of(Numerics) { return detail::words("any", "same"); }
 
 }  // namespace ejk
 
@@ -54,7 +56,9 @@ class ProgressNews {
 // Its message is that of the answer, which must live longer.
 TuneProgress progress_in(const Value& answer);
 // The entry of that call. Throws Rubbish if it is of another one, or none.
-Entry entry_in(const Value& answer, const RecordedCall& call, bool backward);
+Entry entry_in(const Value& answer, const RecordedCall& call, bool backward, Numerics numerics);
+// Whether a worker that is ready names this member of requests, which not every worker knows.
+bool understands(const Value& ready, std::string_view member);
 [[noreturn]] void throw_failure(const Value& answer);
 
 // ---- a host's requests, as a worker reads them
@@ -64,10 +68,14 @@ struct TuneRequest {
   RecordedCall call;
   std::string store;  // "": the default place
   double budget_seconds = 0;
-  bool validate_backward = false, retune = false;
+  bool validate_backward = false;
+  Numerics numerics = Numerics::any;
+  bool retune = false;
   std::vector<std::string> plugins = {};
 };
 
+// The member of requests that a worker must name in its `ready` before it is sent.
+inline constexpr std::string_view numerics_member = "numerics";
 Value request_to_document(const TuneRequest& request);
 // Without its number, which may be anything. Throws Error(parse).
 TuneRequest request_from_document(const Value& document);

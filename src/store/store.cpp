@@ -58,7 +58,8 @@ constexpr std::array<std::string_view, 13> entry_names = {
     "schema", "op",       "key",        "spec",     "device",     "environment", "outcome",
     "config", "numerics", "provenance", "evidence", "candidates", "checksum"};
 constexpr std::array<std::string_view, 2> device_names = {"fingerprint", "identity"};
-constexpr std::array<std::string_view, 3> evidence_others = {"samples", "complete", "offered"};
+constexpr std::array<std::string_view, 4> evidence_others = {"samples", "complete",
+                                                             "heuristic_config", "offered"};
 constexpr std::array<std::string_view, 6> measurement_others = {
     "config", "status", "kind", "why", "samples", "compile_seconds"};
 
@@ -151,6 +152,7 @@ Value evidence_document(const Evidence& evidence) {
   out["samples"] = evidence.samples;
   out["complete"] = evidence.complete;
   for (const auto& [name, text] : evidence_texts) out[name] = evidence.*text;
+  if (!evidence.heuristic_config.is_null()) out["heuristic_config"] = evidence.heuristic_config;
   if (!evidence.offered.empty()) out["offered"] = evidence.offered;
   return out;
 }
@@ -161,6 +163,7 @@ Evidence evidence_from(const Value& document) {
     read_member(document, name, [&, to = number](const Value& v) { out.*to = as_measured(v); });
   }
   for (const auto& [name, text] : evidence_texts) read_text(document, name, out.*text);
+  read_member(document, "heuristic_config", [&](const Value& v) { out.heuristic_config = v; });
   read_text(document, "offered", out.offered);
   read_member(document, "samples", [&](const Value& v) { out.samples = as_count(v); });
   read_member(document, "complete", [&](const Value& v) { out.complete = v.as_bool(); });

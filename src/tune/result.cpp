@@ -78,6 +78,7 @@ void add_winner(const Tuning& t, EntrantId winner, Evidence& evidence) {
   const auto heuristic = t.roles.heuristic;
   if (!heuristic || t.entrants[*heuristic].rejection) return;
   evidence.heuristic_seconds = t.samples[*heuristic].median();
+  evidence.heuristic_config = t.entrants[*heuristic].config.to_value();
   const Interval speedup = ratio_of(t, *heuristic, winner);
   evidence.speedup = speedup.median;
   evidence.speedup_low = speedup.low, evidence.speedup_high = speedup.high;

@@ -308,6 +308,61 @@ TEST_F(Background, WhatIsCutShortInTheStoreAnswersAtOnceAndGoesOnLater) {
   EXPECT_EQ(run(executor), 3);
 }
 
+// ---- turns
+// ---------------------------------------------------------------------------------------
+
+// Needs more than a second, and says in its evidence what it was given.
+struct SlowTuner : fakes::FakeTuner {
+  ejk::TuneResult tune(const ejk::TuneTask& task) override {
+    auto result = FakeTuner::tune(task);
+    result.evidence.complete = task.budget.seconds > 1;
+    result.evidence.tuning_seconds = task.budget.seconds;
+    return result;
+  }
+};
+
+class Turns : public Background {
+ protected:
+  ejk::SelectorOptions slow() {
+    auto own = options();
+    own.tuner = std::make_shared<SlowTuner>();
+    own.on_event = [this](const ejk::Event& event) {
+      const std::lock_guard lock(mutex);
+      if (event.kind == "autotune_start") order.emplace_back(event.key);
+    };
+    return own;
+  }
+  std::string call(const ejk::Executor& executor, size_t size) {
+    const std::vector<float> in(size);
+    std::vector<float> out(size);
+    executor(Show{}, in, out);
+    return executor.describe(Show{}, in, out).call_key();
+  }
+  std::vector<std::string> order;  // keys, as their tunings begin
+};
+
+TEST_F(Turns, EachCallHasAShortOneBeforeAnyHasAWholeOne) {
+  busy = true;
+  const ejk::Executor executor(slow());
+  const std::string a = call(executor, 1), b = call(executor, 2), c = call(executor, 3);
+  busy = false;
+  wait_until_nothing_waits(executor);
+  EXPECT_THAT(order, ElementsAre(a, b, c, a, b, c));
+  executor.chain().persistent()->for_each("", [](const ejk::Entry& entry) {
+    EXPECT_TRUE(entry.evidence.complete);
+    return true;
+  });
+}
+
+TEST_F(Turns, ACallThatWaitsAloneIsTunedAtOnce) {
+  busy = true;
+  const ejk::Executor executor(slow());
+  const std::string a = call(executor, 1);
+  busy = false;
+  wait_until_nothing_waits(executor);
+  EXPECT_THAT(order, ElementsAre(a));
+}
+
 // ---- copies ------------------------------------------------------------------------------------
 
 struct Add {  // adds x to y, which is therefore saved and restored

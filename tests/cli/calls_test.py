@@ -22,6 +22,26 @@ def test_tune_a_call_given_on_the_line(ejk, plugin):
     assert not ejk("tune", *SHIFTED, *plugin, "--retune", "--json").json["tuned"][0]["already"]
 
 
+def test_calls_are_tuned_for_programs_that_want_the_same_numerics(ejk, plugin, device, tmp_path):
+    same = [*plugin, "--numerics", "same", "--json"]
+    (anyhow,) = ejk("tune", *SHIFTED, *plugin, "--json").json["tuned"]
+    (tuned,) = ejk("tune", *SHIFTED, *same).json["tuned"]
+    # The kernel has no hook: every config is a class of its own.
+    assert tuned["numerics"] == {"config": {"block": 1}} == {"config": tuned["config"]}
+    assert tuned["key"] != anyhow["key"] and tuned["kept"] and not tuned["already"]
+    assert ejk("tune", *SHIFTED, *same).json["tuned"][0]["already"]
+    assert ejk("tune", *SHIFTED, *same, "--in-process").json["tuned"][0]["already"]
+    record(tmp_path / "store/recorded", device, anyhow)
+    (of_record,) = ejk("tune", "--recorded", *same).json["tuned"]
+    assert of_record["key"] == tuned["key"] and of_record["kept"]
+    old = "echo '{\"event\":\"ready\",\"protocol\":1,\"process\":1}'; read request"
+    python = [{"python": "my_kernels:Kernel", "kernel": {}, "args": [], "kwargs": {}}]
+    record(tmp_path / "other", device, of_op(anyhow, "mine@v1"), arguments=python)
+    refused = ejk("tune", "--recorded", "--recorded-in", tmp_path / "other", "--worker", old, *same, expect=1).json
+    assert "cannot tune with numerics = same" in refused["skipped"][0]["why"]
+    assert "any" in ejk("tune", *SHIFTED, *plugin, "--numerics", "equal", expect=2).stderr
+
+
 @pytest.mark.parametrize(
     "args, code, says",
     [

@@ -156,30 +156,59 @@ def test_hostile_text_never_reaches_a_terminal_raw(ejk, device, tmp_path):
 
 
 def test_ls_shows_what_differs_from_the_heuristic(ejk, device, tmp_path):
-    """The heuristic is the candidate that took the heuristic's time."""
+    guess = {"forward": {"block": 16}, "threads": 2, "gone": "x"}
     nested = entry(device, op="nested@v1", config={"forward": {"block": 64, "unset": None}, "threads": 2, "more": 1})
-    nested["candidates"][1]["config"] = {"forward": {"block": 16}, "threads": 2, "gone": "x"}
-    same = entry(device, op="same@v1", config={"block": 16, "threads": 1}, seconds=2e-3, speedup=1.0)
-    unknown = entry(device, op="unknown@v1", config={"block": 64, "unset": None}, heuristic_seconds=3e-3)
-    several = entry(device, op="several@v1")
-    several["candidates"][2]["seconds"] = 2e-3
-    exported(tmp_path / "e", nested, same, unknown, several)
+    nested["evidence"]["heuristic_config"] = guess
+    same = entry(device, op="same@v1", config={"block": 16, "threads": 1})
+    unknown = entry(device, op="unknown@v1", config={"block": 64, "unset": None}, heuristic_config=None)
+    exported(tmp_path / "e", nested, same, unknown)
     ejk("import", tmp_path / "e")
     shown = {line.split()[0]: line for line in ejk("ls", "--wide").stdout.splitlines() if "@v1" in line}
     assert " forward{block=16->64} more=none->1 gone=x->none " in shown["nested@v1"]
     assert " as the heuristic " in shown["same@v1"]
-    assert " block=64 " in shown["unknown@v1"] and " block=64 threads=1 " in shown["several@v1"]
-    assert "->" not in shown["unknown@v1"] + shown["several@v1"] and "null" not in "".join(shown.values())
+    assert " block=64 " in shown["unknown@v1"] and "->" not in shown["unknown@v1"]
+    assert "null" not in "".join(shown.values())
     assert re.search(r"(?m)^differs +forward\{block=16->64\}", ejk("show", "nested:").stdout)
     assert re.search(r"(?m)^config +block=16 threads=1, as the heuristic$", ejk("show", "same:").stdout)
     assert not re.search(r"(?m)^differs ", ejk("show", "same:").stdout)
+
+
+def test_show_finds_the_heuristic_of_entries_that_do_not_name_it(ejk, device, tmp_path):
+    """It is the candidate that took the heuristic's time, if only one did."""
+    old = entry(device, op="old@v1")
+    unlike = entry(device, op="unlike@v1", heuristic_seconds=3e-3)
+    several = entry(device, op="several@v1")
+    several["candidates"][2]["seconds"] = 2e-3
+    same = entry(device, op="same@v1", config={"block": 16, "threads": 1}, seconds=2e-3, speedup=1.0)
+    for each in (old, unlike, several, same):
+        del each["evidence"]["heuristic_config"]
+    exported(tmp_path / "e", old, unlike, several, same)
+    ejk("import", tmp_path / "e")
+    assert re.search(r"(?m)^differs +block=16->64$", ejk("show", "old:").stdout)
+    for op in ["unlike", "several"]:
+        assert not re.search(r"(?m)^differs ", ejk("show", f"{op}:").stdout)
+    assert re.search(r"(?m)^config +block=16 threads=1, as the heuristic$", ejk("show", "same:").stdout)
+    ls = ejk("ls", "--wide").stdout
+    assert "as the heuristic" in ls and "->" not in ls, "of an entry that took the heuristic's time it is said"
+
+
+def test_ls_reads_choices_only(ejk, device, tmp_path):
+    ejk("import", exported(tmp_path / "e", entry(device)))
+    path = pathlib.Path(ejk("ls", "--json").json["entries"][0]["file"])
+    choice, end, candidates = path.read_text().partition("\n}\n")
+    assert "candidates" in candidates
+    path.write_text(choice + end + "nobody reads this")
+    looked = ejk("ls")
+    assert KEY in looked.stdout and looked.stderr == ""
+    assert "candidates" in ejk("show", KEY).stderr
 
 
 def wide_store(ejk, device, tmp_path):
     """Entries of which nothing fits into a line."""
     config = {f"a_parameter_with_a_long_name_{i}": 1000 + i for i in range(9)}
     spec = SPEC.replace("[8,4]", "[" + ",".join(["8"] * 60) + "]")
-    exported(tmp_path / "e", entry(device, op="a_long_name_of_an_op@v1", config=config, spec=spec, heuristic_seconds=0.0))
+    unguessed = {"heuristic_seconds": 0.0, "heuristic_config": None}
+    exported(tmp_path / "e", entry(device, op="a_long_name_of_an_op@v1", config=config, spec=spec, **unguessed))
     ejk("import", tmp_path / "e")
     return config
 

@@ -42,6 +42,7 @@ def entry(device, op="gemm@v1", spec=SPEC, config=None, samples=40, **members):
         "config": config or {"block": 64, "threads": 1}, "provenance": "measured",
         "evidence": {
             "seconds": 1e-3, "seconds_low": 0.98e-3, "seconds_high": 1.03e-3, "heuristic_seconds": 2e-3,
+            "heuristic_config": {"block": 16, "threads": 1},
             "speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1, "noise": 0.012, "samples": samples,
             "complete": True, "strategy": "race", "clock": "thread_cpu", "cache": "warm",
             "guard": "child", "data": "call", "library": "0.1.0", "time": "2024-05-06T07:08:09Z",

@@ -164,6 +164,25 @@ TEST_F(Offline, WhatIsTunedWithoutItIsTunedAgainUnderNumericsSame) {
   EXPECT_EQ(*result.entries[0].config.find("block"), ejk::Value(3));
 }
 
+TEST_F(Offline, WhatIsTunedUnderNumericsSameIsNotTunedAgain) {
+  call<Parity>(4);
+  const auto tune = [&](bool retune) {
+    ejk::SelectorOptions options = setup.options(folder.path() + "/store");
+    options.policy->numerics = ejk::Numerics::same;
+    ejk::ConfigSelectorChain same(std::move(options));
+    ejk::OfflineOptions how = here;
+    how.retune = retune;
+    return autotune_recorded(same, how);
+  };
+  ejk::Entry stored = tune(false).entries.at(0);
+  stored.evidence.time = "2020-01-01T00:00:00Z";
+  ejk::PersistentCache(folder.path() + "/store").put(stored, ejk::IfPresent::replace);
+  EXPECT_EQ(tune(false).already, 1U);
+  EXPECT_EQ(setup.tuner->asked, 1);
+  EXPECT_EQ(tune(true).already, 0U);
+  EXPECT_EQ(setup.tuner->asked, 2);
+}
+
 // What an entry and a record were kept under before outputs counted.
 ejk::EntryId without_outputs(ejk::EntryId id) {
   id.spec = ejk::spec_without_outputs(id.spec);

@@ -15,6 +15,7 @@
 #include <ejk/ejk.h>
 
 #include "fakes.h"
+#include "offline/worker_messages.h"
 #include "paths.h"
 
 using testing::AnyOf;
@@ -25,6 +26,21 @@ namespace {
 
 const std::string bad_kernels = test::plugin("bad");
 const std::string slow_kernels = test::plugin("slow");
+
+// Even and odd blocks are of different classes.
+struct Parity {
+  static constexpr std::string_view op_id = "worker.parity", version = "1";
+  struct Config {
+    int block = 1;
+  };
+  void run(const Config&, std::span<const float> x, ejk::Out<std::span<float>> y) const {
+    for (size_t i = 0; i < x.size(); ++i) (*y)[i] = 2 * x[i];
+  }
+  Config heuristic_cfg(const ejk::Invocation&) const { return {}; }
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{2}, {3}, {4}}; }
+  int numerics(const Config& config) const { return config.block % 2; }
+};
+EJK_REGISTER(Parity);
 
 class WorkerTest : public testing::Test {
  protected:
@@ -127,6 +143,91 @@ TEST_F(WorkerTest, MeasuresAnewIfToldTo) {
   how.retune = true;
   ejk::Worker(how).tune(call, 1);
   EXPECT_THAT(stored(call.id.op, 3).status, AnyOf("ok", "tied", "slower"));
+}
+
+// ---- numerics = same ----------------------------------------------------------------------------
+
+class WorkerForSameNumerics : public WorkerTest {
+ protected:
+  ejk::WorkerOptions same(ejk::WorkerOptions how) {
+    how.numerics = ejk::Numerics::same;
+    return how;
+  }
+  const ejk::RecordedCall call = call_of("worker.parity@v1");
+};
+
+TEST_F(WorkerForSameNumerics, TunesTheClassOfTheHeuristicForProgramsWithThatPolicy) {
+  const ejk::Entry entry = ejk::Worker(same(options())).tune(call, 1);
+  EXPECT_EQ(entry.numerics, ejk::Value(1));
+  EXPECT_EQ(entry.config.find("block")->as_int() % 2, 1) << to_json(entry.config);
+  ejk::PersistentCache cache(store);
+  EXPECT_FALSE(cache.get(call.id)) << "it is kept apart";
+  const auto found = cache.get(entry.id);
+  ASSERT_TRUE(found);
+  for (const ejk::Measurement& m : found->entry.candidates)
+    EXPECT_EQ(m.config.find("block")->as_int() % 2, 1);
+  for (const auto numerics : {ejk::Numerics::same, ejk::Numerics::any}) {
+    ejk::SelectorOptions program;
+    program.policy = ejk::AutotunePolicy{.allow_autotune = false, .numerics = numerics};
+    program.persistent = std::make_shared<ejk::PersistentCache>(store);
+    const std::vector<float> x(64);
+    std::vector<float> y(64);
+    const auto chosen = ejk::Executor(std::move(program)).choose_config(Parity{}, x, y);
+    EXPECT_EQ(chosen.origin,
+              numerics == ejk::Numerics::same ? ejk::Origin::persistent : ejk::Origin::heuristics);
+  }
+}
+
+TEST_F(WorkerForSameNumerics, LeavesWhatIsTunedUnlessItIsToldOtherwise) {
+  ejk::WorkerOptions how = same(options());
+  ejk::Entry entry = ejk::Worker(how).tune(call, 60);
+  ASSERT_TRUE(entry.evidence.complete);
+  ejk::PersistentCache cache(store);
+  entry = cache.get(entry.id)->entry;
+  entry.evidence.library = "the first";
+  cache.put(entry, ejk::IfPresent::replace);
+  EXPECT_EQ(ejk::Worker(how).tune(call, 60).evidence.library, "the first");
+  how.retune = true;
+  EXPECT_NE(ejk::Worker(how).tune(call, 60).evidence.library, "the first");
+}
+
+TEST_F(WorkerForSameNumerics, OneThatWouldIgnoreItIsRefused) {
+  ejk::Worker old(same(script(ready)));
+  EXPECT_THAT(error_of(old, "worker.parity@v1"), HasSubstr("cannot tune with numerics = same"));
+  ejk::Worker knows(same(script(
+      R"(echo '{"event":"ready","protocol":1,"process":1,"understands":["numerics"]}'; read request
+         echo '{"event":"failed","message":"'$(echo "$request" | grep -o 'numerics.*same' | tr -d '"')'"}')")));
+  EXPECT_THAT(error_of(knows, "worker.parity@v1"), HasSubstr("same"));
+}
+
+TEST_F(WorkerForSameNumerics, AnEntryForAnyNumericsIsNoAnswer) {
+  using ejk::Numerics;
+  const auto is_answer = [&](const ejk::Entry& entry, Numerics numerics) {
+    try {
+      const auto answer = ejk::Value::object({{"entry", entry_to_document(entry)}});
+      return ejk::detail::entry_in(answer, call, false, numerics).id.op == call.id.op;
+    } catch (const ejk::detail::Rubbish&) {
+      return false;
+    }
+  };
+  const ejk::Entry any = ejk::Worker(options()).tune(call, 1);
+  EXPECT_TRUE(is_answer(any, Numerics::any));
+  EXPECT_FALSE(is_answer(any, Numerics::same));
+  const ejk::Entry of_class = ejk::Worker(same(options())).tune(call, 1);
+  EXPECT_TRUE(is_answer(of_class, Numerics::same));
+  EXPECT_FALSE(is_answer(of_class, Numerics::any));
+}
+
+TEST_F(WorkerForSameNumerics, AWordThatIsNoneIsRefused) {
+  ejk::Value request = ejk::detail::request_to_document({.call = call, .store = store});
+  EXPECT_EQ(ejk::detail::request_from_document(request).numerics, ejk::Numerics::any);
+  request["numerics"] = "equal";
+  try {
+    static_cast<void>(ejk::detail::request_from_document(request));
+    FAIL();
+  } catch (const ejk::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("expected \"any\" or \"same\""));
+  }
 }
 
 TEST_F(WorkerTest, AConfigThatEndsItsProcessIsLeftOutAndTheOthersAreMeasured) {

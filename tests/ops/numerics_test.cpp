@@ -50,8 +50,8 @@ class Probe final : public ejk::ConfigChooser {
   }
 
   std::vector<std::string> lies;
-  size_t compared = 0;          // pairs
-  bool classes_differ = false;  // two classes gave other bits, in some call
+  size_t compared = 0, compared_gradients = 0;  // pairs
+  bool classes_differ = false;                  // two classes gave other bits, in some call
 
  private:
   using Bits = std::vector<std::vector<std::byte>>;
@@ -75,7 +75,7 @@ class Probe final : public ejk::ConfigChooser {
       const std::string text = ejk::stable_json(config.to_value()), name = ejk::stable_json(stated);
       const auto [first, is_new] = classes.try_emplace(name, text, bits);
       if (is_new) continue;
-      ++compared;
+      ++(inv.backward ? compared_gradients : compared);
       if (first->second.bits != bits)
         lies.push_back(inv.op() + " " + inv.spec() + ": class " + name + " has both " +
                        first->second.config + " and " + text +
@@ -92,7 +92,7 @@ class Probe final : public ejk::ConfigChooser {
 // stated wrongly.
 struct Findings {
   std::vector<std::string> lies;
-  size_t compared = 0;
+  size_t compared = 0, compared_gradients = 0;
   bool classes_differ = false;
 };
 Findings probe(uint64_t sample, const auto& calls) {
@@ -101,7 +101,7 @@ Findings probe(uint64_t sample, const auto& calls) {
     const auto chooser = std::make_shared<Probe>(sample);
     calls(ejk::Executor(chooser));
     all.lies.insert(all.lies.end(), chooser->lies.begin(), chooser->lies.end());
-    all.compared += chooser->compared;
+    all.compared += chooser->compared, all.compared_gradients += chooser->compared_gradients;
     all.classes_differ = all.classes_differ || chooser->classes_differ;
   });
   return all;
@@ -167,30 +167,43 @@ void multiply_some(const ejk::Executor& executor) {
 }
 
 TEST(Numerics, OfMatmul) {
-  const Findings found = probe(25, [](const ejk::Executor& executor) {
-    multiply_some<float, float>(executor);
-    multiply_some<BFloat16, float>(executor);
-  });
-  EXPECT_THAT(found.lies, IsEmpty());
-  EXPECT_GT(found.compared, 1000U);
-  EXPECT_TRUE(found.classes_differ);
+  const auto found_for = []<class In, class Result>(const In&, const Result&) {
+    return probe(25, multiply_some<In, Result>);
+  };
+  for (const Findings& found :
+       {found_for(0.F, 0.F), found_for(BFloat16(), 0.F), found_for(BFloat16(), BFloat16())}) {
+    EXPECT_THAT(found.lies, IsEmpty());
+    EXPECT_GT(found.compared, 500U);
+    EXPECT_GT(found.compared_gradients, 100U);
+    EXPECT_TRUE(found.classes_differ);
+  }
+}
+
+template <class In, class Result>
+void multiply_some_groups(const ejk::Executor& executor) {
+  std::mt19937 random(4);
+  for (const auto& [n, k] :
+       std::initializer_list<std::pair<int64_t, int64_t>>{{5, 300}, {37, 140}, {1, 70}, {70, 270}})
+    for (const bool packed : {true, false}) {
+      const std::vector<int32_t> sizes{3, 0, 290, 1, 20};
+      const Strided<In, 2> a(random, {320, k}, packed);
+      const Strided<Result, 2> c(random, {320, n}, packed);
+      const Strided<In, 3> b(random, {5, k, n}, packed);
+      executor(ejk::ops::GroupedMatmul<In, Result>{}, input(a), input(b),
+               std::span<const int32_t>(sizes), Out(c.view));
+    }
 }
 
 TEST(Numerics, OfGroupedMatmul) {
-  const Findings found = probe(25, [](const ejk::Executor& executor) {
-    std::mt19937 random(4);
-    for (const auto& [n, k] : std::initializer_list<std::pair<int64_t, int64_t>>{
-             {5, 300}, {37, 140}, {1, 70}, {70, 270}})
-      for (const bool packed : {true, false}) {
-        const std::vector<int32_t> sizes{3, 0, 290, 1, 20};
-        const Strided<float, 2> a(random, {320, k}, packed), c(random, {320, n}, packed);
-        const Strided<float, 3> b(random, {5, k, n}, packed);
-        executor(ejk::ops::GroupedMatmul<float>{}, input(a), input(b),
-                 std::span<const int32_t>(sizes), Out(c.view));
-      }
-  });
-  EXPECT_THAT(found.lies, IsEmpty());
-  EXPECT_GT(found.compared, 200U);
+  const auto found_for = []<class In, class Result>(const In&, const Result&) {
+    return probe(25, multiply_some_groups<In, Result>);
+  };
+  for (const Findings& found :
+       {found_for(0.F, 0.F), found_for(BFloat16(), 0.F), found_for(BFloat16(), BFloat16())}) {
+    EXPECT_THAT(found.lies, IsEmpty());
+    EXPECT_GT(found.compared, 100U);
+    EXPECT_GT(found.compared_gradients, 20U);
+  }
 }
 
 // ---- attention ----------------------------------------------------------------------------------
@@ -242,24 +255,29 @@ TEST(Numerics, OfDecodeAttention) {
 
 // ---- over rows ----------------------------------------------------------------------------------
 
+template <class T>
+void work_on_some_rows(const ejk::Executor& executor) {
+  std::mt19937 random(5);
+  for (const auto& [rows, columns] :
+       std::initializer_list<std::pair<int64_t, int64_t>>{{37, 300}, {300, 5}, {1, 1000}})
+    for (const bool packed : {true, false}) {
+      const Strided<T, 2> x(random, {rows, columns}, packed), y(random, {rows, columns}, packed);
+      const std::vector<T> weight(static_cast<size_t>(columns), static_cast<T>(0.7F));
+      const StridedView<const T, 2> in = x;
+      const auto line = std::optional(std::span<const T>(weight));
+      executor(ejk::ops::RmsNorm<T>{}, in, line, 1e-6F, Out(y.view));
+      executor(ejk::ops::LayerNorm<T>{}, in, line, line, 1e-6F, Out(y.view));
+      executor(ejk::ops::Softmax<T>{}, in, 0.7F, Out(y.view));
+    }
+}
+
 TEST(Numerics, OfWhatWorksOnRows) {
-  const Findings found = probe(100, [](const ejk::Executor& executor) {
-    std::mt19937 random(5);
-    for (const auto& [rows, columns] :
-         std::initializer_list<std::pair<int64_t, int64_t>>{{37, 300}, {300, 5}, {1, 1000}})
-      for (const bool packed : {true, false}) {
-        const Strided<float, 2> x(random, {rows, columns}, packed),
-            y(random, {rows, columns}, packed);
-        const std::vector<float> weight(static_cast<size_t>(columns), 0.7F);
-        const StridedView<const float, 2> in = x;
-        const auto line = std::optional(std::span<const float>(weight));
-        executor(ejk::ops::RmsNorm<float>{}, in, line, 1e-6F, Out(y.view));
-        executor(ejk::ops::LayerNorm<float>{}, in, line, line, 1e-6F, Out(y.view));
-        executor(ejk::ops::Softmax<float>{}, in, 0.7F, Out(y.view));
-      }
-  });
-  EXPECT_THAT(found.lies, IsEmpty());
-  EXPECT_GT(found.compared, 500U);
+  for (const Findings& found :
+       {probe(100, work_on_some_rows<float>), probe(100, work_on_some_rows<BFloat16>)}) {
+    EXPECT_THAT(found.lies, IsEmpty());
+    EXPECT_GT(found.compared, 100U);
+    EXPECT_GT(found.compared_gradients, 100U);
+  }
 }
 
 }  // namespace

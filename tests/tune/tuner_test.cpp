@@ -116,6 +116,7 @@ TEST(Tuning, TheEvidenceIsComplete) {
   EXPECT_NEAR(e.seconds_low, 50e-6, 1e-12);
   EXPECT_NEAR(e.seconds_high, 50e-6, 1e-12);
   EXPECT_NEAR(e.heuristic_seconds, 200e-6, 1e-12);
+  EXPECT_EQ(e.heuristic_config, result.candidates[0].config);
   EXPECT_NEAR(e.speedup, 4, 1e-6);
   EXPECT_NEAR(e.speedup_low, 4, 1e-6);
   EXPECT_GE(e.noise, 0);

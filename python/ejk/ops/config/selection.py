@@ -346,6 +346,13 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
         kernel_call.tell_own_caches()
         return kernel_call.fit(config), entry
 
+    def _stored_tuning(self, inv: Any, kernel: Any) -> dict[str, Any] | None:
+        """The entry of the call, if there is nothing left to do for it."""
+        call, _, scopes, tracing = self._question(inv, kernel)
+        kernel_call = self._kernel_call(inv, kernel)
+        with _at(kernel_call.site, tracing):
+            return self._core.tuned(call, kernel_call, scopes)
+
     def _let_wait(self, inv: Any, kernel: Any, site: _sites.Site) -> None:
         call = describe(inv, kernel, _SEEDED)
         self._waiting.add(WaitingCall(call, without_arrays(inv), kernel, site, dict(vars(self.policy))))
