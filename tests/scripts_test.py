@@ -14,8 +14,10 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "bench")]
 import lint  # tools
+
+import build  # bench
 
 COMMANDS = ["run", "test"]
 
@@ -116,6 +118,19 @@ def test_lint_looks_at_everything_without_a_base_or_when_its_rules_change(tmp_pa
     assert sorted(lint.chosen(tmp_path, "")) == ["cli/b.cpp", "src/a.cpp"]
     (tmp_path / ".clang-tidy").write_text("Checks: '*'")
     assert lint.chosen(tmp_path, "HEAD") == lint.chosen(tmp_path, "")
+
+
+def test_build_times_are_taken_from_runs_that_passed_only(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("== [   3 s] building dev\n== [ 123 s] all tests passed\n")
+    assert build.seconds_of(log, "all tests passed") == 123
+    log.write_text("== [   9 s] building release\n== [  77 s] done\n")
+    assert build.seconds_of(log, "done") == 77
+    for failed in ("== [   3 s] building dev\n", "== [   3 s] testing done\nfailed: dev\n", ""):
+        log.write_text(failed)
+        with pytest.raises(SystemExit, match="expected .*went well"):
+            build.seconds_of(log, "done")
+    assert build.seconds_of(None, "done") is None
 
 
 @pytest.mark.parametrize("command", COMMANDS)
