@@ -72,6 +72,8 @@ auto Chain::from_autotune(Call& call) -> std::optional<Found> {
     return would_tune(call);
   }
   const SingleFlight::Flight alone(state_->flights, flight, lock);
+  // Another thread may have tuned it since this call asked.
+  if (auto found = from_memory(call)) return found;
   return tune_alone(call);
 }
 

@@ -226,7 +226,7 @@ TEST_F(StoredConfigs, AreTriedOnceForAllThreads) {
 }
 
 // Holds one entry, and gives no leases.
-class OneEntry final : public ejk::Store {
+class OneEntry final : public fakes::EmptyStore {
  public:
   explicit OneEntry(ejk::Entry entry) : entry_(std::move(entry)) {}
   std::optional<ejk::Entry> get(const ejk::EntryId& id, ejk::Detail = ejk::Detail::all,
@@ -238,12 +238,7 @@ class OneEntry final : public ejk::Store {
       entry_ = entry;
     return true;
   }
-  bool erase(const ejk::EntryId&) override { return false; }
-  void for_each(std::string_view, const std::function<bool(const ejk::Entry&)>&,
-                ejk::Detail) override {}
-  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, double) override { return nullptr; }
   std::string where() const override { return "a store"; }
-  bool writable() const override { return true; }
 
  private:
   ejk::Entry entry_;
