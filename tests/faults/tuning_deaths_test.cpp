@@ -172,7 +172,7 @@ class TuningDeaths : public ::testing::Test {
       const rlimit no_core{0, 0};
       ::setrlimit(RLIMIT_CORE, &no_core);
       const auto quiet = [](const std::string&) {};
-      SelectorOptions options = options_on(store(), quiet, policy);
+      SelectorOptions options = scripted_options_on(store(), quiet, policy);
       options.is_busy = [] { return false; };
       body(Executor(std::move(options)));
       return true;
