@@ -9,11 +9,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 
 import pytest
 from browser import Browser
-from tool import PLUGINS, POSTGRES, SHIFTED, SPEC, TOOL, entry, measured
+from tool import PLUGINS, POSTGRES, SHIFTED, SPEC, TOOL, entry, measured, wait_for
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -112,9 +111,12 @@ def database():
         [POSTGRES[-1] / "postgres", "-D", folder / "data", "-F", "-k", folder, "-c", "listen_addresses="], **how
     )
     try:
-        while subprocess.run([POSTGRES[-1] / "pg_isready", "-q", "-h", folder]).returncode != 0:
+
+        def is_ready():
             assert server.poll() is None, "the server does not start"
-            time.sleep(0.05)
+            return subprocess.run([POSTGRES[-1] / "pg_isready", "-q", "-h", folder]).returncode == 0
+
+        wait_for(is_ready, "the server")
         yield f"postgresql://postgres:s3cret@/postgres?host={folder}"
     finally:
         server.send_signal(signal.SIGINT)  # after SIGTERM it would wait for its clients

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -15,7 +14,6 @@
 #include <iterator>
 #include <new>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -192,8 +190,7 @@ class TuningDeaths : public ::testing::Test {
     return process({.cache_miss_fallback = Fallback::background, .background_share = 1},
                    [](const Executor& e) {
                      if (e(First{}, 4.) != 8) std::_Exit(2);
-                     while (e.chain().idle(0) > 0)
-                       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                     wait_until([&] { return e.chain().idle(0) == 0; }, "the tuning");
                    });
   }
   template <class K = First>

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ejk/offline.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -173,8 +173,7 @@ TEST_F(Record, IsWrittenBeforeTheProgramEnds) {
   auto recording = open({.first_write_seconds = 0.001});
   const ejk::Executor executor = recording_into(recording);
   executor(fakes::Show{}, x, y);
-  for (int i = 0; i < 2000 && calls_of("show@v3").empty(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ejk::testing::wait_until([&] { return !calls_of("show@v3").empty(); }, "the first record");
   EXPECT_THAT(calls_of("show@v3"), SizeIs(1));
 }
 
