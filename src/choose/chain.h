@@ -137,6 +137,7 @@ class EJK_HIDDEN Chain {
   std::pair<Choice, Entry> tune_by_hand(Call& call,
                                         const std::function<bool(const Entry&)>& replaces);
   std::optional<Entry> run_tuner(Call& call);
+  std::shared_ptr<const CandidateSet> candidates_to_tune(Call& call);
   std::optional<TuneResult> measure(Call& call,
                                     const std::shared_ptr<const CandidateSet>& candidates,
                                     const std::optional<AnyConfig>& heuristic);
@@ -223,7 +224,7 @@ struct Chain::Call {
   std::shared_ptr<const CandidateSet> offered() const;
   // "; numerics excludes ..." of what was offered last, or "".
   std::string what_is_excluded() const;
-  // The candidates, of which one at least can run this call.
+  // The candidates, of which one at least can run this call. Passes on what the hook throws.
   base::OrWhy<std::shared_ptr<const CandidateSet>> candidates() const;
   // The heuristic to race against, if there is one that can run this call; why not, if it threw.
   base::OrWhy<std::optional<AnyConfig>> control() const;

@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include <ejk/names.h>
+
 #include "base/time.h"
 #include "choose/machine_load.h"
 
@@ -27,7 +29,7 @@ double upper_bound_of(const Evidence& evidence) {
 
 double first_limit_of(const Evidence& evidence, bool tuned_here) {
   if (tuned_here) return std::numeric_limits<double>::infinity();
-  const double cold_factor = evidence.cache == "cold" ? 1 : max_cold_factor;
+  const double cold_factor = is(evidence.cache, CacheState::cold) ? 1 : max_cold_factor;
   return upper_bound_of(evidence) * tolerance_of(evidence) * cold_factor;
 }
 

@@ -12,17 +12,18 @@
 namespace ejk::detail {
 namespace {
 
+constexpr uint64_t max_compared = 1000;  // candidates, with those that an entry knows
+
 // Whether a candidate can run this call that the entry knows nothing of. Of large sets only the
 // first are looked at, if at all: an entry of a search lists all candidates of small sets only.
 bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
-  constexpr uint64_t most = 1000;
   const bool searched = strategy_of(entry.evidence).may_have_searched();
   std::set<std::string> known;
   for (const Measurement& m : entry.candidates) known.insert(stable_json(m.config));
   try {
     const auto offered = kernel.candidate_cfgs(inv);
     if (!offered || (searched && too_large_to_list(*offered))) return false;
-    const uint64_t count = std::min(offered->size(), most);
+    const uint64_t count = std::min(offered->size(), max_compared);
     for (uint64_t i = 0; i < count; ++i) {
       const AnyConfig c = offered->config(i);
       if (!known.contains(stable_json(c.to_value())) && kernel.is_valid(c, inv)) return true;
@@ -40,12 +41,12 @@ bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel&
   const Strategy strategy = strategy_of(failed.evidence);
   if (strategy.given_list) return false;  // not the kernel's own
   if (failed.environment != inv.device->environment || !failed.evidence.complete) return false;
-  const bool here_and_now = std::ranges::any_of(failed.candidates, [](const Measurement& m) {
-    const auto kind = named<Rejection>(m.kind);
-    if (kind == Rejection::invalid) return false;  // is_valid would say no again
-    return is(m.status, CandidateStatus::untried) || (kind && !is_permanent(*kind));
+  const bool may_pass = std::ranges::any_of(failed.candidates, [](const Measurement& m) {
+    if (is(m.status, CandidateStatus::untried)) return true;
+    return is(m.status, CandidateStatus::rejected) && !is_rejected_for_good(m) &&
+           !is(m.kind, Rejection::invalid);  // is_valid would say no again
   });
-  if (here_and_now) return false;
+  if (may_pass) return false;
   return strategy.may_have_searched() || !has_new_candidates(failed, inv, kernel);
 }
 
@@ -77,8 +78,7 @@ bool choice_suffices(const Entry& choice, const Invocation& inv, const AnyKernel
 }  // namespace
 
 std::string digest_of_candidates(const CandidateSet& offered) {
-  constexpr uint64_t most = 1000;
-  if (offered.size() > most) return {};
+  if (offered.size() > max_compared) return {};
   std::string text;
   for (uint64_t i = 0; i < offered.size(); ++i)
     text += stable_json(offered.config(i).to_value()) + '\n';
