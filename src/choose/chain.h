@@ -103,6 +103,19 @@ class EJK_HIDDEN Chain {
   [[noreturn]] void fail(Call& call);
   void refuse_to_tune(const Call& call) const;
 
+  // What the persistent tier has for a call, and whether calls may go on with that tuning.
+  struct Stored {
+    Entry entry;
+    std::string where;
+    bool may_go_on;
+  };
+  std::optional<Stored> read_stored(const Call& call) const;
+  std::nullopt_t pass_nothing_stored(Call& call) const;
+  std::nullopt_t pass_unusable(Call& call, const Stored& stored, const std::string& why);
+  std::nullopt_t pass_failure(Call& call, const Stored& stored);
+  std::string go_on_with(Call& call, const Stored& stored, const Checked& config);
+  Found serve_stored(Call& call, const Stored& stored, const Checked& config, std::string remark);
+
   std::shared_ptr<Pins> pins();
   std::optional<Found> own_choice(Call& call);
   std::optional<Found> as_pinned(Call& call, const Pins& run, const Value& pinned,
