@@ -150,14 +150,15 @@ int store_push_verb(const StoreOptions& options, Output& out) {
       url, with);
   const StopOnInterrupt stop;
   Progress progress;
-  const auto [sent, refused, left] = store.push(options.all, [&](size_t done) {
+  const auto what = options.all ? detail::Push::everything : detail::Push::noted;
+  const auto [sent, refused, left] = store.push(what, [&](size_t done) {
     progress.show("sending to " + store.far().where() + ": " + std::to_string(done) + " entries");
     return !stop.requested();
   });
   const std::string folder = records_of(options.store);
   const detail::CallSender::Sent calls =
       folder.empty() ? detail::CallSender::Sent{}
-                     : detail::CallSender(folder, url, with).push(options.all, [&](size_t done) {
+                     : detail::CallSender(folder, url, with).push(what, [&](size_t done) {
                          progress.show("sending to " + store.far().where() + ": " +
                                        std::to_string(done) + " recorded calls");
                          return !stop.requested();

@@ -408,7 +408,7 @@ int tune_verb(const TuneOptions& options, Output& out) {
         // Before the lease ends: who takes the call next must find the entry.
         if (detail::SharedStore* const shared = detail::database_of(*store);
             shared && options.share)
-          shared->push(false);
+          shared->push(detail::Push::noted);
         return entry;
       };
       return live ? live->tune(call, budget_seconds, tune) : tune();

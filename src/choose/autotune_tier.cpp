@@ -137,7 +137,7 @@ auto Chain::tune_alone(Call& call) -> std::optional<Found> {
   store(*entry, replace_if((call.stored_is_unusable || call.unfinished) && may_replace(call)));
   const auto config = call.check(call.winner);
   if (!config) return call.pass(Origin::autotune, "its winner " + config.why(), entry->config);
-  watch(call, *entry, *config, true);
+  watch(call, *entry, *config, TunedBy::this_process);
   keep(call, *config, Origin::autotune);
   return Found{*config, Origin::autotune};
 }
@@ -463,7 +463,7 @@ void Chain::refuse_to_tune(const Call& call) const {
 
 std::pair<Choice, Entry> Chain::tune(const Invocation& inv, const AnyKernel& kernel,
                                      std::shared_ptr<const CandidateSet> candidates) {
-  Call call(*this, inv, kernel, false);
+  Call call(*this, inv, kernel, Call::Purpose::choice);
   refuse_to_tune(call);
   call.given = std::move(candidates);
   // One that was cut short adds to what is stored, at most.
@@ -471,7 +471,7 @@ std::pair<Choice, Entry> Chain::tune(const Invocation& inv, const AnyKernel& ker
 }
 
 std::pair<Choice, Entry> Chain::resume(const Invocation& inv, const AnyKernel& kernel) {
-  Call call(*this, inv, kernel, false);
+  Call call(*this, inv, kernel, Call::Purpose::choice);
   refuse_to_tune(call);
   recall_unfinished(call);
   // Only what was there when it began: what came meanwhile is as good as this one, or better.
@@ -518,7 +518,7 @@ std::pair<Choice, Entry> Chain::tune_by_hand(Call& call,
   if (!config) fail(call);
   store(*entry, replace_if(replaces(*entry)));
   call.generation = generation();  // asked for by name: whatever was put meanwhile does not stop it
-  watch(call, *entry, *config, true);
+  watch(call, *entry, *config, TunedBy::this_process);
   keep(call, *config, Origin::autotune);
   return {Choice{config->config(), Origin::autotune}, std::move(*entry)};
 }

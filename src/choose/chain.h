@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -143,7 +144,7 @@ class EJK_HIDDEN Chain {
   Background::End tune_kept(Call& call, LaterCall& later, const Background::Turn& turn);
   void take_over(Call& call, const Checked& config, Origin origin, const Value& before);
   void record_for_later(const Invocation& inv, const AnyKernel& kernel);
-  void watch(const Call& call, const Entry& entry, const Checked& config, bool tuned_here);
+  void watch(const Call& call, const Entry& entry, const Checked& config, TunedBy by);
   // Where tunings of this selector keep what concerns this machine; "": nowhere.
   std::string local_directory() const;
   // `replaces`: whether the result takes the place of what is stored, although that is better.
@@ -204,7 +205,9 @@ struct Chain::Found {
 };
 
 struct Chain::Call {
-  Call(const Chain& chain, const Invocation& invocation, const AnyKernel& any_kernel, bool is_dry);
+  enum class Purpose : uint8_t { choice, explanation };
+  Call(const Chain& chain, const Invocation& invocation, const AnyKernel& any_kernel,
+       Purpose purpose);
   // One that was made before, under that policy.
   Call(const Chain& chain, const LaterCall& later, const AnyKernel& any_kernel);
 

@@ -179,7 +179,7 @@ std::string Chain::go_on_with(Call& call, const Stored& stored, const Checked& c
 auto Chain::serve_stored(Call& call, const Stored& stored, const Checked& config,
                          std::string remark) -> Found {
   const Entry& entry = stored.entry;
-  watch(call, entry, config, false);
+  watch(call, entry, config, TunedBy::another);
   keep(call, config, Origin::persistent);
   if (call.policy.resume && is_measured(entry) && !entry.evidence.complete &&
       !serves_any_outputs(call.id, entry) && entry.environment == call.inv.device->environment)

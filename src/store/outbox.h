@@ -3,6 +3,7 @@
 // another process can send what this one could not.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,9 @@
 #include "base/warn.h"
 
 namespace ejk::detail {
+
+// What is sent to a database: what notes say that it does not have, or everything.
+enum class Push : uint8_t { noted, everything };
 
 class Outbox {
  public:

@@ -402,11 +402,11 @@ TEST_F(Record, EveryElementTypeCanBeMadeAgain) {
     SCOPED_TRACE(ejk::dtype_name(dtype));
     const ejk::Tensor tensor(dtype, {5, 3});
     ejk::detail::RebuiltData data;
-    const ejk::Value sketch = ejk::detail::sketch_array(tensor.any(), true);
+    const ejk::Value sketch = ejk::detail::sketch_array(tensor.any(), ejk::Role::input);
     const auto made = data.array(sketch);
     EXPECT_EQ(made.dtype, dtype);
     EXPECT_EQ(made.shape, (std::vector<int64_t>{5, 3}));
-    const ejk::Value again = ejk::detail::sketch_array(made.any(), true);
+    const ejk::Value again = ejk::detail::sketch_array(made.any(), ejk::Role::input);
     if (const ejk::Value* max = sketch.find("data")->find("max")) {
       EXPECT_EQ(again.find("data")->find("max")->as_double(), max->as_double());
     }
