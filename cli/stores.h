@@ -43,6 +43,13 @@ struct Filter {
   std::string device;            // "this": any that is here; "opencl:0"; how a fingerprint begins
   std::string key;               // how it begins, "OP:KEY" or a label
 };
+
+// The store, where its recorded calls are, and who runs them.
+struct KernelOptions {
+  std::string store;
+  std::string recorded;              // folder; default: that of the store
+  std::vector<std::string> plugins;  // shared libraries of kernels
+};
 bool matches(const Filter& filter, const EntryId& id);
 // What is missing if nothing has this key, and what to do.
 std::string key_text(const std::string& key);
