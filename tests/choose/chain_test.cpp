@@ -862,8 +862,7 @@ TEST_F(Chain, AHitReadsTheChoiceAloneUnlessThereAreNewCandidates) {
   const auto store = std::make_shared<Watched>(dir.path());
   const auto options = [&] {
     auto out = setup.options();
-    out.persistent =
-        std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+    out.persistent = fakes::cache_of(store);
     return out;
   };
   run(ejk::Executor(options()));
@@ -888,8 +887,7 @@ TEST_F(Chain, AHitOfATuningThatWasCutShortReadsTheChoiceAloneOnceNoTimeIsLeftFor
   const auto call = [&] {
     auto options = setup.options();
     options.tuner = tuner;
-    options.persistent =
-        std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+    options.persistent = fakes::cache_of(store);
     store->asked.clear();
     return ejk::Executor(options).choose_config(Show{}, x, y).origin;
   };
@@ -920,8 +918,7 @@ TEST_F(Chain, TheJournalIsKeptWhereAStoreOfAnyKindSays) {
   fakes::TempDir local;
   const auto store = std::make_shared<Watched>(dir.path(), local.path());
   auto options = setup.options();
-  options.persistent =
-      std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+  options.persistent = fakes::cache_of(store);
   bool journal = false;
   setup.tuner->before = [&](const ejk::TuneTask& task) {
     journal = task.journal != nullptr;

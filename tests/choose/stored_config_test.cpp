@@ -249,8 +249,7 @@ TEST_F(StoredConfigs, OfEntriesThatWereEditedRunInAChildFirst) {
   o.policy->allow_autotune = false;
   ejk::Entry edited = entry_for(DoubledIfValid{}, ejk::Value::object({{"block", 10}}));
   edited.trusted = false;
-  o.persistent = std::make_shared<ejk::PersistentCache>(
-      std::vector<std::shared_ptr<ejk::Store>>{std::make_shared<OneEntry>(edited)});
+  o.persistent = fakes::cache_of(std::make_shared<OneEntry>(edited));
   ejk::Executor guarded(o);
   EXPECT_EQ(block_of_call(guarded, DoubledIfValid{}), 10);
   EXPECT_GT(runs().in_children, 0);
@@ -267,8 +266,7 @@ TEST_F(StoredConfigs, AreNotReplacedByATuningThatKnewAnotherEntry) {
   ejk::Entry better = entry_for(Doubled{}, ejk::Value::object({{"block", 16}}));
   better.evidence.samples = 1000;
   ejk::SelectorOptions o = setup.options();
-  o.persistent =
-      std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+  o.persistent = fakes::cache_of(store);
   setup.tuner->pick = 0;
   setup.tuner->before = [&](const ejk::TuneTask&) { store->put(better, ejk::IfPresent::replace); };
   ejk::Executor e(o);

@@ -404,8 +404,7 @@ TEST_F(Offline, APlanReadsEachChoiceOnce) {
   autotune_recorded(tunes, {.folder = records});
   call(7), call(8);
   const auto store = std::make_shared<Counted>(folder.path() + "/store");
-  const auto cache =
-      std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+  const auto cache = fakes::cache_of(store);
   EXPECT_THAT(plan_tuning(recorded_calls(), cache.get()), SizeIs(2));
   EXPECT_EQ(store->visits, 6);
   EXPECT_EQ(store->gets, 0);
