@@ -16,7 +16,7 @@ help:
 	@echo 'make docs        the site of docs/, in build/docs/html; a warning is an error'
 	@echo 'make format      clang-format all sources in place'
 	@echo 'make style       check the style, as ./test does: clang-format, ruff, mypy, shellcheck'
-	@echo 'make lint        clang-tidy on src/, or with BASE=main on what differs there from main'
+	@echo 'make lint        clang-tidy on src/, cli/ and python/, or with BASE=main on what differs from main'
 	@echo 'make clang       build with clang++ and run the fast tests'
 
 # A benchmark is bench/NAME.py, with the Python package or programs bench/NAME_*.cpp, or bench/NAME.cpp.
@@ -76,16 +76,14 @@ format:
 
 style:
 	@.venv/bin/clang-format --dry-run -Werror $(sources)
-	@.venv/bin/ruff check --quiet python bench tests examples docs
+	@.venv/bin/ruff check --quiet python bench tests examples docs tools
 	@.venv/bin/mypy --no-error-summary
 	@.venv/bin/shellcheck run test .ci/run tools/release cmake/setup.sh tests/under_load.sh examples/fleet/tune.sbatch
 
-lint_all = $(filter src/%.cpp,$(sources))
-lint_changed = $(filter $(lint_all),$(shell git diff --name-only $(BASE)...))
+# A change to one header costs a minute, one to src/base/format.h a quarter of an hour, everything an hour on two cores.
 lint:
-	@command -v clang-tidy >/dev/null || { echo 'make lint needs clang-tidy; on Debian: apt-get install clang-tidy' >&2; exit 1; }
-	@. cmake/setup.sh && build clang ejk  # for the headers made of kernels
-	printf '%s\n' $(if $(BASE),$(lint_changed),$(lint_all)) | xargs -r -n 1 -P $$(nproc) clang-tidy -p build/clang --quiet
+	@. cmake/setup.sh && set_up && need clang-tidy clang-tidy && need clang++ clang && build lint ejk_kernel_headers && \
+	stage "clang-tidy on $(if $(BASE),what differs from $(BASE),everything)" && .venv/bin/python tools/lint.py $(BASE)
 
 clang:
 	@command -v clang++ >/dev/null || { echo 'make clang needs clang++; on Debian: apt-get install clang' >&2; exit 1; }

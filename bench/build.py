@@ -5,7 +5,8 @@ first_kernel_over_std  compiling examples/01_first_kernel.cpp with -O0, over a f
                        <string>, <functional>, <memory> and <map>; CPU time of the compiler, medians, taking turns
 ejk_h_over_std         the same for a file that only includes <ejk/ejk.h>
 control                the standard headers against themselves
-*_cold_s               seconds of ./run, ./test and ./test fast on a fresh machine, from their logs:
+*_cold_s               seconds of ./run, ./test and ./test fast on a fresh machine, from their logs
+                       (of runs that went well):
                        make bench-build ARGS='--run LOG --test LOG --fast LOG'; null without the log
 src_lines              lines of src/ and include/
 longest_function       lines of the longest function in src/, include/ and cli/, and where it begins
@@ -52,14 +53,15 @@ def compile_ratios():
     return {name: round(statistics.median(values), 2) for name, values in ratios.items()}
 
 
-def seconds_of(log):
-    """The seconds of the last stage that ./run or ./test printed: "== [ 123 s] all tests passed"."""
+def seconds_of(log, end):
+    """The seconds in the line with which ./run or ./test ends: "== [ 123 s] all tests passed". A failed run has none."""
     if log is None:
         return None
-    stages = re.findall(r"^== \[ *(\d+) s\]", pathlib.Path(log).read_text(), re.MULTILINE)
-    if not stages:
-        raise SystemExit(f"{log}: got no line like '== [  12 s] ...'; expected what ./run or ./test printed")
-    return int(stages[-1])
+    stages = re.findall(r"(?m)^== \[ *(\d+) s\] (.*)$", pathlib.Path(log).read_text()) or [(0, "nothing")]
+    seconds, last = stages[-1]
+    if last != end:
+        raise SystemExit(f"{log}: got {last!r} as the last stage; expected {end!r}, the end of a run that went well")
+    return int(seconds)
 
 
 def sources_in(*folders):
@@ -98,9 +100,9 @@ def main():
         parser.add_argument(f"--{name}", metavar="LOG")
     logs = parser.parse_args()
     result = {
-        "run_cold_s": seconds_of(logs.run),
-        "test_cold_s": seconds_of(logs.test),
-        "test_fast_cold_s": seconds_of(logs.fast),
+        "run_cold_s": seconds_of(logs.run, "done"),
+        "test_cold_s": seconds_of(logs.test, "all tests passed"),
+        "test_fast_cold_s": seconds_of(logs.fast, "all tests passed"),
         **compile_ratios(),
         "src_lines": sum(len(p.read_text().splitlines()) for p in sources_in("src", "include")),
         **longest_function(),

@@ -127,37 +127,38 @@ double host_starts_per_second(const std::string& url, const EntryId& id) {
 
 std::string hex(const std::string& digits) { return "\\x" + digits; }
 
-}  // namespace
+void expect(bool right) {
+  if (!right) throw std::runtime_error("a query did not bring what it should");
+}
 
-int main() {
-  ::setenv("EJKERNEL_LOG", "0", 1);
-  if (!bench::there_is_a_server()) return 1;
-  Scratch scratch(memory_directory());
-  PostgresServer server(true, "track_activity_query_size = 16384\nfsync = on", "", on_disk);
-  const bench::TlsStore made = bench::store_behind_tls(server);
-  const std::string &database = made.database, &url = made.url;
-  PostgresStore::Options patient = patient_options();
-
-  PostgresStore store(url, patient);
+// Seconds of each put.
+std::vector<double> put_all(PostgresStore& store) {
   if (!store.put(make_entry(call_id(0)))) throw std::runtime_error("a put was lost");
-  int put = 0;
-  std::vector<double> put_seconds;
-  for (; put < calls; ++put) {
+  std::vector<double> seconds;
+  for (int i = 0; i < calls; ++i) {
     const double start = bench::seconds();
-    if (!store.put(typical_entry(put))) throw std::runtime_error("a put was lost");
-    put_seconds.push_back(bench::seconds() - start);
+    if (!store.put(typical_entry(i))) throw std::runtime_error("a put was lost");
+    seconds.push_back(bench::seconds() - start);
   }
+  return seconds;
+}
 
+struct Answers {
+  std::vector<double> get, bare_get, prefetch, bare_prefetch, find;
+};
+
+// The store's questions beside the same by a bare loop.
+Answers ask(PostgresServer& server, const bench::TlsStore& made, PostgresStore& store,
+            const EntryId& id) {
   // The text of what the store last asked is the server's.
   const auto last_query = [&] {
     return *server
-                .query(database,
+                .query(made.database,
                        "SELECT query FROM pg_stat_activity WHERE usename = 'ann' "
                        "ORDER BY query_start DESC LIMIT 1")
                 .rows.at(0)
                 .at(0);
   };
-  const EntryId id = call_id(7);
   store.get(id, Detail::choice);
   const std::string get_sql = last_query();
   store.prefetch(id.device, id.op, environment());
@@ -165,10 +166,7 @@ int main() {
   const std::string own = hex(environment_id(make_entry(id)));
   EntryId by_key = id;
   by_key.spec.clear();
-  BareLoop bare(postgres::read_address(url));
-  const auto expect = [](bool right) {
-    if (!right) throw std::runtime_error("a query did not bring what it should");
-  };
+  BareLoop bare(postgres::read_address(made.url));
   const PostgresStore::Prefetched prefetched = store.prefetch(id.device, id.op, environment());
   const auto asked = bench::interleave(
       {[&] { expect(store.get(id, Detail::choice).has_value()); },
@@ -182,13 +180,18 @@ int main() {
        },
        [&] { expect(store.find(prefetched, id).has_value()); }},
       200);
+  return {asked[0], asked[1], asked[2], asked[3], asked[4]};
+}
 
-  const double host_starts = host_starts_per_second(url, id);
+struct WarmCalls {
+  double over_without_store, control;
+};
 
-  // Warm calls.
+WarmCalls warm_calls(const Scratch& scratch, const std::string& url) {
   alignas(64) static float data[16] = {};
   const View<float, 1> argument{data, {16}};
-  const auto behind = std::make_shared<SharedStore>(directory(scratch / "warm"), url, patient);
+  const auto behind =
+      std::make_shared<SharedStore>(directory(scratch / "warm"), url, patient_options());
   const Executor with = executor_with(behind), without = executor_with(nullptr);
   const auto loop = [&](const Executor& executor) {
     return [&executor, argument] {
@@ -196,43 +199,54 @@ int main() {
     };
   };
   const auto warm = bench::interleave({loop(with), loop(without), loop(without)}, 101);
+  return {ratio(warm[0], warm[1]), ratio(warm[2], warm[1])};
+}
 
-  // The first call of shapes that no store has, with a database that is known to be away.
-  PostgresStore::Options away = patient_options([](const std::string&) {});
+PostgresStore::Options silent() {
+  return patient_options([](const std::string&) {});
+}
+
+// The first call of shapes that no store has, with a database that is known to be away, over one
+// with a directory.
+double first_calls_while_away(const Scratch& scratch, const EntryId& id) {
+  static float data[16] = {};
   const auto absent = std::make_shared<SharedStore>(
-      directory(scratch / "away"), "postgresql:///d?host=" + scratch / "nowhere", away);
+      directory(scratch / "away"), "postgresql:///d?host=" + scratch / "nowhere", silent());
   absent->get(id);
   expect(absent->far().is_away());
-  const auto local = directory(scratch / "local");
-  const Executor away_one = executor_with(absent), local_one = executor_with(local);
+  const Executor away = executor_with(absent), local = executor_with(directory(scratch / "local"));
   int64_t next[2] = {1, 1};
-  const auto first_calls = [&](const Executor& executor, int64_t& shape) {
+  const auto calls_of = [](const Executor& executor, int64_t& shape) {
     return [&executor, &shape] {
       for (int i = 0; i < 50; ++i) executor(Touch{}, View<float, 1>{data, {++shape}});
     };
   };
-  const auto first =
-      bench::interleave({first_calls(away_one, next[0]), first_calls(local_one, next[1])}, 41);
+  const auto first = bench::interleave({calls_of(away, next[0]), calls_of(local, next[1])}, 41);
+  return ratio(first[0], first[1]);
+}
 
-  // Puts whose server is killed twice meanwhile.
-  const std::string other = server.new_database();
+// Of 300 puts whose server is killed twice meanwhile.
+int lost_puts(PostgresServer& server, const Scratch& scratch) {
+  const std::string database = server.new_database();
   constexpr int kills_at[] = {100, 200};
   {
-    SharedStore sender(directory(scratch / "killed"), server.url(other), away);
+    SharedStore sender(directory(scratch / "killed"), server.url(database), silent());
     for (int i = 0; i < 300; ++i) {
       if (std::ranges::find(kills_at, i) != std::end(kills_at))
         server.kill(SIGKILL), server.begin();
       expect(sender.put(make_entry(call_id(i))));
     }
-    while (sender.push(true).left > 0) {
+    while (sender.push(detail::Push::everything).left > 0) {
     }
   }
-  int lost_puts = 300;
-  PostgresStore(server.url(other), patient)
+  int lost = 300;
+  PostgresStore(server.url(database), patient_options())
       .for_each(
-          "", [&](const Entry&) { return --lost_puts, true; }, Detail::choice);
+          "", [&](const Entry&) { return --lost, true; }, Detail::choice);
+  return lost;
+}
 
-  const double get = bench::median(asked[0]), prefetch = bench::median(asked[2]);
+void print_sizes(PostgresServer& server, const std::string& database) {
   const auto sizes = server
                          .query(database,
                                 "SELECT round(avg(octet_length(document))), "
@@ -240,28 +254,51 @@ int main() {
                          .rows.at(0);
   std::printf("%d entries: %s bytes each, and %s of candidates\n\n", calls, sizes.at(0)->c_str(),
               sizes.at(1)->c_str());
+}
+
+}  // namespace
+
+int main() {
+  ::setenv("EJKERNEL_LOG", "0", 1);
+  if (!bench::there_is_a_server()) return 1;
+  Scratch scratch(memory_directory());
+  PostgresServer server(true, "track_activity_query_size = 16384\nfsync = on", "", on_disk);
+  const bench::TlsStore made = bench::store_behind_tls(server);
+  PostgresStore store(made.url, patient_options());
+  const EntryId id = call_id(7);
+  const std::vector<double> put_seconds = put_all(store);
+  const Answers asked = ask(server, made, store, id);
+  const double host_starts = host_starts_per_second(made.url, id);
+  const WarmCalls warm = warm_calls(scratch, made.url);
+  const double first = first_calls_while_away(scratch, id);
+  const int lost = lost_puts(server, scratch);
+
+  const double get = bench::median(asked.get), prefetch = bench::median(asked.prefetch);
+  const double get_ratio = ratio(asked.get, asked.bare_get);
+  const double prefetch_ratio = ratio(asked.prefetch, asked.bare_prefetch);
+  print_sizes(server, made.database);
   std::printf("%-52s %10s %10s %8s\n", "", "ours", "libpq", "ratio");
   std::printf("%-52s %7.0f us %7.0f us %8.2f\n", "a choice of one call", get * 1e6,
-              bench::median(asked[1]) * 1e6, ratio(asked[0], asked[1]));
+              bench::median(asked.bare_get) * 1e6, get_ratio);
   std::printf("%-52s %7.1f ms %7.1f ms %8.2f\n", "the choices of 500 calls", prefetch * 1e3,
-              bench::median(asked[3]) * 1e3, ratio(asked[2], asked[3]));
-  std::printf("%-52s %7.1f us\n", "a choice of one call, of those", bench::median(asked[4]) * 1e6);
+              bench::median(asked.bare_prefetch) * 1e3, prefetch_ratio);
+  std::printf("%-52s %7.1f us\n", "a choice of one call, of those",
+              bench::median(asked.find) * 1e6);
   std::printf("%-52s %10.0f\n", "hosts that connect and get them, in a second", host_starts);
   std::printf("%-52s %7.2f ms\n", "a put", bench::median(put_seconds) * 1e3);
-  std::printf("%-52s %10d\n", "puts of 300 lost by killing the server twice", lost_puts);
+  std::printf("%-52s %10d\n", "puts of 300 lost by killing the server twice", lost);
   std::printf("%-52s %29.3f (A/A %.3f)\n", "a warm call, over one without a store",
-              ratio(warm[0], warm[1]), ratio(warm[2], warm[1]));
-  std::printf("%-52s %29.2f\n", "a first call while it is away, over a directory's",
-              ratio(first[0], first[1]));
+              warm.over_without_store, warm.control);
+  std::printf("%-52s %29.2f\n", "a first call while it is away, over a directory's", first);
   bench::print_json({{"get_us", get * 1e6},
-                     {"get_over_libpq", ratio(asked[0], asked[1])},
+                     {"get_over_libpq", get_ratio},
                      {"prefetch_500_ms", prefetch * 1e3},
-                     {"prefetch_over_libpq", ratio(asked[2], asked[3])},
-                     {"prefetched_us", bench::median(asked[4]) * 1e6},
+                     {"prefetch_over_libpq", prefetch_ratio},
+                     {"prefetched_us", bench::median(asked.find) * 1e6},
                      {"host_starts_per_second", host_starts},
                      {"put_ms", bench::median(put_seconds) * 1e3},
-                     {"lost_puts", static_cast<double>(lost_puts)},
-                     {"warm_call_over_without_store", ratio(warm[0], warm[1])},
-                     {"warm_call_a_a", ratio(warm[2], warm[1])},
-                     {"absent_server_first_call_over_local", ratio(first[0], first[1])}});
+                     {"lost_puts", static_cast<double>(lost)},
+                     {"warm_call_over_without_store", warm.over_without_store},
+                     {"warm_call_a_a", warm.control},
+                     {"absent_server_first_call_over_local", first}});
 }

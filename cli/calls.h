@@ -10,7 +10,7 @@
 #include <ejk/registry.h>
 #include <ejk/selector.h>
 
-#include "verbs.h"
+#include "stores.h"
 
 namespace ejk::cli {
 

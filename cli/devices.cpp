@@ -5,8 +5,9 @@
 #include "verbs.h"
 
 namespace ejk::cli {
+namespace {
 
-int devices_verb(const DevicesOptions&, Output& out) {
+int devices_verb(Output& out) {
   Value list = Value::array();
   for (const Device* device : devices()) {
     list.push_back(Value::object({{"name", device_name(*device)},
@@ -32,6 +33,15 @@ int devices_verb(const DevicesOptions&, Output& out) {
   }
   out.document(Value::object({{"devices", std::move(list)}, {"absent", std::move(absent)}}));
   return exit_ok;
+}
+
+}  // namespace
+
+void add_devices(Verbs& verbs) {
+  verbs.add(
+      {"devices", "List the devices of this machine, with the fingerprints that entries carry",
+       "ejk devices"},
+      devices_verb);
 }
 
 }  // namespace ejk::cli

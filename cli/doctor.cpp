@@ -22,6 +22,7 @@
 #include <ejk/quarantine.h>
 #include <ejk/record.h>
 
+#include "doctor.h"
 #include "store/drift_notes.h"
 #include "store/pins.h"
 #include "verbs.h"
@@ -32,6 +33,14 @@ namespace ejk::cli {
 namespace fs = std::filesystem;
 
 namespace {
+
+struct DoctorOptions {
+  std::string store;
+  double seconds = 1;  // of the noise measurement; 0: none
+  std::string root = "/";
+  bool selftest = false;  // the library's kernels on devices instead
+  std::string platform;   // of them; empty: all
+};
 
 // What one look found. States, from good to bad: ok, note, warn, bad.
 struct Finding {
@@ -288,8 +297,6 @@ void look_at_environment(Findings& out) {
   }
 }
 
-}  // namespace
-
 int doctor_verb(const DoctorOptions& options, Output& out) {
   const std::string root = options.root.ends_with('/') ? options.root : options.root + "/";
   const Device cpu = root == "/" ? cpu_device() : probe_cpu(root);
@@ -321,6 +328,31 @@ int doctor_verb(const DoctorOptions& options, Output& out) {
   out.document(Value::object({{"fit", !bad}, {"findings", std::move(list)}}));
   if (stop.requested()) return exit_interrupted;
   return bad ? exit_unfit : exit_ok;
+}
+
+}  // namespace
+
+void add_doctor(Verbs& verbs) {
+  verbs.add<DoctorOptions>(
+      {"doctor", "Check the store, and whether this machine is fit for measuring",
+       "ejk doctor --seconds 5"},
+      [](const DoctorOptions& options, Output& out) {
+        return options.selftest ? doctor_selftest(options.platform, out)
+                                : doctor_verb(options, out);
+      },
+      [](const VerbLine& line, DoctorOptions& to) {
+        line.directory(to.store);
+        line.number("--seconds", to.seconds, "S", from_to(0, 600),
+                    "How long to measure the noise; 0: not at all")
+            .shows_default();
+        const OptionLine selftest =
+            line.flag("--selftest", to.selftest,
+                      "Check the results of the library's kernels on all OpenCL and CUDA devices");
+        line.value("--platform", to.platform, "NAME", "Only the devices of this platform")
+            .one_of({"opencl", "cuda"})
+            .needs(selftest);
+        line.value("--root", to.root, "", "").hidden();  // a prepared tree, in tests
+      });
 }
 
 }  // namespace ejk::cli

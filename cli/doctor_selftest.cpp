@@ -6,9 +6,9 @@
 #include <ejk/names.h>
 
 #include "base/format.h"
+#include "doctor.h"
 #include "ops/device_cases.h"
 #include "tune/reference_check.h"
-#include "verbs.h"
 
 namespace ejk::cli {
 namespace {
@@ -95,11 +95,11 @@ Tested test_device(const Device& device) {
 
 }  // namespace
 
-int doctor_selftest(const DoctorOptions& options, Output& out) {
+int doctor_selftest(const std::string& only, Output& out) {
   size_t right = 0, wrong = 0;
   Value list = Value::array(), absent = Value::object();
   for (const Platform platform : {Platform::opencl, Platform::cuda}) {
-    if (!options.platform.empty() && options.platform != platform_name(platform)) continue;
+    if (!only.empty() && only != platform_name(platform)) continue;
     if (devices(platform).empty()) {
       const std::string why = why_no_devices(platform);
       absent[platform_name(platform)] = why;

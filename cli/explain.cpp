@@ -10,9 +10,15 @@
 #include "calls.h"
 #include "platform/here.h"
 #include "store/snapshot.h"
+#include "verbs.h"
 
 namespace ejk::cli {
 namespace {
+
+struct ExplainOptions {
+  Filter filter;
+  KernelOptions kernels;
+};
 
 struct LayerAnswer {
   const Held* held;
@@ -99,8 +105,6 @@ void print_lines(const std::string& text, Output& out) {
   }
 }
 
-}  // namespace
-
 int explain_verb(const ExplainOptions& options, Output& out) {
   check_key(options.filter.key);
   load_plugins(options.kernels);
@@ -139,6 +143,20 @@ int explain_verb(const ExplainOptions& options, Output& out) {
                               {"stored", std::move(stored)},
                               {"problems", problems.to_value()}}));
   return exit_ok;
+}
+
+}  // namespace
+
+void add_explain(Verbs& verbs) {
+  verbs.add<ExplainOptions>(
+      {"explain", "Explain which config a call would run with here, tier by tier",
+       "ejk explain matmul: --plugin libmy_kernels.so"},
+      explain_verb, [](const VerbLine& line, ExplainOptions& to) {
+        line.key_of_entry(to.filter.key);
+        line.store(to.kernels.store);
+        line.filter(to.filter);
+        line.with_kernels(to.kernels);
+      });
 }
 
 }  // namespace ejk::cli

@@ -7,6 +7,14 @@
 #include "verbs.h"
 
 namespace ejk::cli {
+namespace {
+
+struct ExportOptions {
+  std::string store;
+  Filter filter;
+  std::string file = "-";
+  bool without_candidates = false;
+};
 
 int export_verb(const ExportOptions& options, Output& out) {
   Problems problems;
@@ -37,6 +45,21 @@ int export_verb(const ExportOptions& options, Output& out) {
   out.document(Value::object(
       {{"file", options.file}, {"entries", count}, {"problems", problems.to_value()}}));
   return code;
+}
+
+}  // namespace
+
+void add_export(Verbs& verbs) {
+  verbs.add<ExportOptions>(
+      {"export", "Write entries into one file", "ejk export tuned.jsonl --device this"},
+      export_verb, [](const VerbLine& line, ExportOptions& to) {
+        line.value("file", to.file, "FILE", "The file; - is standard output").shows_default();
+        line.store(to.store);
+        line.filter(to.filter);
+        line.value("--key", to.filter.key, "KEY", "Only this key");
+        line.flag("--without-candidates", to.without_candidates,
+                  "Leave out the measurements of the other candidates");
+      });
 }
 
 }  // namespace ejk::cli

@@ -13,9 +13,15 @@
 #include "calls.h"
 #include "offline/stored_call.h"
 #include "store/keep.h"
+#include "verbs.h"
 
 namespace ejk::cli {
 namespace {
+
+struct FleetOptions {
+  Filter filter;
+  KernelOptions kernels;
+};
 
 using enum Table::Align;
 
@@ -119,40 +125,36 @@ std::string duration_text(double seconds) {
 
 Value or_null(const std::optional<double>& number) { return number ? Value(*number) : Value(); }
 
-}  // namespace
-
-int fleet_status_verb(const FleetOptions& options, Output& out) {
-  Problems problems;
-  const auto store = open_layers(options.kernels.store, true, problems);
-  detail::SharedStore* const shared = detail::database_of(*store);
-  const std::string where = shared ? shared->far().where() : store->layers().front()->where();
-  const Leases leases = shared ? leases_of(shared->far()) : leases_of(where);
-  const auto calls = recorded_calls(options.kernels, *store, options.filter, problems);
-  if (calls.empty())
-    throw Failure(exit_nothing,
-                  "no matching calls are recorded in " + where_to_record(options.kernels));
-  const auto choices = choices_of(*store, devices_of(calls));
-
-  const double now = static_cast<double>(time(nullptr));
-  std::map<std::string, Status> devices;
-  Table held({{"OP"}, {"KEY"}, {"TUNED BY"}, {"FOR", right}, {"DEVICE"}});
-  Value held_list = Value::array();
-  for (const RecordedCall& call : calls) {
-    Status& status = devices.try_emplace(call.id.device, now).first->second;
-    status.count(stored_for(*choices, call));
-    const auto lease = leases.find(detail::call_id(call.id));
-    if (lease == leases.end()) continue;
-    ++status.leased;
-    const auto& [holder, since] = lease->second;
+// What is tuned at the moment, as table and as list.
+class HeldCalls {
+ public:
+  explicit HeldCalls(double now) : now_(now) {}
+  void add(const EntryId& id, const Lease& lease) {
+    const auto& [holder, since] = lease;
     const auto begun = seconds_of(since);
-    held.add({call.id.op, call.id.key, holder,
-              begun ? duration_text(std::max(0., now - *begun)) : "-", call.id.device});
-    held_list.push_back(Value::object({{"device", call.id.device},
-                                       {"op", call.id.op},
-                                       {"key", call.id.key},
-                                       {"holder", holder},
-                                       {"since", since}}));
+    table_.add({id.op, id.key, holder, begun ? duration_text(std::max(0., now_ - *begun)) : "-",
+                id.device});
+    list_.push_back(Value::object({{"device", id.device},
+                                   {"op", id.op},
+                                   {"key", id.key},
+                                   {"holder", holder},
+                                   {"since", since}}));
   }
+  Value show(Output& out) {
+    if (!table_.empty()) {
+      out.line();
+      out.table(table_);
+    }
+    return std::move(list_);
+  }
+
+ private:
+  const double now_;
+  Table table_{{{"OP"}, {"KEY"}, {"TUNED BY"}, {"FOR", right}, {"DEVICE"}}};
+  Value list_ = Value::array();
+};
+
+Value show_devices(const std::map<std::string, Status>& devices, Output& out) {
   Table table({{"DEVICE"},
                {"RECORDED", right},
                {"TUNED", right},
@@ -181,16 +183,52 @@ int fleet_status_verb(const FleetOptions& options, Output& out) {
                                   {"seconds_left", or_null(s.seconds_left())}}));
   }
   out.table(table);
-  if (!held.empty()) {
-    out.line();
-    out.table(held);
+  return list;
+}
+
+int fleet_status_verb(const FleetOptions& options, Output& out) {
+  Problems problems;
+  const auto store = open_layers(options.kernels.store, true, problems);
+  detail::SharedStore* const shared = detail::database_of(*store);
+  const std::string where = shared ? shared->far().where() : store->layers().front()->where();
+  const Leases leases = shared ? leases_of(shared->far()) : leases_of(where);
+  const auto calls = recorded_calls(options.kernels, *store, options.filter, problems);
+  if (calls.empty())
+    throw Failure(exit_nothing,
+                  "no matching calls are recorded in " + where_to_record(options.kernels));
+  const auto choices = choices_of(*store, devices_of(calls));
+  const double now = static_cast<double>(time(nullptr));
+  std::map<std::string, Status> devices;
+  HeldCalls held(now);
+  for (const RecordedCall& call : calls) {
+    Status& status = devices.try_emplace(call.id.device, now).first->second;
+    status.count(stored_for(*choices, call));
+    const auto lease = leases.find(detail::call_id(call.id));
+    if (lease == leases.end()) continue;
+    ++status.leased;
+    held.add(call.id, lease->second);
   }
+  Value list = show_devices(devices, out), held_list = held.show(out);
   out.document(Value::object({{"store", where},
                               {"devices", std::move(list)},
                               {"leases", std::move(held_list)},
                               {"problems", problems.to_value()}}));
   // What could not be read is missing in the numbers.
   return problems.list().empty() ? exit_ok : exit_failed;
+}
+
+}  // namespace
+
+void add_fleet(Verbs& verbs) {
+  verbs.group("fleet", "Tune with many processes")
+      .add<FleetOptions>(
+          {"status", "Show how far the recorded calls of each device are tuned, and by whom",
+           "ejk fleet status --store postgresql://db.example/tuned"},
+          fleet_status_verb, [](const VerbLine& line, FleetOptions& to) {
+            line.store(to.kernels.store);
+            line.recorded_in(to.kernels);
+            line.filter(to.filter);
+          });
 }
 
 }  // namespace ejk::cli

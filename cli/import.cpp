@@ -14,6 +14,21 @@
 namespace ejk::cli {
 namespace {
 
+struct ImportOptions {
+  std::string store;
+  std::vector<std::string> files;
+  std::string as_device;  // file entries under this device
+  bool replace = false;
+  bool dry_run = false;
+  bool with_heuristics = false;
+};
+
+struct MergeOptions {
+  std::string into;
+  std::vector<std::string> from;
+  bool dry_run = false;
+};
+
 struct Counts {
   size_t read = 0, added = 0, replaced = 0, kept = 0, failed = 0, damaged = 0, heuristics = 0;
   std::map<std::string, size_t> other_devices;  // entries that no device here will use
@@ -104,8 +119,6 @@ int bring(const std::string& into, const std::vector<std::string>& from,
   return finish(counts, into, options.dry_run, stop.requested(), problems, out);
 }
 
-}  // namespace
-
 int import_verb(const ImportOptions& options, Output& out) {
   return bring(store_path(options.store), options.files, options, out);
 }
@@ -117,6 +130,37 @@ int merge_verb(const MergeOptions& options, Output& out) {
   ImportOptions import;
   import.dry_run = options.dry_run;
   return bring(store_path(options.into), options.from, import, out);
+}
+
+}  // namespace
+
+void add_import(Verbs& verbs) {
+  verbs.add<ImportOptions>(
+      {"import", "Add entries from exports, stores or caches of ejkernel; measured entries stay",
+       "ejk import tuned.jsonl --dry-run"},
+      import_verb, [](const VerbLine& line, ImportOptions& to) {
+        line.values("files", to.files, "FILE",
+                    "Exports, entries, stores, caches; - is standard input")
+            .required();
+        line.directory(to.store);
+        line.value("--as-device", to.as_device, "DEVICE",
+                   "File them under this device: a fingerprint, or \"this\"");
+        line.flag("--replace", to.replace, "Replace existing entries, measured ones too");
+        line.flag("--with-heuristics", to.with_heuristics,
+                  "Also take configs that a cache marks as heuristics");
+        line.flag("--dry-run", to.dry_run, "Change nothing, say what would happen");
+      });
+}
+
+void add_merge(Verbs& verbs) {
+  verbs.add<MergeOptions>(
+      {"merge", "Merge stores into one; its own measurements stay, else the better evidence",
+       "ejk merge all_stores first_store second_store"},
+      merge_verb, [](const VerbLine& line, MergeOptions& to) {
+        line.value("into", to.into, "DIR", "The store that gets them").required();
+        line.values("from", to.from, "FROM", "Stores or exports").required();
+        line.flag("--dry-run", to.dry_run, "Change nothing, say what would happen");
+      });
 }
 
 }  // namespace ejk::cli

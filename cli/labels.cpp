@@ -9,6 +9,13 @@
 #include "verbs.h"
 
 namespace ejk::cli {
+namespace {
+
+struct LabelsOptions {
+  std::string store;
+  std::vector<std::string> files;
+  std::vector<std::string> prefixes;
+};
 
 int labels_verb(const LabelsOptions& options, Output& out) {
   using enum Table::Align;
@@ -65,6 +72,20 @@ int labels_verb(const LabelsOptions& options, Output& out) {
         "labels");
   out.document(Value::object({{"files", std::move(files)}, {"problems", problems.to_value()}}));
   return total == 0 ? exit_nothing : exit_ok;
+}
+
+}  // namespace
+
+void add_labels(Verbs& verbs) {
+  verbs.add<LabelsOptions>(
+      {"labels", "List the labelled calls in lowered computations", "ejk labels lowered.mlir"},
+      labels_verb, [](const VerbLine& line, LabelsOptions& to) {
+        line.values("files", to.files, "FILE",
+                    "StableHLO, HLO text or proto files, or folders of --xla_dump_to")
+            .required();
+        line.store(to.store);
+        line.prefixes(to.prefixes);
+      });
 }
 
 }  // namespace ejk::cli

@@ -9,6 +9,12 @@
 namespace ejk::cli {
 namespace {
 
+struct LsOptions {
+  std::string store;
+  Filter filter;
+  bool all = false;  // hidden ones too
+};
+
 using enum Table::Align;
 
 std::string state_of(const Held& held) {
@@ -29,8 +35,6 @@ std::string short_config(const Entry& e) {
   const std::string change = change_text(*heuristic, e.config);
   return change.empty() ? as_the_heuristic : change;
 }
-
-}  // namespace
 
 int ls_verb(const LsOptions& options, Output& out) {
   Problems problems;
@@ -79,6 +83,20 @@ int ls_verb(const LsOptions& options, Output& out) {
                               {"problems", problems.to_value()}}));
   return shown == 0 && (!options.filter.ops.empty() || !options.filter.key.empty()) ? exit_nothing
                                                                                     : exit_ok;
+}
+
+}  // namespace
+
+void add_ls(Verbs& verbs) {
+  verbs.add<LsOptions>(
+      {"ls", "List the entries of a store", "ejk ls matmul --device this"}, ls_verb,
+      [](const VerbLine& line, LsOptions& to) {
+        line.values("ops", to.filter.ops, "OP", "Only these ops: NAME or NAME@vVERSION").names_op();
+        line.store(to.store);
+        line.device(to.filter.device);
+        line.flag("--all", to.all,
+                  "Also entries that do not answer here, because another one does");
+      });
 }
 
 }  // namespace ejk::cli

@@ -6,6 +6,13 @@
 #include "verbs.h"
 
 namespace ejk::cli {
+namespace {
+
+struct QuarantineOptions {
+  std::string store;
+  std::string op;
+  bool all = false;
+};
 
 int quarantine_ls_verb(const QuarantineOptions& options, Output& out) {
   using enum Table::Align;
@@ -67,6 +74,25 @@ int quarantine_clear_verb(const QuarantineOptions& options, Output& out) {
              " cleared; the next tuning tries them again");
   out.document(Value::object({{"cleared", cleared}, {"where", path}}));
   return cleared == 0 && !options.op.empty() ? exit_nothing : exit_ok;
+}
+
+}  // namespace
+
+void add_quarantine(Verbs& verbs) {
+  Verbs quarantine = verbs.group("quarantine", "List or clear configs that crashed repeatedly");
+  quarantine.add<QuarantineOptions>({"ls", "List the configs in quarantine", "ejk quarantine ls"},
+                                    quarantine_ls_verb,
+                                    [](const VerbLine& line, QuarantineOptions& to) {
+                                      line.value("op", to.op, "OP", "Only this op").names_op();
+                                      line.directory(to.store);
+                                    });
+  quarantine.add<QuarantineOptions>(
+      {"clear", "Allow configs to be tried again", "ejk quarantine clear matmul"},
+      quarantine_clear_verb, [](const VerbLine& line, QuarantineOptions& to) {
+        line.value("op", to.op, "OP", "Only this op").names_op();
+        line.flag("--all", to.all, "All ops");
+        line.directory(to.store);
+      });
 }
 
 }  // namespace ejk::cli

@@ -16,6 +16,7 @@
 #include "calls.h"
 #include "files.h"
 #include "page.h"
+#include "verbs.h"
 #include "what_if.h"
 
 namespace ejk::cli {
@@ -192,22 +193,29 @@ Value report_of(Value entries) {
                         {"entries", std::move(entries)}});
 }
 
-Value report_of_store(const ReportOptions& options, Problems& problems) {
+Value report_of_store(const Filter& filter, const KernelOptions& kernels, Problems& problems) {
   Value list = Value::array();
-  for (const Held& held :
-       read_entries(stores_to_read(options.kernels.store), options.filter, problems))
+  for (const Held& held : read_entries(stores_to_read(kernels.store), filter, problems))
     if (!held.hidden) list.push_back(entry_report(held));
   Value out = report_of(std::move(list));
-  const auto store = open_layers(options.kernels.store, true, problems);
-  const auto calls = recorded_calls(options.kernels, *store, options.filter, problems);
+  const auto store = open_layers(kernels.store, true, problems);
+  const auto calls = recorded_calls(kernels, *store, filter, problems);
   if (!calls.empty()) out["recorded"] = coverage_document(calls, *store);
   return out;
 }
 
+namespace {
+
+struct ReportOptions {
+  Filter filter;
+  KernelOptions kernels;
+  std::string file = "ejk-report.html";
+};
+
 int report_verb(const ReportOptions& options, Output& out) {
   Problems problems;
   load_plugins(options.kernels);
-  Value document = report_of_store(options, problems);
+  Value document = report_of_store(options.filter, options.kernels, problems);
   const size_t count = document.find("entries")->as_array().size();
   if (count == 0)
     throw Failure(exit_nothing, "there are no such entries to report in " +
@@ -219,6 +227,19 @@ int report_verb(const ReportOptions& options, Output& out) {
   out.line("report of " + count_text(count, "entry", "entries") + " written to " + options.file);
   out.document(document);
   return exit_ok;
+}
+
+}  // namespace
+
+void add_report(Verbs& verbs) {
+  verbs.add<ReportOptions>(
+      {"report", "Write a report of a store as one HTML file", "ejk report tuned.html --op matmul"},
+      report_verb, [](const VerbLine& line, ReportOptions& to) {
+        line.value("file", to.file, "FILE", "The HTML file").shows_default();
+        line.store(to.kernels.store);
+        line.filter(to.filter);
+        line.recorded_in(to.kernels);
+      });
 }
 
 }  // namespace ejk::cli

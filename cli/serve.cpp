@@ -11,9 +11,16 @@
 #include "live.h"
 #include "page.h"
 #include "report.h"
+#include "verbs.h"
 
 namespace ejk::cli {
 namespace {
+
+struct ServeOptions {
+  Filter filter;
+  KernelOptions kernels;
+  std::string listen = "127.0.0.1:0";
+};
 
 using Clock = std::chrono::steady_clock;
 
@@ -39,7 +46,7 @@ class StoreShown {
     constexpr int share = 20;  // of the time that it may take
     const auto begun = Clock::now();
     problems_.is_database_away = false;
-    Value report = report_of_store({options_.filter, options_.kernels, ""}, problems_);
+    Value report = report_of_store(options_.filter, options_.kernels, problems_);
     if (!problems_.is_database_away) read_at_ = base::utc_now();
     // What is known of the database is better than nothing.
     const bool is_news = !problems_.is_database_away || read_at_.empty();
@@ -58,8 +65,6 @@ class StoreShown {
   Clock::time_point next_;
 };
 
-}  // namespace
-
 int serve_verb(const ServeOptions& options, Output& out) {
   load_plugins(options.kernels);
   const StopOnInterrupt stop;
@@ -72,6 +77,19 @@ int serve_verb(const ServeOptions& options, Output& out) {
   if (const int code = out.finish(exit_ok); code != exit_ok) return code;
   wait_for_interrupt();
   return exit_ok;
+}
+
+}  // namespace
+
+void add_serve(Verbs& verbs) {
+  verbs.add<ServeOptions>(
+      {"serve", "Show the report of a store in a browser, as it changes", "ejk serve --op matmul"},
+      serve_verb, [](const VerbLine& line, ServeOptions& to) {
+        line.store(to.kernels.store);
+        line.filter(to.filter);
+        line.recorded_in(to.kernels);
+        line.listen(to.listen);
+      });
 }
 
 }  // namespace ejk::cli

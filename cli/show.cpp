@@ -14,6 +14,12 @@
 namespace ejk::cli {
 namespace {
 
+struct ShowOptions {
+  std::string store;
+  Filter filter;
+  int candidates = 20;  // at most so many; 0: all
+};
+
 using enum Table::Align;
 
 using Facts = std::vector<std::pair<std::string, std::string>>;
@@ -121,8 +127,6 @@ void show_entry(const Held& held, int candidates, Output& out) {
   show_candidates(e, candidates, out);
 }
 
-}  // namespace
-
 int show_verb(const ShowOptions& options, Output& out) {
   check_key(options.filter.key);
   Problems problems;
@@ -140,6 +144,21 @@ int show_verb(const ShowOptions& options, Output& out) {
   }
   out.document(Value::object({{"entries", std::move(list)}, {"problems", problems.to_value()}}));
   return exit_ok;
+}
+
+}  // namespace
+
+void add_show(Verbs& verbs) {
+  verbs.add<ShowOptions>({"show", "Show an entry: config, evidence, every candidate",
+                          "ejk show matmul:1a2b --candidates 5"},
+                         show_verb, [](const VerbLine& line, ShowOptions& to) {
+                           line.key_of_entry(to.filter.key);
+                           line.store(to.store);
+                           line.filter(to.filter);
+                           line.number("--candidates", to.candidates, "N", at_least(0),
+                                       "Show at most so many candidates; 0: all")
+                               .shows_default();
+                         });
 }
 
 }  // namespace ejk::cli

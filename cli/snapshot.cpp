@@ -12,6 +12,13 @@
 namespace ejk::cli {
 namespace {
 
+struct SnapshotOptions {
+  std::string store;
+  Filter filter;
+  std::string name;  // HASH, PLACE#HASH; of show also a file
+  std::string file;  // of publish and fetch; "": the store
+};
+
 // A database or a directory: where snapshots of this line are kept.
 std::string place_of(const std::string& given) {
   const std::string shared = shared_or(given);
@@ -44,8 +51,6 @@ int list(const SnapshotOptions& options, Output& out) {
   out.document(Value::object({{"store", shown_store(place)}, {"snapshots", std::move(found)}}));
   return exit_ok;
 }
-
-}  // namespace
 
 int snapshot_publish_verb(const SnapshotOptions& options, Output& out) {
   Problems problems;
@@ -113,6 +118,38 @@ int snapshot_show_verb(const SnapshotOptions& options, Output& out) {
   out.document(
       Value::object({{"snapshot", name}, {"bytes", text.size()}, {"choices", std::move(choices)}}));
   return exit_ok;
+}
+
+}  // namespace
+
+void add_snapshot(Verbs& verbs) {
+  Verbs snapshot = verbs.group(
+      "snapshot", "Make, get and show snapshots: choices in one file that never changes");
+  snapshot.add<SnapshotOptions>(
+      {"publish", "Make a snapshot of what a store answers here, and print its name",
+       "ejk snapshot publish --device this"},
+      snapshot_publish_verb, [](const VerbLine& line, SnapshotOptions& to) {
+        line.value("file", to.file, "FILE", "Write it there; default: into the store");
+        line.store(to.store);
+        line.filter(to.filter);
+      });
+  snapshot.add<SnapshotOptions>({"fetch", "Get a snapshot by its name, and check it",
+                                 "ejk snapshot fetch HASH choices.jsonl"},
+                                snapshot_fetch_verb, [](const VerbLine& line, SnapshotOptions& to) {
+                                  line.value("name", to.name, "HASH",
+                                             "HASH, or PLACE#HASH: in that file or store")
+                                      .required();
+                                  line.value("file", to.file, "FILE",
+                                             "Write it there, - is standard output; default: keep "
+                                             "it in the store of this machine");
+                                  line.store(to.store);
+                                });
+  snapshot.add<SnapshotOptions>(
+      {"show", "List the snapshots of a store, or the choices in one", "ejk snapshot show"},
+      snapshot_show_verb, [](const VerbLine& line, SnapshotOptions& to) {
+        line.value("name", to.name, "HASH", "HASH, PLACE#HASH or a file; default: list all");
+        line.store(to.store);
+      });
 }
 
 }  // namespace ejk::cli

@@ -12,6 +12,12 @@
 namespace ejk::cli {
 namespace {
 
+struct StoreOptions {
+  std::string store;  // of push: what is sent; else a directory or a URL
+  std::string url;
+  bool all = false;  // of push: not only what is in the outbox
+};
+
 using detail::postgres::Answer;
 using detail::postgres::Link;
 
@@ -76,8 +82,6 @@ int upgrade_database(const std::string& url, Output& out) {
   out.document(Value::object({{"store", database.where()}, {"version", detail::postgres_schema}}));
   return exit_ok;
 }
-
-}  // namespace
 
 int store_init_verb(const StoreOptions& options, Output& out) {
   Database database(url_of(options));
@@ -150,14 +154,15 @@ int store_push_verb(const StoreOptions& options, Output& out) {
       url, with);
   const StopOnInterrupt stop;
   Progress progress;
-  const auto [sent, refused, left] = store.push(options.all, [&](size_t done) {
+  const auto what = options.all ? detail::Push::everything : detail::Push::noted;
+  const auto [sent, refused, left] = store.push(what, [&](size_t done) {
     progress.show("sending to " + store.far().where() + ": " + std::to_string(done) + " entries");
     return !stop.requested();
   });
   const std::string folder = records_of(options.store);
   const detail::CallSender::Sent calls =
       folder.empty() ? detail::CallSender::Sent{}
-                     : detail::CallSender(folder, url, with).push(options.all, [&](size_t done) {
+                     : detail::CallSender(folder, url, with).push(what, [&](size_t done) {
                          progress.show("sending to " + store.far().where() + ": " +
                                        std::to_string(done) + " recorded calls");
                          return !stop.requested();
@@ -209,6 +214,41 @@ int store_upgrade_verb(const StoreOptions& options, Output& out) {
                               {"problems", problems.to_value()}}));
   if (stop.requested()) return exit_interrupted;
   return left > 0 ? exit_failed : exit_ok;
+}
+
+void add_url(const VerbLine& line, StoreOptions& to) {
+  line.value("url", to.url, "URL",
+             "postgresql://user@host/database; default: "
+             "EJKERNEL_PERSISTENT_CACHE_URL");
+}
+
+}  // namespace
+
+void add_store(Verbs& verbs) {
+  Verbs store =
+      verbs.group("store", "Work on a store: its format, or a database that serves as one");
+  store.add<StoreOptions>({"init", "Make a store in a database, and the roles that may use it",
+                           "ejk store init postgresql://admin@host/tunings"},
+                          store_init_verb, add_url);
+  store.add<StoreOptions>({"check", "Check whether a database can be used as a store, and for what",
+                           "ejk store check postgresql://user@host/tunings"},
+                          store_check_verb, add_url);
+  store.add<StoreOptions>(
+      {"upgrade", "Bring a store or a database to the present format", "ejk store upgrade"},
+      store_upgrade_verb, [](const VerbLine& line, StoreOptions& to) {
+        line.value("store", to.store, "STORE",
+                   "A directory or a URL; default: "
+                   "EJKERNEL_PERSISTENT_CACHE_DIR");
+      });
+  store.add<StoreOptions>(
+      {"push", "Send a database the entries that it has not received yet", "ejk store push --all"},
+      store_push_verb, [](const VerbLine& line, StoreOptions& to) {
+        add_url(line, to);
+        line.directory(to.store);
+        line.flag("--all", to.all,
+                  "All entries and recorded calls of this machine, not only "
+                  "what is waiting");
+      });
 }
 
 }  // namespace ejk::cli

@@ -44,6 +44,13 @@ struct Filter {
   std::string device;            // "this": any that is here; "opencl:0"; how a fingerprint begins
   std::string key;               // how it begins, "OP:KEY" or a label
 };
+
+// The store, where its recorded calls are, and who runs them.
+struct KernelOptions {
+  std::string store;
+  std::string recorded;              // folder; default: that of the store
+  std::vector<std::string> plugins;  // shared libraries of kernels
+};
 bool matches(const Filter& filter, const EntryId& id);
 // Which devices it asks for; empty: all.
 std::function<bool(const std::string& device)> wanted_devices(const Filter& filter);

@@ -11,9 +11,17 @@
 
 #include "calls.h"
 #include "offline/stored_call.h"
+#include "verbs.h"
 
 namespace ejk::cli {
 namespace {
+
+struct TopOptions {
+  std::string device = "this";  // that recorded them
+  KernelOptions kernels;
+  std::vector<std::string> ops;
+  int number = 10;  // list at most so many; 0: all
+};
 
 using enum Table::Align;
 
@@ -67,8 +75,6 @@ std::vector<Spent> spent_in(const std::vector<RecordedCall>& calls, const Persis
   });
   return out;
 }
-
-}  // namespace
 
 int top_verb(const TopOptions& options, Output& out) {
   load_plugins(options.kernels);
@@ -129,6 +135,21 @@ int top_verb(const TopOptions& options, Output& out) {
                               {"may_save_seconds", may_save},
                               {"problems", problems.to_value()}}));
   return exit_ok;
+}
+
+}  // namespace
+
+void add_top(Verbs& verbs) {
+  verbs.add<TopOptions>(
+      {"top", "List where the time of recorded calls goes, and what tuning would save",
+       "ejk top --number 5"},
+      top_verb, [](const VerbLine& line, TopOptions& to) {
+        line.store(to.kernels.store);
+        line.with_kernels(to.kernels);
+        line.recorded_by(to.ops, to.device);
+        line.number("--number", to.number, "N", at_least(0), "List at most so many calls; 0: all")
+            .shows_default();
+      });
 }
 
 }  // namespace ejk::cli

@@ -16,9 +16,33 @@
 #include "offline/shard.h"
 #include "store/pins.h"
 #include "store/snapshot.h"
+#include "verbs.h"
 
 namespace ejk::cli {
 namespace {
+
+struct TuneOptions {
+  KernelOptions kernels;
+  bool all_recorded = false;
+  std::string lowered;  // file or dump folder
+  std::vector<std::string> prefixes;
+  std::string op;                 // of a call given on the line
+  std::vector<std::string> args;  // of it: f32[512,512], 3, true, "text"
+  std::string device;             // where it is tuned; of recorded calls: only those
+  std::vector<std::string> ops;   // of recorded calls: only these
+  double budget = 0;              // seconds for all of them; 0: any
+  double budget_per_call = 10;
+  double deadline = 60;  // seconds beyond its budget, for a worker
+  std::string worker;    // command of a worker for kernels that are not known here
+  bool in_process = false;
+  bool retune = false;
+  std::string numerics = "any";
+  bool dry_run = false;
+  bool share = false;  // of recorded calls: with other processes
+  std::string shard;   // "I/N": which part of them, or where this process begins
+  bool serve = false;  // a page that shows it
+  std::string listen = "127.0.0.1:0";
+};
 
 using enum Table::Align;
 
@@ -57,13 +81,13 @@ std::string python_kernel(const RecordedCall& call) {
 }
 
 Numerics numerics_of(const TuneOptions& options) {
-  return options.same_numerics ? Numerics::same : Numerics::any;
+  return options.numerics == "same" ? Numerics::same : Numerics::any;
 }
 
 // What the keys of calls tell about what is tuned already; nullptr: nothing, as choices under
 // Numerics::same have keys that only who makes the call knows.
 PersistentCache* known_choices(const TuneOptions& options, PersistentCache& store) {
-  return options.retune || options.same_numerics ? nullptr : &store;
+  return options.retune || numerics_of(options) == Numerics::same ? nullptr : &store;
 }
 
 // Tunes calls in worker processes: this program's own kernels in its own, those of others where the
@@ -359,115 +383,225 @@ void check_database(const PersistentCache& store) {
                                    " can only be read by this role; --share needs ejk_writer");
 }
 
-}  // namespace
-
-int tune_verb(const TuneOptions& options, Output& out) {
+// Throws Failure(usage) for what does not go together.
+void check_line(const TuneOptions& options) {
+  const auto refuse = [](const std::string& why) { throw Failure(exit_usage, why); };
   const int ways =
       int{options.all_recorded} + int{!options.lowered.empty()} + int{!options.op.empty()};
   if (ways != 1)
-    throw Failure(exit_usage,
-                  "tune: expected one of --recorded, --lowered FILE, or an op with its arguments "
-                  "(ejk tune --help says more)");
-  if (options.op.empty() && !options.args.empty())
-    throw Failure(exit_usage, "--arg needs an op on the command line");
+    refuse(
+        "tune: expected one of --recorded, --lowered FILE, or an op with its arguments "
+        "(ejk tune --help says more)");
+  if (options.op.empty() && !options.args.empty()) refuse("--arg needs an op on the command line");
   if (options.in_process && !options.worker.empty())
-    throw Failure(exit_usage, "--in-process and --worker cannot be used together");
+    refuse("--in-process and --worker cannot be used together");
   if (options.serve && (options.in_process || options.dry_run))
-    throw Failure(exit_usage,
-                  "--serve cannot be used with --in-process, where it would disturb the "
-                  "measurements, or with --dry-run");
+    refuse(
+        "--serve cannot be used with --in-process, where it would disturb the "
+        "measurements, or with --dry-run");
   if (options.dry_run && !options.all_recorded)
-    throw Failure(exit_usage, "--dry-run needs --recorded: it shows the order of recorded calls");
+    refuse("--dry-run needs --recorded: it shows the order of recorded calls");
   if ((options.share || !options.shard.empty()) && !options.all_recorded)
-    throw Failure(exit_usage, "--share and --shard are for --recorded calls");
+    refuse("--share and --shard are for --recorded calls");
   if (options.share && options.retune)
-    throw Failure(exit_usage,
-                  "got --share and --retune; expected one of them, because each process would tune "
-                  "every call again; use --shard I/N --retune without --share");
-  const auto shard = shard_of(options);
+    refuse(
+        "got --share and --retune; expected one of them, because each process would tune "
+        "every call again; use --shard I/N --retune without --share");
+}
+
+void check_launch() {
   if (detail::snapshot_of_launch())
     throw Failure(exit_usage, std::string(detail::snapshot_variable) +
                                   " is set, and nothing is tuned beside a snapshot; unset it");
   if (detail::pin_mode_of_launch() != detail::PinMode::off)
     throw Failure(exit_usage, std::string(detail::pin_variable) +
                                   " is set, and nothing is tuned in a run with pins; unset it");
+}
+
+// Tunes what the line asks for, in workers.
+class LineTuning {
+ public:
+  LineTuning(const TuneOptions& options, std::optional<Shard> shard,
+             std::shared_ptr<PersistentCache> store, Problems& problems, Output& out)
+      : options_(options),
+        shard_(shard),
+        store_(std::move(store)),
+        problems_(problems),
+        out_(out),
+        selector_(selector_for(
+            store_, {.numerics = numerics_of(options), .budget_seconds = per_call()}, progress_)),
+        live_(options.serve ? watched(options, *store_, problems) : nullptr),
+        workers_(options, *store_, [this](const TuneProgress& p) {
+          progress_.show(progress_text(p));
+          if (live_) live_->tell(p);
+        }) {
+    set_up();
+  }
+
+  int run() {
+    if (!options_.op.empty()) return finished(tune_line(options_, *selector_, offline_));
+    return options_.all_recorded ? tune_recorded() : tune_lowered();
+  }
+
+ private:
+  double per_call() const {
+    return options_.budget > 0 ? std::min(options_.budget, options_.budget_per_call)
+                               : options_.budget_per_call;
+  }
+
+  void set_up() {
+    offline_.folder = recorded_folder(options_.kernels);
+    offline_.ops = options_.ops;
+    if (!options_.device.empty()) offline_.device = device_for(options_.device).fingerprint;
+    offline_.budget_seconds = options_.budget;
+    offline_.retune = options_.retune;
+    offline_.share = options_.share;
+    offline_.shard = shard_;
+    // As long as another one's workers may take, and then its lease.
+    offline_.held_seconds = 60 + 5 * (per_call() + options_.deadline);
+    offline_.labels.prefixes = options_.prefixes;
+    offline_.on_progress = [this](const TuneProgress& p) {
+      progress_.show(call_name(p.op, p.key) + ": " + std::string(p.message));
+    };
+    if (options_.in_process) return;
+    offline_.tune_call = [this](const RecordedCall& call, double budget_seconds) {
+      const auto tune = [&] { return tune_in_worker(call, budget_seconds); };
+      return live_ ? live_->tune(call, budget_seconds, tune) : tune();
+    };
+  }
+
+  Entry tune_in_worker(const RecordedCall& call, double budget_seconds) {
+    Entry entry = workers_.tune(call, budget_seconds);
+    // Before the lease ends: who takes the call next must find the entry.
+    if (detail::SharedStore* const shared = detail::database_of(*store_); shared && options_.share)
+      shared->push(detail::Push::noted);
+    return entry;
+  }
+
+  int finished(const OfflineResult& result) {
+    const int code = finish(result, workers_, *store_, options_, problems_, out_);
+    return live_ ? stay(*live_, code, out_) : code;
+  }
+
+  int tune_recorded() {
+    check_recorded_folder(options_.kernels);
+    OfflineResult result = autotune_recorded(*selector_, offline_);
+    const bool none = result.entries.empty() && result.skipped.empty();
+    // A shard may be empty: its process has done its part.
+    const bool others =
+        none && shard_ && !options_.share && !calls_to_tune(options_, *store_, problems_).empty();
+    if (none && !others && options_.ops.empty())
+      result.note = "nothing was tuned: no calls of this device are recorded in " +
+                    where_to_record(options_.kernels);
+    const int code = finished(result);
+    return code == exit_nothing && others ? int{exit_ok} : code;
+  }
+
+  int tune_lowered() {
+    FoundLabels labels;
+    try {
+      const StillWorking working("reading " + options_.lowered);
+      labels = find_labels_in(options_.lowered, offline_.labels);
+    } catch (const Error& error) {
+      throw Failure(exit_nothing, error.what());
+    }
+    const int code = finished(autotune_labels(*selector_, labels, offline_));
+    const bool none =
+        code == exit_failed &&
+        recorded_calls(options_.kernels, *store_, {{}, "this", ""}, problems_).empty();
+    return none ? int{exit_nothing} : code;
+  }
+
+  const TuneOptions& options_;
+  const std::optional<Shard> shard_;
+  const std::shared_ptr<PersistentCache> store_;
+  Problems& problems_;
+  Output& out_;
+  const StopOnInterrupt stop_;
+  Progress progress_;
+  const std::shared_ptr<ConfigSelectorChain> selector_;
+  const std::unique_ptr<LiveTuning> live_;
+  Workers workers_;
+  OfflineOptions offline_;
+};
+
+int tune_verb(const TuneOptions& options, Output& out) {
+  check_line(options);
+  const auto shard = shard_of(options);
+  check_launch();
   load_plugins(options.kernels);
   Problems problems;
   const auto store = open_layers(options.kernels.store, options.dry_run, problems);
   if (options.share && !options.dry_run) check_database(*store);
   if (options.dry_run) return show_plan(options, *store, problems, out);
-
-  const StopOnInterrupt stop;
-  Progress progress;
-  const double per_call = options.budget > 0 ? std::min(options.budget, options.budget_per_call)
-                                             : options.budget_per_call;
-  const auto selector =
-      selector_for(store, {.numerics = numerics_of(options), .budget_seconds = per_call}, progress);
-  OfflineOptions offline;
-  offline.folder = recorded_folder(options.kernels);
-  offline.ops = options.ops;
-  if (!options.device.empty()) offline.device = device_for(options.device).fingerprint;
-  offline.budget_seconds = options.budget;
-  offline.retune = options.retune;
-  offline.share = options.share;
-  offline.shard = shard;
-  // As long as another one's workers may take, and then its lease.
-  offline.held_seconds = 60 + 5 * (per_call + options.deadline);
-  offline.labels.prefixes = options.prefixes;
-  offline.on_progress = [&](const TuneProgress& p) {
-    progress.show(call_name(p.op, p.key) + ": " + std::string(p.message));
-  };
-  const auto live = options.serve ? watched(options, *store, problems) : nullptr;
-  Workers workers(options, *store, [&](const TuneProgress& p) {
-    progress.show(progress_text(p));
-    if (live) live->tell(p);
-  });
-  if (!options.in_process)
-    offline.tune_call = [&](const RecordedCall& call, double budget_seconds) {
-      const auto tune = [&] {
-        Entry entry = workers.tune(call, budget_seconds);
-        // Before the lease ends: who takes the call next must find the entry.
-        if (detail::SharedStore* const shared = detail::database_of(*store);
-            shared && options.share)
-          shared->push(false);
-        return entry;
-      };
-      return live ? live->tune(call, budget_seconds, tune) : tune();
-    };
-  const auto finished = [&](const OfflineResult& result) {
-    const int code = finish(result, workers, *store, options, problems, out);
-    return live ? stay(*live, code, out) : code;
-  };
-  if (!options.op.empty()) return finished(tune_line(options, *selector, offline));
-  if (options.all_recorded) {
-    check_recorded_folder(options.kernels);
-    OfflineResult result = autotune_recorded(*selector, offline);
-    const bool none = result.entries.empty() && result.skipped.empty();
-    // A shard may be empty: its process has done its part.
-    const bool others =
-        none && shard && !options.share && !calls_to_tune(options, *store, problems).empty();
-    if (none && !others && options.ops.empty())
-      result.note = "nothing was tuned: no calls of this device are recorded in " +
-                    where_to_record(options.kernels);
-    const int code = finished(result);
-    return code == exit_nothing && others ? int{exit_ok} : code;
-  }
-  FoundLabels labels;
-  try {
-    const StillWorking working("reading " + options.lowered);
-    labels = find_labels_in(options.lowered, offline.labels);
-  } catch (const Error& error) {
-    throw Failure(exit_nothing, error.what());
-  }
-  const int code = finished(autotune_labels(*selector, labels, offline));
-  const bool none = code == exit_failed &&
-                    recorded_calls(options.kernels, *store, {{}, "this", ""}, problems).empty();
-  return none ? int{exit_nothing} : code;
+  return LineTuning(options, shard, store, problems, out).run();
 }
 
 int worker_verb() {
   ops::register_kernels();
   return run_worker([](const std::string& message) { say(message); });
+}
+
+void add_what_to_tune(const VerbLine& line, TuneOptions& to) {
+  line.call(to.op, to.args);
+  line.call_device(to.device);
+  line.flag("--recorded", to.all_recorded,
+            "Tune all recorded calls, those first that can save most time");
+  line.value("--lowered", to.lowered, "FILE", "The labelled calls of this file or dump folder");
+  line.prefixes(to.prefixes);
+  line.repeated("--op", to.ops, "OP", "With --recorded: only this op; may be repeated").names_op();
+  line.store(to.kernels.store);
+  line.with_kernels(to.kernels);
+}
+
+void add_how_to_tune(const VerbLine& line, TuneOptions& to) {
+  line.number("--budget", to.budget, "S", at_least(0),
+              "Seconds for all calls together; 0: any time")
+      .shows_default();
+  line.number("--budget-per-call", to.budget_per_call, "S", above(0), "Seconds for one call, about")
+      .shows_default();
+  line.value("--worker", to.worker, "COMMAND",
+             "The command of a worker process for kernels that this tool does not have, such as "
+             "kernels in Python: 'python -m ejk worker --import MODULE'");
+  line.number("--deadline", to.deadline, "S", above(0),
+              "End a worker that does not answer within this time after its budget")
+      .shows_default();
+  line.flag("--in-process", to.in_process,
+            "Tune in this process, for debuggers; a kernel that crashes ends it");
+  line.flag("--share", to.share,
+            "With --recorded: tune together with other processes that have the same store; "
+            "each takes calls that no other one has at the moment");
+  line.value("--shard", to.shard, "I/N",
+             "With --recorded: only part I of N, from 0 to N-1, by the hash of each call's "
+             "name; with --share: begin there; default: as the job array says, or anywhere");
+  line.flag("--retune", to.retune, "Tune calls again that are already tuned");
+  line.value("--numerics", to.numerics, "WHICH",
+             "same: tune for programs whose policy says numerics = same: only configs whose results "
+             "are bitwise equal to those of the heuristic's; default: any")
+      .one_of({"any", "same"});
+  line.flag("--dry-run", to.dry_run,
+            "With --recorded: show what would be tuned, in which order and why");
+  const OptionLine serve = line.flag(
+      "--serve", to.serve, "Show the tuning in a browser, and its report afterwards, until Ctrl-C");
+  line.listen(to.listen).needs(serve);
+}
+
+}  // namespace
+
+void add_tune(Verbs& verbs) {
+  verbs.add<TuneOptions>(
+      {"tune", "Tune recorded calls, the calls of a lowered computation, or one call",
+       "ejk tune --recorded --budget 600 --plugin libmy_kernels.so"},
+      tune_verb, [](const VerbLine& line, TuneOptions& to) {
+        add_what_to_tune(line, to);
+        add_how_to_tune(line, to);
+      });
+}
+
+void add_worker(Verbs& verbs) {
+  // Started by tune: what it says is for programs.
+  verbs.add_hidden("worker", "Tune what comes on standard input; docs/reference/worker.md says how",
+                   [](Output&) { return worker_verb(); });
 }
 
 }  // namespace ejk::cli

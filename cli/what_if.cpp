@@ -15,6 +15,7 @@
 #include "calls.h"
 #include "offline/stored_call.h"
 #include "platform/here.h"
+#include "verbs.h"
 
 namespace ejk::cli {
 namespace {
@@ -116,29 +117,37 @@ Value coverage_document(const std::vector<RecordedCall>& calls, const Persistent
                         {"to_tune", std::move(to_tune)}});
 }
 
-int what_if_verb(const WhatIfOptions& options, Output& out) {
-  load_plugins(options.kernels);
-  Problems problems;
-  const auto store = existing_layers(options.kernels.store, problems);
+namespace {
+
+struct WhatIfOptions {
+  std::string device = "this";  // that recorded them
+  KernelOptions kernels;
+  std::vector<std::string> ops;
+  double min_coverage = 0;  // percent of the time, and of calls without; below it: exit code 4
+};
+
+// Those of the device, and how many others there are. Throws Failure if there is none.
+std::vector<RecordedCall> calls_of_device(const WhatIfOptions& options,
+                                          const PersistentCache& store, Problems& problems,
+                                          size_t& elsewhere) {
   Filter filter;
   filter.ops = options.ops;
-  auto calls = recorded_calls(options.kernels, *store, filter, problems);
+  auto calls = recorded_calls(options.kernels, store, filter, problems);
   filter.device = options.device;
-  const size_t elsewhere =
+  elsewhere =
       std::erase_if(calls, [&](const RecordedCall& call) { return !matches(filter, call.id); });
-  if (calls.empty())
-    throw Failure(
-        exit_nothing,
-        elsewhere == 0
-            ? "no matching calls are recorded in " + where_to_record(options.kernels)
-            : fmt::format("no matching calls are recorded in {} by {}; {} by other devices "
-                          "(--device)",
-                          shown_store(recorded_folder(options.kernels)),
-                          device_named(options.device), elsewhere));
-  Value document = coverage_document(calls, *store);
-  document["device"] = device_named(options.device);
-  document["other_devices"] = elsewhere;
+  if (!calls.empty()) return calls;
+  if (elsewhere == 0)
+    throw Failure(exit_nothing,
+                  "no matching calls are recorded in " + where_to_record(options.kernels));
+  throw Failure(
+      exit_nothing,
+      fmt::format("no matching calls are recorded in {} by {}; {} by other devices (--device)",
+                  shown_store(recorded_folder(options.kernels)), device_named(options.device),
+                  elsewhere));
+}
 
+void show_tiers(const Value& document, Output& out) {
   const double all_calls = number(document, "calls"), all_seconds = number(document, "seconds");
   Table table({{"ANSWER"},
                {"SHAPES", right},
@@ -154,18 +163,23 @@ int what_if_verb(const WhatIfOptions& options, Output& out) {
                  time_text(number(tier, "seconds")),
                  percent_text(share(number(tier, "seconds"), all_seconds))});
   out.table(table);
+}
+
+void show_coverage(const Value& document, Output& out) {
   const Value& coverage = *document.find("coverage");
+  const double seconds = number(document, "seconds");
   const double left = number(document, "expected_regret_seconds");
   out.line(fmt::format("covered: {} of the calls, {} of the time; left to save by tuning: {} of {}",
                        percent_text(number(coverage, "calls")),
                        percent_text(number(coverage, "time")),
-                       left > 0 ? time_text(left) : "nothing", time_text(all_seconds)));
-
+                       left > 0 ? time_text(left) : "nothing", time_text(seconds)));
   const Value* const untimed = coverage.find("untimed");
-  if (untimed != nullptr && all_seconds > 0)
+  if (untimed != nullptr && seconds > 0)
     out.line(fmt::format("{:.0f} of the calls have no recorded time; covered of these: {}",
                          number(*untimed, "calls"), percent_text(number(*untimed, "covered"))));
+}
 
+void show_worst(const Value& document, Output& out) {
   constexpr size_t most = 10;
   Table worst({{"TO TUNE"},
                {"KEY"},
@@ -181,18 +195,52 @@ int what_if_verb(const WhatIfOptions& options, Output& out) {
                time_text(number(to_tune[i], "seconds")),
                percent_text(number(to_tune[i], "expected_gain")), text(to_tune[i], "why"),
                text(to_tune[i], "call")});
-  if (!worst.empty()) {
-    out.line();
-    out.table(worst);
-  }
+  if (worst.empty()) return;
+  out.line();
+  out.table(worst);
+}
+
+bool covers(const Value& document, double least) {
+  const Value& coverage = *document.find("coverage");
+  const Value* const untimed = coverage.find("untimed");
+  return number(coverage, "time") >= least &&
+         (untimed == nullptr || number(*untimed, "covered") >= least);
+}
+
+int what_if_verb(const WhatIfOptions& options, Output& out) {
+  load_plugins(options.kernels);
+  Problems problems;
+  const auto store = existing_layers(options.kernels.store, problems);
+  size_t elsewhere = 0;
+  const auto calls = calls_of_device(options, *store, problems, elsewhere);
+  Value document = coverage_document(calls, *store);
+  document["device"] = device_named(options.device);
+  document["other_devices"] = elsewhere;
+  show_tiers(document, out);
+  show_coverage(document, out);
+  show_worst(document, out);
   if (elsewhere > 0)
     out.line(fmt::format("{} further recorded on other devices (--device)", elsewhere));
-  const double least = options.min_coverage / 100;
-  const bool enough = number(coverage, "time") >= least &&
-                      (untimed == nullptr || number(*untimed, "covered") >= least);
   document["problems"] = problems.to_value();
   out.document(document);
-  return enough ? exit_ok : exit_unfit;
+  return covers(document, options.min_coverage / 100) ? exit_ok : exit_unfit;
+}
+
+}  // namespace
+
+void add_what_if(Verbs& verbs) {
+  verbs.add<WhatIfOptions>(
+      {"what-if", "Show which recorded calls a store covers, and what tuning the rest may save",
+       "ejk what-if --min-coverage 90"},
+      what_if_verb, [](const VerbLine& line, WhatIfOptions& to) {
+        line.store(to.kernels.store);
+        line.with_kernels(to.kernels);
+        line.recorded_by(to.ops, to.device);
+        line.number(
+            "--min-coverage", to.min_coverage, "PERCENT", from_to(0, 100),
+            "Exit with 4 if the store covers less than this of the recorded time, or of the "
+            "calls without one");
+      });
 }
 
 }  // namespace ejk::cli

@@ -59,6 +59,37 @@ def test_no_source_decides_by_a_word_that_has_a_type():
     assert wrong == []
 
 
+# What a test waits for is a condition with a deadline (tests/wait.h, wait_for in tests/cli/tool.py). Who may sleep, and why.
+MAY_SLEEP = {
+    "tests/wait.h": "looks again until the deadline",
+    "tests/cli/tool.py": "looks again until the deadline",
+    "tests/call/warm_table_test.cpp": "widens the time between a find and its use",
+    "tests/concurrency/store_processes_test.cpp": "kills at random moments; stays in what only one may enter",
+    "tests/faults/guard_faults_test.cpp": "a process that is to be ended",
+    "tests/faults/postgres_faults_test.cpp": "the wait that a deadline is compared with",
+    "tests/guard/guard_test.cpp": "a run that lasts",
+    "tests/plugins/bad.cpp": "a run that does not end",
+    "tests/plugins/slow.cpp": "a run that lasts",
+    "tests/tune/race_test.cpp": "what a stopwatch must see",
+    "tests/tune/tuning_test.cpp": "what a benchmark must see",
+    "python/tests/fleet/test_ray.py": "looks again until the deadline, in two processes",
+    "python/tests/test_chain.py": "a run that lasts; looks again in another process, which has a deadline",
+    "python/tests/test_compile_only.py": "a run that does not end",
+    "python/tests/test_idle.py": "a run that lasts",
+    "python/tests/test_names.py": "what a benchmark must see",
+    "python/tests/test_package.py": "ends programs at several moments",
+    "python/tests/test_ranks.py": "looks again until the deadline, in another process",
+    "python/tests/test_worker.py": "runs that last; looks again until the deadline",
+}
+
+
+def test_tests_wait_for_conditions_and_do_not_sleep():
+    sleeping = re.compile(r"\b(?:sleep_for|sleep_until|u?sleep|nanosleep|sched_yield)\((?!0\))|this_thread::(?:yield)")
+    files = [p for folder in ("tests", "python/tests") for p in sorted((ROOT / folder).rglob("*"))]
+    texts = {p.relative_to(ROOT).as_posix(): p.read_text() for p in files if p.suffix in {".h", ".cpp", ".py"}}
+    assert {path for path, text in texts.items() if sleeping.search(text)} == set(MAY_SLEEP)
+
+
 def test_folders_include_private_headers_of_earlier_layers_only():
     text = section((ROOT / "ARCHITECTURE.md").read_text(), "## The layers")
     (line,) = re.findall(r"(?m)^`base` < .*$", text)

@@ -8,9 +8,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ejk/ejk.h>
@@ -59,6 +61,52 @@ class FakeTuner : public ejk::Tuner {
   ejk::Outcome outcome = ejk::Outcome::tuned;
   std::function<void(const ejk::TuneTask&)> before;
 };
+
+// Has nothing, keeps nothing and gives no lease; classes that derive from it do some of that.
+class EmptyStore : public ejk::Store {
+ public:
+  std::optional<ejk::Entry> get(const ejk::EntryId&, ejk::Detail, const ejk::Value*) override {
+    return std::nullopt;
+  }
+  bool put(const ejk::Entry&, ejk::IfPresent) override { return true; }
+  bool erase(const ejk::EntryId&) override { return false; }
+  void for_each(std::string_view, const std::function<bool(const ejk::Entry&)>&,
+                ejk::Detail) override {}
+  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, double) override { return nullptr; }
+  std::string where() const override { return "nowhere"; }
+  bool writable() const override { return true; }
+};
+
+// Hands on to a directory.
+class StoreBefore : public ejk::Store {
+ public:
+  explicit StoreBefore(const std::string& path) : directory(path) {}
+
+  std::optional<ejk::Entry> get(const ejk::EntryId& id, ejk::Detail detail,
+                                const ejk::Value* environment) override {
+    return directory.get(id, detail, environment);
+  }
+  bool put(const ejk::Entry& entry, ejk::IfPresent if_present) override {
+    return directory.put(entry, if_present);
+  }
+  bool erase(const ejk::EntryId& id) override { return directory.erase(id); }
+  void for_each(std::string_view op, const std::function<bool(const ejk::Entry&)>& visit,
+                ejk::Detail detail) override {
+    directory.for_each(op, visit, detail);
+  }
+  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId& id, double patience) override {
+    return directory.lease(id, patience);
+  }
+  std::string where() const override { return directory.where(); }
+  bool writable() const override { return true; }
+
+  ejk::DirectoryStore directory;
+};
+
+inline std::shared_ptr<ejk::PersistentCache> cache_of(std::shared_ptr<ejk::Store> store) {
+  return std::make_shared<ejk::PersistentCache>(
+      std::vector<std::shared_ptr<ejk::Store>>{std::move(store)});
+}
 
 // Events, kept as text: "cache_hit/memory".
 class EventLog {

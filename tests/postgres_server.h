@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -21,7 +20,6 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -94,13 +92,12 @@ class PostgresServer {
   PostgresServer& operator=(const PostgresServer&) = delete;
 
   void begin() {
-    for (int i = 0; i < 3000; ++i) {
+    const auto answers = [&] {
       // It refuses to start as long as one of its old processes lives.
       if (process_ == 0 || ::waitpid(process_, nullptr, WNOHANG) == process_) start_server();
-      if (query("postgres", "SELECT 1")) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    throw std::runtime_error("the server does not start: " + read_text(log()));
+      return static_cast<bool>(query("postgres", "SELECT 1"));
+    };
+    wait_until(answers, "the server that writes to " + log());
   }
   void start_server() {
     process_ = start({programs() + "/postgres", "-D", data(), "-k", directory_.path(), "-p", port_,

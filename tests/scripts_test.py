@@ -9,10 +9,16 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "bench")]
+import lint  # tools
+
+import build  # bench
+
 COMMANDS = ["run", "test"]
 
 
@@ -58,6 +64,73 @@ def test_fuzzing_without_clang_says_what_to_install(fake_tools):
     result = subprocess.run(["make", "fuzz"], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
     assert result.returncode != 0
     assert "apt-get install clang libclang-rt-14-dev" in result.stderr
+
+
+def repository(folder, files):
+    """A repository with one commit of these files; git(...) runs there."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+    def git(*words):
+        identity = ["-c", "user.name=test", "-c", "user.email=test@localhost", "-c", "init.defaultBranch=main"]
+        subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "begin")
+    return git
+
+
+def test_lint_looks_at_changed_sources_and_those_that_see_a_changed_header(tmp_path):
+    git = repository(tmp_path, {
+        "include/ejk/deep.h": "",
+        "include/ejk/middle.h": "#include <ejk/deep.h>\n",
+        "src/base/text.h": "",
+        "src/base/text.cpp": '#include "text.h"\n',
+        "src/store/far.cpp": '#include "base/text.h"\n',
+        "src/store/near.cpp": "#include <ejk/middle.h>\n",
+        "cli/main.cpp": "",
+        "python/bind.cpp": "",
+        "tests/a_test.cpp": '#include "base/text.h"\n',
+        "README.md": "",
+    })  # fmt: skip
+    git("checkout", "-b", "change")
+    assert lint.chosen(tmp_path, "main") == []
+    (tmp_path / "README.md").write_text("changed")
+    (tmp_path / "tests/a_test.cpp").write_text("// changed")
+    assert lint.chosen(tmp_path, "main") == []
+    (tmp_path / "cli/main.cpp").write_text("// changed")
+    git("commit", "-am", "change")
+    (tmp_path / "python/new.cpp").write_text("")
+    assert lint.chosen(tmp_path, "main") == ["cli/main.cpp", "python/new.cpp"]
+    (tmp_path / "src/base/text.h").write_text("// changed")
+    assert lint.chosen(tmp_path, "HEAD") == ["python/new.cpp", "src/base/text.cpp", "src/store/far.cpp"]
+    (tmp_path / "include/ejk/deep.h").write_text("// changed")
+    assert "src/store/near.cpp" in lint.chosen(tmp_path, "HEAD")
+    (tmp_path / "src/base/text.cpp").unlink()
+    assert "src/base/text.cpp" not in lint.chosen(tmp_path, "HEAD")
+
+
+def test_lint_looks_at_everything_without_a_base_or_when_its_rules_change(tmp_path):
+    repository(tmp_path, {".clang-tidy": "", "src/a.cpp": "", "cli/b.cpp": "", "bench/c.cpp": ""})
+    assert lint.chosen(tmp_path, "HEAD") == []
+    assert sorted(lint.chosen(tmp_path, "")) == ["cli/b.cpp", "src/a.cpp"]
+    (tmp_path / ".clang-tidy").write_text("Checks: '*'")
+    assert lint.chosen(tmp_path, "HEAD") == lint.chosen(tmp_path, "")
+
+
+def test_build_times_are_taken_from_runs_that_passed_only(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("== [   3 s] building dev\n== [ 123 s] all tests passed\n")
+    assert build.seconds_of(log, "all tests passed") == 123
+    log.write_text("== [   9 s] building release\n== [  77 s] done\n")
+    assert build.seconds_of(log, "done") == 77
+    for failed in ("== [   3 s] building dev\n", "== [   3 s] testing done\nfailed: dev\n", ""):
+        log.write_text(failed)
+        with pytest.raises(SystemExit, match="expected .*went well"):
+            build.seconds_of(log, "done")
+    assert build.seconds_of(None, "done") is None
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -13,9 +12,7 @@
 #include <functional>
 #include <iterator>
 #include <mutex>
-#include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -25,6 +22,7 @@
 #include "base/directory.h"
 #include "base/sha256.h"
 #include "sanitized.h"
+#include "wait.h"
 
 namespace ejk::testing {
 
@@ -83,16 +81,6 @@ class Warnings {
   mutable std::mutex mutex_;
   std::vector<std::string> messages_;
 };
-
-// Waits for what another thread or process does.
-inline void wait_until(const std::function<bool()>& done, const std::string& what = "it") {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(2);
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > until)
-      throw std::runtime_error(what + " does not come within two minutes");
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-}
 
 inline Value environment() { return Value::object({{"cores", 2}, {"compiler", "gcc 12"}}); }
 

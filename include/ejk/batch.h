@@ -210,7 +210,8 @@ class BatchArgument {
       if constexpr (BatchArray<U>) {
         const AnyView element = slice_->at(i, needs_packed<Target>);
         if constexpr (Element<Target> && !ArrayTarget<Target>::is_array) {
-          check_array(place, element, dtype_of<Target>, 0, false, false);
+          check_array(place, element,
+                      {.dtype = dtype_of<Target>, .rank = 0, .packed = false, .writes = false});
           return typename P::template Param<I>(*static_cast<const Target*>(element.data));
         } else if constexpr (ArrayTarget<Target>::is_array)
           return bind<K, static_cast<int>(I), Bound>(place, element);

@@ -108,6 +108,7 @@ constexpr auto names_of(Origin) {
 }
 constexpr auto names_of(Outcome) { return detail::words("tuned", "unresolved", "failed"); }
 constexpr auto names_of(Clock) { return detail::words("thread_cpu", "wall", "device"); }
+constexpr auto names_of(CacheState) { return detail::words("warm", "cold", "automatic"); }
 constexpr auto names_of(Platform) { return detail::words("cpu", "opencl", "cuda"); }
 constexpr auto names_of(Context) { return detail::words("", "shard_map", "batch"); }
 constexpr auto names_of(ErrorKind) {

@@ -14,6 +14,14 @@ namespace EJK_EXPORT ejk {
 // Which time counts in a race.
 enum class Clock : uint8_t { thread_cpu, wall, device };
 
+// What the CPU's caches hold when a sample begins.
+enum class CacheState : uint8_t {
+  warm,       // a sample begins with what the kernel's last run left in the caches
+  cold,       // a sample begins with the arguments out of all caches
+  automatic,  // cold if the arguments are so large that a program will hardly find them there, warm
+              // if they are not
+};
+
 // What passed while something ran.
 struct Elapsed {
   double wall = 0, thread_cpu = 0, process_cpu = 0;  // seconds

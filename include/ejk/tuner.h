@@ -19,6 +19,7 @@
 #include <ejk/candidates.h>
 #include <ejk/detail/export.h>
 #include <ejk/error.h>
+#include <ejk/names.h>
 #include <ejk/stopwatch.h>
 #include <ejk/store.h>
 #include <ejk/tensor.h>
@@ -175,19 +176,12 @@ struct TuneResult {
   // measured once and share the numbers. A status of "untried" means that the budget was spent
   // before its turn.
   std::vector<Measurement> candidates;
-  std::string heuristic_problem;  // why the heuristic was rejected; "" if it was not
-  std::string note;               // what else is worth knowing (the reference threw); ""
+  std::optional<Rejection> heuristic_rejection;  // as what the heuristic was rejected, if it was,
+  std::string heuristic_problem;                 // and why
+  std::string note;  // what else is worth knowing (the reference threw); ""
 };
 
 // ---- the tuner ---------------------------------------------------------------------------------
-
-// What the CPU's caches hold when a sample begins.
-enum class CacheState : uint8_t {
-  warm,       // a sample begins with what the kernel's last run left in the caches
-  cold,       // a sample begins with the arguments out of all caches
-  automatic,  // cold if the arguments are so large that a program will hardly find them there, warm
-              // if they are not
-};
 
 // How a tuner measures.
 struct TunerOptions {

@@ -187,19 +187,20 @@ bool is_kept(const AnyView& original, size_t bytes) {
 
 }  // namespace
 
-PrivateArray::PrivateArray(ArrayRef original, Role role, bool read_only)
+PrivateArray::PrivateArray(ArrayRef original, Role role, Inputs inputs)
     : copy_(std::move(original)), role_(role) {
   if (role == Role::in_out && !copy_.writable) role_ = Role::input;
   if (role == Role::input && copy_.writable) role_ = Role::in_out;
   const AnyView from = copy_.any();
   if (from.device != nullptr) copy_on_device(from);
-  else copy_here(from, read_only);
+  else copy_here(from, inputs);
 }
 
-void PrivateArray::copy_here(const AnyView& from, bool read_only) {
+void PrivateArray::copy_here(const AnyView& from, Inputs inputs) {
   const auto [first, bytes] = byte_extent(from);
   storage_ = std::make_shared<const GuardedMemory>(bytes, from.data);
-  ArrayGuards::add(storage_, role_, read_only && role_ == Role::input, array_text(copy_));
+  const bool closed = inputs == Inputs::closed && role_ == Role::input;
+  ArrayGuards::add(storage_, role_, closed, array_text(copy_));
   AnyView to = from;
   to.data = storage_->data() - first;
   to.writable = true;

@@ -19,12 +19,6 @@ int64_t Arg::size() const {
 
 namespace {
 
-Value list_of(const std::vector<int64_t>& numbers) {
-  Value out = Value::array();
-  for (int64_t n : numbers) out.push_back(n);
-  return out;
-}
-
 bool is_input(const Arg& arg) { return arg.counts() && arg.role != Role::output; }
 
 Value items_of(const std::vector<Arg>& args) {
@@ -110,8 +104,9 @@ Value Arg::to_value() const {
     case Kind::value:
       return value;
     case Kind::tensor: {
-      Value out = Value::object({{"dtype", dtype_name(dtype)}, {"shape", list_of(shape)}});
-      if (!strides.empty()) out["strides"] = list_of(strides);
+      Value out = Value::object(
+          {{"dtype", dtype_name(dtype)}, {"shape", Value::Array(shape.begin(), shape.end())}});
+      if (!strides.empty()) out["strides"] = Value::Array(strides.begin(), strides.end());
       return out;
     }
     case Kind::list:

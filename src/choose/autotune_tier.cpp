@@ -9,6 +9,7 @@
 #include "choose/chain.h"
 #include "choose/long_wait.h"
 #include "choose/tuning_process.h"
+#include "guard/guard.h"
 #include "store/crash_journal.h"
 #include "store/snapshot.h"
 #include "store/strategy.h"
@@ -72,6 +73,8 @@ auto Chain::from_autotune(Call& call) -> std::optional<Found> {
     return would_tune(call);
   }
   const SingleFlight::Flight alone(state_->flights, flight, lock);
+  // Another thread may have tuned it since this call asked.
+  if (auto found = from_memory(call)) return found;
   return tune_alone(call);
 }
 
@@ -134,7 +137,7 @@ auto Chain::tune_alone(Call& call) -> std::optional<Found> {
   store(*entry, replace_if((call.stored_is_unusable || call.unfinished) && may_replace(call)));
   const auto config = call.check(call.winner);
   if (!config) return call.pass(Origin::autotune, "its winner " + config.why(), entry->config);
-  watch(call, *entry, *config, true);
+  watch(call, *entry, *config, TunedBy::this_process);
   keep(call, *config, Origin::autotune);
   return Found{*config, Origin::autotune};
 }
@@ -152,18 +155,13 @@ std::string Chain::Call::what_is_excluded() const {
 
 auto Chain::Call::candidates() const -> base::OrWhy<std::shared_ptr<const CandidateSet>> {
   constexpr uint64_t most = 100'000;  // of a larger set one may be taken for granted
-  std::shared_ptr<const CandidateSet> found;
-  try {
-    found = offered();
-    if (!found) return base::Why{"the kernel has no candidate_cfgs"};
-    if (found->size() == 0)
-      return base::Why{same && !same->excluded().empty() ? same->excluded()
-                                                         : "candidate_cfgs returned no candidate"};
-    for (uint64_t i = 0; i < std::min(found->size(), most); ++i)
-      if (!problem_with(found->config(i))) return found;
-  } catch (...) {
-    return base::Why{"candidate_cfgs threw: " + base::what_was_thrown()};
-  }
+  const std::shared_ptr<const CandidateSet> found = offered();
+  if (!found) return base::Why{"the kernel has no candidate_cfgs"};
+  if (found->size() == 0)
+    return base::Why{same && !same->excluded().empty() ? same->excluded()
+                                                       : "candidate_cfgs returned no candidate"};
+  for (uint64_t i = 0; i < std::min(found->size(), most); ++i)
+    if (!problem_with(found->config(i))) return found;
   if (found->size() > most) return found;
   return base::Why{"is_valid rejected all " + std::to_string(found->size()) + " candidates"};
 }
@@ -193,7 +191,7 @@ Entry Chain::Call::entry_of(const TuneResult& result) const {
   entry.device = inv.device->identity;
   entry.environment = inv.device->environment;
   entry.evidence = result.evidence;
-  if (given) entry.evidence.strategy += given_list_suffix;
+  if (given) mark_given_list(entry.evidence);
   if (!inv.data.empty()) entry.evidence.data = inv.data;
   entry.candidates = result.candidates;
   return entry;
@@ -222,32 +220,23 @@ std::string rejections(const TuneResult& result) {
   return text;
 }
 
-// It begins with the kind.
-std::optional<Rejection> rejection_of_heuristic(const TuneResult& result) {
-  const std::string_view problem = result.heuristic_problem;
-  return named<Rejection>(problem.substr(0, problem.find(':')));
-}
-
 // If not even the heuristic runs, it is the call or the kernel that is wrong, not the candidates;
 // without one, if all of them refuse it: what makes it wrong need not be part of the key.
 bool call_itself_fails(const TuneResult& result, bool has_heuristic) {
   if (result.winner) return false;
-  const auto not_its_own = [](std::optional<Rejection> kind) {
-    return kind == Rejection::threw || kind == Rejection::unbuildable ||
-           kind == Rejection::invalid_launch || kind == Rejection::out_of_bounds ||
-           kind == Rejection::changed_host;
+  const auto tells_of_call = [](std::optional<Rejection> kind) {
+    return kind && (is_its_own_doing(*kind) || kind == Rejection::out_of_bounds);
   };
-  if (has_heuristic) return not_its_own(rejection_of_heuristic(result));
+  if (has_heuristic) return tells_of_call(result.heuristic_rejection);
   return std::ranges::all_of(result.candidates, [&](const Measurement& m) {
     const auto kind = named<Rejection>(m.kind);
-    return not_its_own(kind) || kind == Rejection::invalid;
+    return tells_of_call(kind) || kind == Rejection::invalid;
   });
 }
 
 // Of one that fails.
 bool only_changes_its_process(const TuneResult& result) {
-  if (!result.heuristic_problem.empty())
-    return rejection_of_heuristic(result) == Rejection::changed_host;
+  if (result.heuristic_rejection) return result.heuristic_rejection == Rejection::changed_host;
   return std::ranges::any_of(
       result.candidates, [](const Measurement& m) { return is(m.kind, Rejection::changed_host); });
 }
@@ -416,16 +405,26 @@ void Chain::keep_winner(Call& call, const TuneResult& result, const Entry& entry
     emit(call.event(EventKind::autotune_finish, entry.config, outcome_name(entry.outcome)));
 }
 
+// nullptr: there are none, which ends the tuning.
+std::shared_ptr<const CandidateSet> Chain::candidates_to_tune(Call& call) {
+  std::string why;
+  try {
+    auto found = call.candidates();
+    if (found) return std::move(*found);
+    why = found.why();
+  } catch (...) {
+    why = "candidate_cfgs threw: " + base::what_was_thrown();
+    warn_of(call, "candidates", "key " + call.id.key + " is not tuned: " + why);
+  }
+  end_in_vain(call, why);
+  return nullptr;
+}
+
 // Tunes and remembers how it ended. Empty if there was nothing to race.
 std::optional<Entry> Chain::run_tuner(Call& call) {
   if (options_.on_event) emit(call.event(EventKind::autotune_start));
-  const auto found = call.candidates();
-  if (!found) {
-    if (found.why().starts_with("candidate_cfgs threw"))
-      warn_of(call, "candidates", "key " + call.id.key + " is not tuned: " + found.why());
-    return end_in_vain(call, found.why());
-  }
-  const std::shared_ptr<const CandidateSet>& candidates = *found;
+  const auto candidates = candidates_to_tune(call);
+  if (!candidates) return std::nullopt;
   const auto control = call.control();
   if (!control)
     warn_of(call, "heuristic",
@@ -464,7 +463,7 @@ void Chain::refuse_to_tune(const Call& call) const {
 
 std::pair<Choice, Entry> Chain::tune(const Invocation& inv, const AnyKernel& kernel,
                                      std::shared_ptr<const CandidateSet> candidates) {
-  Call call(*this, inv, kernel, false);
+  Call call(*this, inv, kernel, Call::Purpose::choice);
   refuse_to_tune(call);
   call.given = std::move(candidates);
   // One that was cut short adds to what is stored, at most.
@@ -472,7 +471,7 @@ std::pair<Choice, Entry> Chain::tune(const Invocation& inv, const AnyKernel& ker
 }
 
 std::pair<Choice, Entry> Chain::resume(const Invocation& inv, const AnyKernel& kernel) {
-  Call call(*this, inv, kernel, false);
+  Call call(*this, inv, kernel, Call::Purpose::choice);
   refuse_to_tune(call);
   recall_unfinished(call);
   // Only what was there when it began: what came meanwhile is as good as this one, or better.
@@ -526,7 +525,7 @@ std::pair<Choice, Entry> Chain::tune_by_hand(Call& call,
   if (!config) fail(call);
   store(*entry, replace_if(replaces(*entry)));
   call.generation = generation();  // asked for by name: whatever was put meanwhile does not stop it
-  watch(call, *entry, *config, true);
+  watch(call, *entry, *config, TunedBy::this_process);
   keep(call, *config, Origin::autotune);
   return {Choice{config->config(), Origin::autotune}, std::move(*entry)};
 }

@@ -35,12 +35,12 @@ std::optional<SameNumerics> restriction(const SelectorOptions& options,
 }  // namespace
 
 Chain::Call::Call(const Chain& chain, const Invocation& invocation, const AnyKernel& any_kernel,
-                  bool is_dry)
+                  Purpose purpose)
     : policy(chain.policy()),
       inv(with_objective(invocation, policy)),
       same(restriction(chain.options_, policy, inv, any_kernel)),
       kernel(same ? static_cast<const AnyKernel&>(*same) : any_kernel),
-      dry(is_dry),
+      dry(purpose == Purpose::explanation),
       started(base::seconds_now()),
       generation(chain.generation()) {
   if (same) {
@@ -126,7 +126,7 @@ auto Chain::steps(const AutotunePolicy& policy) const -> std::array<Step, 7> {
 }
 
 Choice Chain::choose(const Invocation& inv, const AnyKernel& kernel) {
-  Call call(*this, inv, kernel, false);
+  Call call(*this, inv, kernel, Call::Purpose::choice);
   for (const Step& step : steps(call.policy))
     if (const auto found = (this->*step.ask)(call)) return answer(call, *found);
   fail(call);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -104,6 +105,19 @@ class EJK_HIDDEN Chain {
   [[noreturn]] void fail(Call& call);
   void refuse_to_tune(const Call& call) const;
 
+  // What the persistent tier has for a call, and whether calls may go on with that tuning.
+  struct Stored {
+    Entry entry;
+    std::string where;
+    bool may_go_on;
+  };
+  std::optional<Stored> read_stored(const Call& call) const;
+  std::nullopt_t pass_nothing_stored(Call& call) const;
+  std::nullopt_t pass_unusable(Call& call, const Stored& stored, const std::string& why);
+  std::nullopt_t pass_failure(Call& call, const Stored& stored);
+  std::string go_on_with(Call& call, const Stored& stored, const Checked& config);
+  Found serve_stored(Call& call, const Stored& stored, const Checked& config, std::string remark);
+
   std::shared_ptr<Pins> pins();
   std::optional<Found> own_choice(Call& call);
   std::optional<Found> as_pinned(Call& call, const Pins& run, const Value& pinned,
@@ -131,13 +145,14 @@ class EJK_HIDDEN Chain {
   Background::End tune_kept(Call& call, LaterCall& later, const Background::Turn& turn);
   void take_over(Call& call, const Checked& config, Origin origin, const Value& before);
   void record_for_later(const Invocation& inv, const AnyKernel& kernel);
-  void watch(const Call& call, const Entry& entry, const Checked& config, bool tuned_here);
+  void watch(const Call& call, const Entry& entry, const Checked& config, TunedBy by);
   // Where tunings of this selector keep what concerns this machine; "": nowhere.
   std::string local_directory() const;
   // `replaces`: whether the result takes the place of what is stored, although that is better.
   std::pair<Choice, Entry> tune_by_hand(Call& call,
                                         const std::function<bool(const Entry&)>& replaces);
   std::optional<Entry> run_tuner(Call& call);
+  std::shared_ptr<const CandidateSet> candidates_to_tune(Call& call);
   std::optional<TuneResult> measure(Call& call,
                                     const std::shared_ptr<const CandidateSet>& candidates,
                                     const std::optional<AnyConfig>& heuristic);
@@ -191,7 +206,9 @@ struct Chain::Found {
 };
 
 struct Chain::Call {
-  Call(const Chain& chain, const Invocation& invocation, const AnyKernel& any_kernel, bool is_dry);
+  enum class Purpose : uint8_t { choice, explanation };
+  Call(const Chain& chain, const Invocation& invocation, const AnyKernel& any_kernel,
+       Purpose purpose);
   // One that was made before, under that policy.
   Call(const Chain& chain, const LaterCall& later, const AnyKernel& any_kernel);
 
@@ -224,7 +241,7 @@ struct Chain::Call {
   std::shared_ptr<const CandidateSet> offered() const;
   // "; numerics excludes ..." of what was offered last, or "".
   std::string what_is_excluded() const;
-  // The candidates, of which one at least can run this call.
+  // The candidates, of which one at least can run this call. Passes on what the hook throws.
   base::OrWhy<std::shared_ptr<const CandidateSet>> candidates() const;
   // The heuristic to race against, if there is one that can run this call; why not, if it threw.
   base::OrWhy<std::optional<AnyConfig>> control() const;

@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include <ejk/names.h>
+
 #include "base/time.h"
 #include "choose/machine_load.h"
 
@@ -25,18 +27,18 @@ double upper_bound_of(const Evidence& evidence) {
   return std::max(evidence.seconds, evidence.seconds_high);
 }
 
-double first_limit_of(const Evidence& evidence, bool tuned_here) {
-  if (tuned_here) return std::numeric_limits<double>::infinity();
-  const double cold_factor = evidence.cache == "cold" ? 1 : max_cold_factor;
+double first_limit_of(const Evidence& evidence, TunedBy by) {
+  if (by == TunedBy::this_process) return std::numeric_limits<double>::infinity();
+  const double cold_factor = is(evidence.cache, CacheState::cold) ? 1 : max_cold_factor;
   return upper_bound_of(evidence) * tolerance_of(evidence) * cold_factor;
 }
 
 }  // namespace
 
-DriftRule::DriftRule(const Evidence& evidence, bool tuned_here)
+DriftRule::DriftRule(const Evidence& evidence, TunedBy by)
     : upper_(upper_bound_of(evidence)),
       tolerance_(tolerance_of(evidence)),
-      first_limit_(first_limit_of(evidence, tuned_here)) {}
+      first_limit_(first_limit_of(evidence, by)) {}
 
 double DriftRule::limit() const {
   return usual_ > 0 ? std::max(usual_, upper_) * tolerance_ : first_limit_;
@@ -62,13 +64,13 @@ std::optional<double> DriftRule::add(double seconds, const std::function<bool(do
 
 void DriftRule::accept(double seconds) { usual_ = seconds; }
 
-WatchedCall::WatchedCall(const Entry& entry, AnyConfig checked, bool tuned_here)
+WatchedCall::WatchedCall(const Entry& entry, AnyConfig checked, TunedBy by)
     : id(entry.id),
       environment(entry.environment),
       config(std::move(checked)),
       evidence_seconds(entry.evidence.seconds),
       tuned(entry.evidence.time),
-      rule(entry.evidence, tuned_here) {}
+      rule(entry.evidence, by) {}
 
 Drift::Drift(std::function<bool()> is_busy, size_t max_calls)
     : calls_(max_calls), is_busy_(busy_question(std::move(is_busy))) {}

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,9 @@
 #include "choose/recent_map.h"
 
 namespace ejk::detail {
+
+// Which process measured what a call is compared with.
+enum class TunedBy : uint8_t { this_process, another };
 
 // When calls are too slow. Other programs and cold caches only add time, and a program finds its
 // arrays in colder caches than a tuning does, which repeats its runs. Therefore:
@@ -32,7 +36,7 @@ namespace ejk::detail {
 // Not thread-safe.
 class DriftRule {
  public:
-  DriftRule(const Evidence& evidence, bool tuned_here);
+  DriftRule(const Evidence& evidence, TunedBy by);
 
   // What calls take now, if that is a drift. `is_busy` is asked at the end of a slow window only,
   // about twice as long as that took: the window before it may have ended a while before.
@@ -55,7 +59,7 @@ class DriftRule {
 
 // A call some of whose warm runs are timed, with what it is compared with.
 struct EJK_HIDDEN WatchedCall {
-  WatchedCall(const Entry& entry, AnyConfig checked, bool tuned_here);
+  WatchedCall(const Entry& entry, AnyConfig checked, TunedBy by);
 
   const EntryId id;
   const Value environment;

@@ -52,7 +52,7 @@ void find_nearest(PersistentCache& store, const EntryId& id, Explanation& out) {
 }  // namespace
 
 Explanation Chain::explain(const Invocation& inv, const AnyKernel& kernel) {
-  Call call(*this, inv, kernel, true);
+  Call call(*this, inv, kernel, Call::Purpose::explanation);
   Explanation out{call.id.device, call.id.op, call.id.key, call.id.spec, {}, {}, {}, {}, {}};
   std::optional<Origin> origin;
   for (const Step& step : steps(call.policy)) {

@@ -130,7 +130,7 @@ Background::End Chain::tune_kept(Call& call, LaterCall& later, const Background:
   const bool counts = !later.replaces || entry->evidence.complete;
   if (counts) store(*entry, replace_if(later.replaces || (call.unfinished && may_replace(call))));
   if (const auto config = call.check(call.winner); config && counts) {
-    watch(call, *entry, *config, true);
+    watch(call, *entry, *config, TunedBy::this_process);
     take_over(call, *config, Origin::autotune, before);
   }
   const bool turn_ended = spent >= turn.seconds && turn.seconds < later.policy.budget_seconds;

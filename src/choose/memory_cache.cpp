@@ -14,8 +14,9 @@ std::string_view origin_name(Origin origin) { return name_of(origin); }
 
 namespace {
 
-// Lengths first: no text in one part can look like another part.
-std::string joined(const EntryId& id) {
+// Without the spec, and to be separated again. Lengths first: no text in one part can look like
+// another part.
+std::string text_without_spec(const EntryId& id) {
   return std::to_string(id.device.size()) + ' ' + std::to_string(id.op.size()) + ' ' + id.device +
          id.op + id.key;
 }
@@ -46,7 +47,7 @@ ConfigCache::~ConfigCache() = default;
 
 std::optional<ConfigCache::Record> ConfigCache::find(const EntryId& id) const {
   std::lock_guard lock(state_->mutex);
-  const Record* record = state_->records.find(joined(id));
+  const Record* record = state_->records.find(text_without_spec(id));
   if (record == nullptr) return std::nullopt;
   if (!record->spec.empty() && !id.spec.empty() && record->spec != id.spec) return std::nullopt;
   return *record;
@@ -55,7 +56,7 @@ std::optional<ConfigCache::Record> ConfigCache::find(const EntryId& id) const {
 void ConfigCache::insert(const EntryId& id, Record record) {
   std::lock_guard lock(state_->mutex);
   const bool by_hand = record.origin == Origin::memory;
-  state_->records.insert_or_assign(joined(id), std::move(record), by_hand);
+  state_->records.insert_or_assign(text_without_spec(id), std::move(record), by_hand);
 }
 
 void ConfigCache::put_any(const EntryId& id, AnyConfig config) {
@@ -104,7 +105,7 @@ void ConfigCache::erase(const EntryId& id) {
   std::lock_guard order(state_->order);
   {
     std::lock_guard lock(state_->mutex);
-    state_->records.erase(joined(id));
+    state_->records.erase(text_without_spec(id));
   }
   changed();
 }

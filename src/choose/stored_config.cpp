@@ -55,7 +55,7 @@ std::optional<std::string> failure_in_child(const AnyKernel& kernel, const Invoc
     return true;
   });
   waited = finding.waited;
-  if (!finding.passed()) return finding.why;
+  if (!finding.passed()) return finding.sentence();
   if (!right || !right->passed()) return std::nullopt;
   return Expected(std::move(untouched), std::move(right->outputs),
                   [&](DType dtype) { return trial->tolerance(dtype); })

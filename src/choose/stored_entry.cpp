@@ -12,17 +12,18 @@
 namespace ejk::detail {
 namespace {
 
+constexpr uint64_t max_compared = 1000;  // candidates, with those that an entry knows
+
 // Whether a candidate can run this call that the entry knows nothing of. Of large sets only the
 // first are looked at, if at all: an entry of a search lists all candidates of small sets only.
 bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKernel& kernel) {
-  constexpr uint64_t most = 1000;
   const bool searched = strategy_of(entry.evidence).may_have_searched();
   std::set<std::string> known;
   for (const Measurement& m : entry.candidates) known.insert(stable_json(m.config));
   try {
     const auto offered = kernel.candidate_cfgs(inv);
     if (!offered || (searched && too_large_to_list(*offered))) return false;
-    const uint64_t count = std::min(offered->size(), most);
+    const uint64_t count = std::min(offered->size(), max_compared);
     for (uint64_t i = 0; i < count; ++i) {
       const AnyConfig c = offered->config(i);
       if (!known.contains(stable_json(c.to_value())) && kernel.is_valid(c, inv)) return true;
@@ -40,12 +41,12 @@ bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel&
   const Strategy strategy = strategy_of(failed.evidence);
   if (strategy.given_list) return false;  // not the kernel's own
   if (failed.environment != inv.device->environment || !failed.evidence.complete) return false;
-  const bool here_and_now = std::ranges::any_of(failed.candidates, [](const Measurement& m) {
-    const auto kind = named<Rejection>(m.kind);
-    if (kind == Rejection::invalid) return false;  // is_valid would say no again
-    return is(m.status, CandidateStatus::untried) || (kind && !is_permanent(*kind));
+  const bool may_pass = std::ranges::any_of(failed.candidates, [](const Measurement& m) {
+    if (is(m.status, CandidateStatus::untried)) return true;
+    return is(m.status, CandidateStatus::rejected) && !is_rejected_for_good(m) &&
+           !is(m.kind, Rejection::invalid);  // is_valid would say no again
   });
-  if (here_and_now) return false;
+  if (may_pass) return false;
   return strategy.may_have_searched() || !has_new_candidates(failed, inv, kernel);
 }
 
@@ -74,11 +75,15 @@ bool choice_suffices(const Entry& choice, const Invocation& inv, const AnyKernel
   return choice.evidence.complete && offers_the_same(choice, inv, kernel);
 }
 
+// One that was stored without its outputs serves calls with others.
+bool serves_any_outputs(const EntryId& call, const Entry& entry) {
+  return entry.id.key != call.key;
+}
+
 }  // namespace
 
 std::string digest_of_candidates(const CandidateSet& offered) {
-  constexpr uint64_t most = 1000;
-  if (offered.size() > most) return {};
+  if (offered.size() > max_compared) return {};
   std::string text;
   for (uint64_t i = 0; i < offered.size(); ++i)
     text += stable_json(offered.config(i).to_value()) + '\n';
@@ -103,10 +108,8 @@ bool Chain::was_cut_for_good(const Call& call, const Entry& entry) {
          entry.id.key == call.id.key && seconds_to_resume(call.policy, entry.evidence) == 0;
 }
 
-auto Chain::from_persistent(Call& call) -> std::optional<Found> {
-  call.stored_is_unusable = false, call.resume_seconds = 0;
-  call.stored.reset(), call.unfinished.reset(), call.unfinished_config.reset();
-  if (!options_.persistent) return call.pass(Origin::persistent, "no persistent cache is set");
+// With its candidates only if they matter.
+auto Chain::read_stored(const Call& call) const -> std::optional<Stored> {
   // Asked before the entry is read: a tuning that ends in between has another one.
   bool may_go_on = may_resume(call) && (!is_tuned(call.id) || is_in_flight(call.id));
   const Value* const here = &call.inv.device->environment;
@@ -114,76 +117,100 @@ auto Chain::from_persistent(Call& call) -> std::optional<Found> {
   if (found && was_cut_for_good(call, found->entry) && !is_in_flight(call.id)) may_go_on = false;
   if (found && !choice_suffices(found->entry, call.inv, call.kernel, may_go_on))
     found = options_.persistent->get(call.id, Detail::all, here);
-  if (!found) {
-    const std::string place =
-        launch_.snapshot ? options_.persistent->layers().front()->where() + " has " : "";
-    return call.pass(Origin::persistent, place + "nothing for this key");
-  }
-  const Entry& entry = found->entry;
-  auto unusable = [&](const std::string& why) {
-    call.stored_is_unusable = true, call.stored = entry;
-    if (!call.dry)
-      warn_once("persistent" + text_of(call.id),
-                "[" + call.id.op + "] the entry for key " + call.id.key + " in " + found->where +
-                    " is not used: " + why +
-                    (launch_.snapshot ? "; the snapshot has nothing else for this call"
-                                      : "; it will be replaced when this call is tuned again"));
-    return call.pass(Origin::persistent, found->where + ": " + why, entry.config);
-  };
-  if (entry.outcome == Outcome::failed) {
-    if (!still_hopeless(entry, call.inv, call.kernel))
-      return call.pass(Origin::persistent,
-                       found->where +
-                           ": an earlier tuning rejected every candidate, but there are new "
-                           "ones, or it was in another environment");
-    if (!call.dry) {
-      std::lock_guard lock(state_->mutex);
-      if (const std::string text = text_of(call.id); !state_->tried_in_vain.contains(text))
-        state_->tried_in_vain.insert_or_assign(
-            text, "an earlier tuning, kept in " + found->where + ", rejected every candidate");
-    }
+  if (!found) return std::nullopt;
+  return Stored{std::move(found->entry), std::move(found->where), may_go_on};
+}
+
+std::nullopt_t Chain::pass_nothing_stored(Call& call) const {
+  const std::string place =
+      launch_.snapshot ? options_.persistent->layers().front()->where() + " has " : "";
+  return call.pass(Origin::persistent, place + "nothing for this key");
+}
+
+// A tuning of this call will replace it.
+std::nullopt_t Chain::pass_unusable(Call& call, const Stored& stored, const std::string& why) {
+  call.stored_is_unusable = true, call.stored = stored.entry;
+  if (!call.dry)
+    warn_once("persistent" + text_of(call.id),
+              "[" + call.id.op + "] the entry for key " + call.id.key + " in " + stored.where +
+                  " is not used: " + why +
+                  (launch_.snapshot ? "; the snapshot has nothing else for this call"
+                                    : "; it will be replaced when this call is tuned again"));
+  return call.pass(Origin::persistent, stored.where + ": " + why, stored.entry.config);
+}
+
+// One that stands for a tuning in which every candidate was rejected.
+std::nullopt_t Chain::pass_failure(Call& call, const Stored& stored) {
+  const std::string rejected = "an earlier tuning rejected every candidate";
+  if (!still_hopeless(stored.entry, call.inv, call.kernel))
     return call.pass(Origin::persistent,
-                     found->where + ": an earlier tuning rejected every candidate");
+                     stored.where + ": " + rejected +
+                         ", but there are new ones, or it was in another environment");
+  if (!call.dry) {
+    std::lock_guard lock(state_->mutex);
+    if (const std::string text = text_of(call.id); !state_->tried_in_vain.contains(text))
+      state_->tried_in_vain.insert_or_assign(
+          text, "an earlier tuning, kept in " + stored.where + ", rejected every candidate");
   }
+  return call.pass(Origin::persistent, stored.where + ": " + rejected);
+}
+
+// Why this call goes on with the tuning; "" if it does not.
+std::string Chain::go_on_with(Call& call, const Stored& stored, const Checked& config) {
+  if (!stored.may_go_on) return {};
+  const bool same = stored.entry.environment == call.inv.device->environment &&
+                    !serves_any_outputs(call.id, stored.entry);
+  const double seconds = same ? seconds_to_resume(call.policy, stored.entry.evidence) : 0;
+  std::string why = left_to_do(stored.entry, call.inv, call.kernel);
+  // What another thread goes on with, or just did, is waited for: its seconds are counted already.
+  if (why.empty() || (same && seconds <= 0 && !is_in_flight(call.id) && !is_tuned(call.id)))
+    return {};
+  call.stored = call.unfinished = stored.entry, call.unfinished_config = config;
+  call.resume_seconds = seconds;
+  // Timings with another number of cores, or for other outputs, do not apply to this call.
+  if (!same) {
+    call.unfinished->candidates.clear();
+    call.unfinished->evidence = {};
+    call.unfinished->evidence.complete = false;
+  }
+  return why;
+}
+
+auto Chain::serve_stored(Call& call, const Stored& stored, const Checked& config,
+                         std::string remark) -> Found {
+  const Entry& entry = stored.entry;
+  watch(call, entry, config, TunedBy::another);
+  keep(call, config, Origin::persistent);
+  if (call.policy.resume && is_measured(entry) && !entry.evidence.complete &&
+      !serves_any_outputs(call.id, entry) && entry.environment == call.inv.device->environment)
+    tune_later(call);
+  Found answer{config, Origin::persistent, EventKind::cache_hit, Origin::persistent};
+  if (launch_.snapshot) answer.detail = stored.where + " has a config";
+  if (!remark.empty()) answer.detail = std::move(remark);
+  return answer;
+}
+
+auto Chain::from_persistent(Call& call) -> std::optional<Found> {
+  call.stored_is_unusable = false, call.resume_seconds = 0;
+  call.stored.reset(), call.unfinished.reset(), call.unfinished_config.reset();
+  if (!options_.persistent) return call.pass(Origin::persistent, "no persistent cache is set");
+  const auto stored = read_stored(call);
+  if (!stored) return pass_nothing_stored(call);
+  const Entry& entry = stored->entry;
+  if (entry.outcome == Outcome::failed) return pass_failure(call, *stored);
   if (options_.strict_environment && entry.environment != call.inv.device->environment)
-    return unusable("it was measured in another environment and the selector is strict");
-  // One that was stored without its outputs serves calls with others.
-  const bool of_any_outputs = entry.id.key != call.id.key;
+    return pass_unusable(call, *stored,
+                         "it was measured in another environment and the selector is strict");
   std::string remark;
   const auto config = check_stored(call, entry, remark);
-  if (!config)  // in the background it may only be that nobody has tried it
-    return of_any_outputs || call.in_background()
-               ? call.pass(Origin::persistent, found->where + ": its config " + remark,
-                           entry.config)
-               : unusable("its config " + remark);
-  if (may_go_on) {
-    const bool same = entry.environment == *here && !of_any_outputs;
-    const double seconds = same ? seconds_to_resume(call.policy, entry.evidence) : 0;
-    const std::string why_more = left_to_do(entry, call.inv, call.kernel);
-    // What another thread goes on with, or just did, is waited for: its seconds are counted
-    // already.
-    if (!why_more.empty() && (!same || seconds > 0 || is_in_flight(call.id) || is_tuned(call.id))) {
-      call.stored = call.unfinished = entry, call.unfinished_config = config;
-      call.resume_seconds = seconds;
-      // Timings with another number of cores, or for other outputs, do not apply to this call.
-      if (!same) {
-        call.unfinished->candidates.clear();
-        call.unfinished->evidence = {};
-        call.unfinished->evidence.complete = false;
-      }
-      return call.pass(Origin::persistent, found->where + ": the tuning goes on, " + why_more,
-                       entry.config);
-    }
-  }
-  watch(call, entry, *config, false);
-  keep(call, *config, Origin::persistent);
-  if (call.policy.resume && is_measured(entry) && !entry.evidence.complete && !of_any_outputs &&
-      entry.environment == *here)
-    tune_later(call);
-  Found answer{*config, Origin::persistent, EventKind::cache_hit, Origin::persistent};
-  if (launch_.snapshot) answer.detail = found->where + " has a config";
-  if (!remark.empty()) answer.detail = remark;
-  return answer;
+  // In the background it may only be that nothing has tried it.
+  if (!config && (serves_any_outputs(call.id, entry) || call.in_background()))
+    return call.pass(Origin::persistent, stored->where + ": its config " + remark, entry.config);
+  if (!config) return pass_unusable(call, *stored, "its config " + remark);
+  if (const std::string why = go_on_with(call, *stored, *config); !why.empty())
+    return call.pass(Origin::persistent, stored->where + ": the tuning goes on, " + why,
+                     entry.config);
+  return serve_stored(call, *stored, *config, std::move(remark));
 }
 
 bool Chain::may_resume(const Call& call) const {

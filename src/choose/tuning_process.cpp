@@ -69,6 +69,8 @@ Value document_of(const TuneResult& result) {
   Value out = Value::object({{"entry", entry_to_document(entry)},
                              {"heuristic_problem", result.heuristic_problem},
                              {"note", result.note}});
+  if (result.heuristic_rejection)
+    out["heuristic_rejection"] = std::string(name_of(*result.heuristic_rejection));
   if (result.winner) out["winner"] = static_cast<int64_t>(*result.winner);
   return out;
 }
@@ -87,6 +89,8 @@ TuneResult result_of(const Value& document, const TuneTask& task) {
   result.evidence = entry.evidence;
   result.candidates = entry.candidates;
   result.heuristic_problem = member(document, "heuristic_problem").as_string();
+  if (const Value* const rejection = document.find("heuristic_rejection"))
+    result.heuristic_rejection = named<Rejection>(rejection->as_string());
   result.note = member(document, "note").as_string();
   const Value* const winner = document.find("winner");
   if (winner == nullptr) return result;

@@ -21,7 +21,7 @@ bool is_refuted(const DriftNote& earlier, const DriftNote& now, double tolerance
 }  // namespace
 
 // Compares the call's warm runs with an entry, if that was measured as they run.
-void Chain::watch(const Call& call, const Entry& entry, const Checked& config, bool tuned_here) {
+void Chain::watch(const Call& call, const Entry& entry, const Checked& config, TunedBy by) {
   if (!call.policy.drift_watch || !call.keeps) return;
   const bool comparable = is_measured(entry) && entry.evidence.seconds >= Drift::min_seconds &&
                           entry.environment == call.inv.device->environment &&
@@ -29,9 +29,8 @@ void Chain::watch(const Call& call, const Entry& entry, const Checked& config, b
                           call.inv.device->platform == Platform::cpu &&
                           config.config().to_value() == entry.config;
   static_cast<void>(system_stopwatch());  // made now, not by the first run that is timed
-  drift_.expect(
-      text_of(call.id),
-      comparable ? std::make_shared<WatchedCall>(entry, config.config(), tuned_here) : nullptr);
+  drift_.expect(text_of(call.id),
+                comparable ? std::make_shared<WatchedCall>(entry, config.config(), by) : nullptr);
 }
 
 bool Chain::saw_run(WatchedCall& call, double seconds) {
@@ -71,7 +70,7 @@ bool Chain::saw_run(WatchedCall& call, double seconds) {
 
 // In the background or, where that is not possible, later by `ejk tune`.
 void Chain::tune_again(const Invocation& inv, const AnyKernel& kernel) {
-  const Call call(*this, inv, kernel, false);
+  const Call call(*this, inv, kernel, Call::Purpose::choice);
   if (background_.waits(text_of(call.id))) return;
   if (!tunes_later(call.policy)) return record_for_later(inv, kernel);
   auto kept = copies_of(call);

@@ -412,7 +412,7 @@ JobReport GuardChild::told(size_t job) {
       report.may_be_ours = true;
       [[fallthrough]];
     case Board::Verdict::threw:
-      return rejected(Rejection::threw, "threw: " + why);
+      return rejected(Rejection::threw, why);
     case Board::Verdict::device_failed: {
       const Rejection kind = rejection_of(board_->device_error);
       const bool lost = kind == Rejection::crashed, hungry = kind == Rejection::out_of_memory;
@@ -518,7 +518,7 @@ JobReport GuardChild::died_of(int signal) const {
     const std::string why = "ran out of memory, then " + signal_name(signal);
     return {{Rejection::out_of_memory, with_last_words(why)}, true, true};
   }
-  return {{Rejection::crashed, with_last_words("crashed: " + signal_name(signal)), true}, true};
+  return {{Rejection::crashed, with_last_words(signal_name(signal)), true}, true};
 }
 
 JobReport GuardChild::exited(int status) const {

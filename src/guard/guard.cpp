@@ -123,7 +123,7 @@ Finding Guard::prove(const AnyConfig& control) {
     control_ = control, control_seconds_ = finding.seconds;
     why_not_.clear();
   } else {
-    why_not_ = "the control does not pass in a child process: " + finding.why;
+    why_not_ = "the control does not pass in a child process: " + finding.sentence();
   }
   return finding;
 }
@@ -236,12 +236,12 @@ class Guard::Tour {
 
   // Once more, in a child of its own, directly after the control.
   Finding judged(Failed& first) {
-    const std::string& why = first.report.finding.why;
+    const std::string why = first.report.finding.sentence();
     const size_t job = jobs_[first.index];
     guard_.end_child();
     const Finding control = guard_.run_job(*control_, control_deadline()).finding;
     if (!control.passed())
-      return unknown(why + "; but the control did not pass either: " + control.why);
+      return unknown(why + "; but the control did not pass either: " + control.sentence());
     guard_.control_seconds_ = std::max(guard_.control_seconds_, control.seconds);
     JobReport again = guard_.run_job(job, guard_.deadline());
     const auto kind = first.report.finding.rejection;
@@ -267,7 +267,7 @@ class Guard::Tour {
     // Outside of a child process it could not be stopped.
     const bool endless = f.rejection == Rejection::timed_out && !report.waited;
     if (report.needs_control && !endless && f.rejection != Rejection::out_of_memory)
-      return unknown(f.why + "; and no other config passed");
+      return unknown(f.sentence() + "; and no other config passed");
     return std::move(f);
   }
 

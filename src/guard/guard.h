@@ -36,7 +36,7 @@ struct Finding {
   // None: it passed, or waited. Unknown says nothing about the config: killed from outside, could
   // not fork...
   std::optional<Rejection> rejection = Rejection::unknown;
-  std::string why = {};  // for people, "" if it passed
+  std::string why = {};  // for people, without the word of the rejection; "" if it passed
   // SIGSEGV SIGBUS SIGFPE SIGILL SIGABRT SIGTRAP SIGSYS, also of one out of bounds.
   bool fatal_signal = false;
   double seconds = 0;                     // wall time of the run in the child, if it came back
@@ -45,7 +45,18 @@ struct Finding {
   std::vector<OutputBytes> outputs = {};  // what it left, if it passed
   bool waited = false;  // for a thread of the host, perhaps: says nothing about the config
   bool passed() const { return !rejection && !waited; }
+  // `why` where nothing beside it tells the rejection.
+  std::string sentence() const {
+    const bool alone = rejection == Rejection::threw || fatal_signal;
+    return alone ? std::string(name_of(*rejection)) + ": " + why : why;
+  }
 };
+
+// Whether the config did it for sure, and not the guard.
+constexpr bool is_its_own_doing(Rejection kind) {
+  return kind == Rejection::threw || kind == Rejection::unbuildable ||
+         kind == Rejection::invalid_launch || kind == Rejection::changed_host;
+}
 
 // What a config is rejected as that made a device fail so.
 Rejection rejection_of(DeviceError::Kind kind);

@@ -314,7 +314,7 @@ struct EJK_HIDDEN Recording::State {
       return !ends;
     };
     if (!send(go_on) || std::exchange(sent_what_others_left, true)) return;
-    sent_what_others_left = sender->push(false, go_on).left == 0;
+    sent_what_others_left = sender->push(detail::Push::noted, go_on).left == 0;
   }
 
   // False if something is left.

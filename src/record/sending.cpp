@@ -142,14 +142,14 @@ CallSender::Sent CallSender::send(const std::vector<File>& files, const GoOn& go
   return batch.result;
 }
 
-CallSender::Sent CallSender::push(bool everything, const GoOn& go_on) {
+CallSender::Sent CallSender::push(Push what, const GoOn& go_on) {
   Batch batch(*this, go_on);
   const Directory top = open(folder_, Absent::fails), out = top.below(outbox);
   const std::vector<std::string> notes =
       out.error() ? std::vector<std::string>{} : out.some_names(note_suffix, max_notes);
-  if (notes.empty() && !everything) return {};
+  if (notes.empty() && what == Push::noted) return {};
   // Times of one machine; a file system that many share may have others, some seconds apart.
-  std::string since = everything ? "" : "9";
+  std::string since = what == Push::everything ? "" : "9";
   for (const std::string& note : notes) since = std::min(since, out.read(note, 64).text);
   for_each_record_file(top, [&](const Directory& in, const std::string& name) {
     auto loaded = load_record(in, name);

@@ -10,6 +10,7 @@
 
 #include <ejk/record.h>
 
+#include "store/outbox.h"
 #include "store/postgres/postgres_store.h"
 
 namespace ejk::detail {
@@ -37,7 +38,7 @@ class CallSender {
   void leave_note();
   void take_note_back();
   // Sends what such notes are about, or all of the folder.
-  Sent push(bool everything, const GoOn& go_on);
+  Sent push(Push what, const GoOn& go_on);
 
   PostgresStore& database() { return database_; }
 

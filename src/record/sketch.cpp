@@ -135,12 +135,6 @@ Value sketch_elements(const AnyView& array) {
   return out;
 }
 
-Value list_of(std::span<const int64_t> numbers) {
-  Value out = Value::array();
-  for (const int64_t n : numbers) out.push_back(n);
-  return out;
-}
-
 double number(const Value& sketch, std::string_view name, double otherwise) {
   const Value* v = sketch.find(name);
   const double found = v != nullptr && v->is_number() ? v->as_double() : otherwise;
@@ -312,11 +306,12 @@ void cannot_rebuild(std::string_view what) {
               "an argument cannot be made again from its record: " + std::string(what));
 }
 
-Value sketch_array(const AnyView& array, bool with_data) {
-  Value out = Value::object({{"dtype", dtype_name(array.dtype)}, {"shape", list_of(array.shape)}});
-  if (!array.packed()) out["strides"] = list_of(array.strides);
+Value sketch_array(const AnyView& array, Role role) {
+  Value out = Value::object({{"dtype", dtype_name(array.dtype)},
+                             {"shape", Value::Array(array.shape.begin(), array.shape.end())}});
+  if (!array.packed()) out["strides"] = Value::Array(array.strides.begin(), array.strides.end());
   // Without data a call can be asked about, though not made.
-  if (!with_data || array.data == nullptr) return out;
+  if (role == Role::output || array.data == nullptr) return out;
   Value data;
   if (array.platform != Platform::cpu) data = sketch_elements(read_back(array).any());
   else if (array.packed()) data = sketch_elements(array);

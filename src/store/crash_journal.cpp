@@ -52,14 +52,14 @@ std::string intent_text(std::string_view config) {
   return fmt::format("{:0{}} {}\n", config.size(), length_digits, config);
 }
 
-struct Intent {
+struct LeftIntent {
   std::string device, op;
   int64_t process = 0;
   std::string config;  // stable_json; "" if nothing was running
 };
 
 // Throws Error(parse) if the text is no such file.
-Intent parse_intent(const std::string& text) {
+LeftIntent parse_intent(const std::string& text) {
   const size_t line = text.find('\n');
   if (line == text.npos) throw Error(ErrorKind::parse, "its first line has no end");
   const Value header = parse_json(std::string_view(text).substr(0, line));
@@ -69,7 +69,7 @@ Intent parse_intent(const std::string& text) {
       version->as_int() != journal_schema)
     throw Error(ErrorKind::parse, "its first line is not that of an intent");
   const Value* process = header.find("process");
-  Intent intent{device->as_string(), op->as_string(), process ? process->as_int() : 0, ""};
+  LeftIntent intent{device->as_string(), op->as_string(), process ? process->as_int() : 0, ""};
   const size_t begin = line + 1 + length_digits + 1;
   if (text.size() < begin) return intent;
   const size_t length = std::strtoull(text.c_str() + line + 1, nullptr, 10);
@@ -195,7 +195,7 @@ struct Journal::State {
     const auto [text, error, strange] = in.read(name, journal_limit);
     try {
       if (error) throw Error(ErrorKind::io, error.text());
-      const Intent left = text.empty() ? Intent{} : parse_intent(text);
+      const LeftIntent left = text.empty() ? LeftIntent{} : parse_intent(text);
       const bool kept =
           left.config.empty() ||
           change_suspects(left.device, left.op, [&](Suspects& s) { ++s[left.config]; });
@@ -306,7 +306,7 @@ std::optional<Value> left_running(const std::string& store_path, int64_t process
     const auto [text, error, strange] = folder.read(name, journal_limit);
     if (error || text.empty()) continue;
     try {
-      const Intent left = parse_intent(text);
+      const LeftIntent left = parse_intent(text);
       if (left.process == process && !left.config.empty()) return parse_json(left.config);
     } catch (const Error&) {
       continue;  // a file of another version: the next tuning warns of it

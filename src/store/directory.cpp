@@ -128,23 +128,23 @@ struct HeldLease final : TuningLease {
   std::chrono::steady_clock::time_point refreshed{};
 };
 
-std::string absolute_path(const std::string& path) {
+std::string absolute_path(std::string path) {
   if (path.empty() || path.find('\0') != std::string::npos) {
     throw Error(ErrorKind::invalid_argument,
                 "a store needs the path of a directory, not " + stable_json(Value(path)));
   }
   std::error_code error;  // without a working directory the path stays as it was given
   const auto absolute = std::filesystem::absolute(path, error);
-  std::string out = error ? path : absolute.lexically_normal().string();
-  while (out.size() > 1 && out.back() == '/') out.pop_back();
-  return out;
+  if (!error) path = absolute.lexically_normal().string();
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
 }
 
 }  // namespace
 
 struct EJK_HIDDEN DirectoryStore::State {
   State(std::string path, Options options)
-      : root(absolute_path(path)),
+      : root(absolute_path(std::move(path))),
         read_only(options.read_only),
         environment(std::move(options.environment)),
         warn(options.on_warning ? std::move(options.on_warning) : stderr_warnings()) {}

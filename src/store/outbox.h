@@ -3,6 +3,7 @@
 // beside those of the local store, so that another process can send what this one could not.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,9 @@
 #include "base/warn.h"
 
 namespace ejk::detail {
+
+// What is sent to a database: what notes say that it does not have, or everything.
+enum class Push : uint8_t { noted, everything };
 
 class Outbox {
  public:

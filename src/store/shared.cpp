@@ -80,7 +80,7 @@ struct SharedStore::Sender {
       wanted = false;
       lock.unlock();
       const auto go_on = [&](size_t) { return !is_stopping(); };
-      if (store.push(false, go_on).left > 0) pending = true;
+      if (store.push(Push::noted, go_on).left > 0) pending = true;
       lock.lock();
     }
   }
@@ -118,7 +118,7 @@ SharedStore::~SharedStore() {
   sender_->stop();
   if (!near_->writable() || far_->is_away() || !sender_->pending || outbox_.empty()) return;
   const double until = base::seconds_now() + last_send;
-  push(false, [&](size_t) { return base::seconds_now() < until; });
+  push(Push::noted, [&](size_t) { return base::seconds_now() < until; });
 }
 
 const Value& SharedStore::here(const EntryId& id, const Value* environment) const {
@@ -303,8 +303,7 @@ PostgresStore::Sent SharedStore::send_erasure(const Outbox::Note& note) {
   return sent;
 }
 
-SharedStore::Pushed SharedStore::push(bool everything,
-                                      const std::function<bool(size_t done)>& go_on) {
+SharedStore::Pushed SharedStore::push(Push what, const std::function<bool(size_t done)>& go_on) {
   // By op, so that each is read once. Of a call, the environments whose entry replaces what is
   // there: a note is about one of them, and in others something better may have come.
   std::map<std::string, std::map<std::string, std::set<std::string>>> calls;
@@ -329,7 +328,7 @@ SharedStore::Pushed SharedStore::push(bool everything,
       const auto& wanted = calls[entry.id.op];
       const std::string name = name_of_call(entry.id);
       const auto it = wanted.find(name);
-      if (it == wanted.end() && !everything) return true;
+      if (it == wanted.end() && what == Push::noted) return true;
       const std::string environment = environment_id(entry);
       if (it != wanted.end()) read.insert(name + environment);
       more = may_go_on();
@@ -341,7 +340,7 @@ SharedStore::Pushed SharedStore::push(bool everything,
       return true;
     });
   };
-  if (everything) push_op("");
+  if (what == Push::everything) push_op("");
   else
     for (const auto& [op, names] : std::map(calls)) push_op(op);
   for (const Outbox::Note& note : notes) {

@@ -47,13 +47,13 @@ class SharedStore final : public Store {
   bool writable() const override { return near_->writable(); }
   std::string local_directory() const override { return near_->local_directory(); }
 
-  // Sends what the outbox names, or everything that is near, until `go_on` returns false.
+  // Sends what the outbox names, or everything near, until `go_on` returns false.
   struct Pushed {
     size_t sent = 0;     // they are there, or something better
     size_t refused = 0;  // the database does not take them
     size_t left = 0;     // it could not be asked
   };
-  Pushed push(bool everything, const std::function<bool(size_t done)>& go_on = {});
+  Pushed push(Push what, const std::function<bool(size_t done)>& go_on = {});
 
   PostgresStore& far() { return *far_; }
   const std::string& url() const { return url_; }  // with its password: not to be shown

@@ -22,6 +22,9 @@ struct Strategy {
 inline constexpr std::string_view single_run_text = "single run";
 inline constexpr std::string_view given_list_suffix = " among given configs";
 
+// Says of a tuning that its candidates were given by hand.
+inline void mark_given_list(Evidence& evidence) { evidence.strategy += given_list_suffix; }
+
 inline std::string text_of(const Strategy& strategy) {
   std::string text(strategy.single_run ? single_run_text : name_of(*strategy.search));
   return strategy.given_list ? text.append(given_list_suffix) : text;

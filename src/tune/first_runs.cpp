@@ -15,12 +15,6 @@ namespace {
 // One that passes in every child and dies here every time must not end process after process.
 constexpr int max_deaths = 3;
 
-// The kind is told beside it.
-std::string reason(const Finding& finding) {
-  const std::string kind = std::string(name_of(*finding.rejection)) + ": ";
-  return finding.why.starts_with(kind) ? finding.why.substr(kind.size()) : finding.why;
-}
-
 // ---- what the outputs must be ------------------------------------------------------------------
 
 Expected expect(Tuning& t, std::vector<OutputBytes> outputs) {
@@ -117,7 +111,7 @@ void judge(Tuning& t, EntrantId who, Finding finding) {
   if (finding.passed()) {
     t.checks.passed_in_child = true;
     compare(t, who, std::move(finding.outputs), Place::child);
-  } else e.reject(*finding.rejection, reason(finding));
+  } else e.reject(*finding.rejection, finding.why);
   count(t, who);
 }
 
@@ -184,12 +178,6 @@ void tell_who_waited(Tuning& t) {
       "as a pool's: their first runs are not guarded; ";
 }
 
-// And not the guard's.
-bool is_its_own_doing(Rejection kind) {
-  return kind == Rejection::threw || kind == Rejection::unbuildable ||
-         kind == Rejection::invalid_launch || kind == Rejection::changed_host;
-}
-
 // The guard proves itself on the heuristic. One that throws, or changes what it must leave alone,
 // is a bad heuristic, not a bad guard; one that waits runs here. What else it dies of is decided
 // when others have been tried in a child.
@@ -212,7 +200,7 @@ void prove_guard(Tuning& t, std::vector<OutputBytes>& outputs) {
     t.checks.doubt = std::move(finding);
     return;
   }
-  e.reject(*finding.rejection, reason(finding));
+  e.reject(*finding.rejection, finding.why);
   count(t, *t.roles.heuristic);
 }
 
@@ -222,10 +210,10 @@ void settle_doubt(Tuning& t) {
   Entrant& heuristic = t.entrants[*t.roles.heuristic];
   const Finding doubt = *std::exchange(t.checks.doubt, std::nullopt);
   if (t.checks.passed_in_child) {
-    heuristic.reject(*doubt.rejection, reason(doubt));
+    heuristic.reject(*doubt.rejection, doubt.why);
     return count(t, *t.roles.heuristic);
   }
-  do_without_guard(t, doubt.why);
+  do_without_guard(t, doubt.sentence());
   for (Entrant& e : t.entrants)
     if (e.ran && e.rejection && e.rejection != Rejection::threw &&
         e.rejection != Rejection::unbuildable && e.rejection != Rejection::invalid_launch &&
@@ -251,7 +239,7 @@ std::optional<std::vector<OutputBytes>> reference_outputs(Tuning& t) {
   std::optional<Finding> finding;
   if (t.checks.guard && !(finding = t.checks.guard->reference())) return std::nullopt;
   if (finding && finding->passed()) return std::move(finding->outputs);
-  if (finding && !finding->waited) failure = finding->why;
+  if (finding && !finding->waited) failure = finding->sentence();
   else if (auto outputs = reference_here(t, failure)) return outputs;
   if (!failure.empty() && !t.stopped())
     t.note += fmt::format(
@@ -315,7 +303,7 @@ void try_suspect(Tuning& t, EntrantId who, int deaths) {
       waited = finding.waited;
       if (finding.rejection == Rejection::unknown || finding.waited) return true;
       const bool fatal = finding.rejection == Rejection::crashed && finding.fatal_signal;
-      const std::string why = finding.why;
+      const std::string why = finding.sentence();
       judge(t, who, std::move(finding));
       // A read out of bounds may be harmless outside of the child; without a control nothing is
       // sure.

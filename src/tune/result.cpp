@@ -120,8 +120,8 @@ TuneResult report(const Tuning& t, std::optional<EntrantId> winner) {
   TuneResult result;
   result.note = t.note.substr(0, t.note.rfind("; "));  // each remark ends with it
   if (const auto guess = t.roles.heuristic; guess && t.entrants[*guess].rejection)
-    result.heuristic_problem =
-        fmt::format("{}: {}", name_of(*t.entrants[*guess].rejection), t.entrants[*guess].why);
+    result.heuristic_rejection = t.entrants[*guess].rejection,
+    result.heuristic_problem = t.entrants[*guess].why;
   result.candidates = measurements(t, winner);
   Evidence& evidence = result.evidence;
   evidence.noise = noise(t);
@@ -129,7 +129,7 @@ TuneResult report(const Tuning& t, std::optional<EntrantId> winner) {
   evidence.tuning_seconds = t.elapsed();
   evidence.strategy = text_of(Strategy{t.search, t.samples.single_run});
   evidence.clock = name_of(t.samples.sampling.clock);
-  evidence.cache = t.samples.sampling.cache == CacheState::cold ? "cold" : "warm";
+  evidence.cache = name_of(t.samples.sampling.cache);
   evidence.guard = name_of(!t.checks.guard           ? FirstRuns::here
                            : t.checks.waited.empty() ? FirstRuns::child
                                                      : FirstRuns::mixed);

@@ -20,11 +20,14 @@
 #include "choose/tuning_process.h"
 #include "fakes.h"
 #include "tune/rest.h"
+#include "wait.h"
 
 namespace {
 
 using ejk::Fallback;
 using ejk::Origin;
+using ejk::testing::wait_for_file;
+using ejk::testing::wait_until;
 using fakes::Show;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -77,6 +80,7 @@ class Background : public testing::Test {
     auto options = setup.options(dir.path());
     options.policy->cache_miss_fallback = Fallback::background;
     options.is_busy = [this] {
+      worker = ::gettid();
       looks.add();
       return busy.load();
     };
@@ -112,13 +116,19 @@ class Background : public testing::Test {
       for (const auto& [op, keys] : ops) calls += keys.size();
     return calls;
   }
-  // Not by spinning: the process that tunes has the lowest priority.
   static void wait_until_nothing_waits(const ejk::Executor& executor) {
-    while (executor.chain().idle(0) > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    wait_until([&] { return executor.chain().idle(0) == 0; }, "the end of all tunings");
   }
-  static void wait_for_file(const std::string& path) {
-    while (!std::filesystem::exists(path))
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  // The thread that works the queue sleeps between its looks.
+  void wait_for_looks(int count) {
+    const auto begin = sleeps_of(worker);
+    wait_until([&] { return sleeps_of(worker) >= begin + count; }, "looks at the queue");
+  }
+  static long sleeps_of(pid_t thread) {
+    std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
+    for (std::string word; status >> word;)
+      if (long sleeps = 0; word == "voluntary_ctxt_switches:" && status >> sleeps) return sleeps;
+    throw std::runtime_error("thread " + std::to_string(thread) + " is gone");
   }
   static bool has_children() {
     siginfo_t info{};
@@ -128,6 +138,7 @@ class Background : public testing::Test {
   fakes::TempDir dir;
   fakes::Setup setup;
   std::atomic<bool> busy{false};
+  std::atomic<pid_t> worker{0};  // the thread that asked last whether the machine is busy
   Counter looks, starts, finishes, takeovers;
   std::mutex mutex;
   std::vector<std::string> events, messages;
@@ -616,7 +627,7 @@ TEST_F(Background, AStopBreaksOffTheProcessAndLeavesWhatWaits) {
   finishes.wait_for(1);
   EXPECT_EQ(executor.chain().idle(60), 2U);
   EXPECT_FALSE(has_children());
-  std::this_thread::sleep_for(std::chrono::milliseconds(600));  // some looks at the queue
+  wait_for_looks(2);
   EXPECT_EQ(executor.chain().idle(0), 2U);
   EXPECT_EQ(starts.count(), 1);
   std::ofstream(go) << "x";

@@ -11,6 +11,7 @@
 #include "clockless_tuner.h"
 #include "fakes.h"
 #include "store/crash_journal.h"
+#include "wait.h"
 
 namespace {
 
@@ -834,35 +835,22 @@ TEST_F(Chain, ExplainShowsHowTheNearestStoredKeyDiffers) {
 // ---- what is asked of a store
 
 // Hands on to a directory and remembers how much was asked for.
-class Watched final : public ejk::Store {
+class Watched final : public fakes::StoreBefore {
  public:
   explicit Watched(const std::string& path, std::string local = "")
-      : behind_(path), local_(std::move(local)) {}
+      : StoreBefore(path), local_(std::move(local)) {}
   std::vector<ejk::Detail> asked;
 
-  std::optional<ejk::Entry> get(const ejk::EntryId& id, ejk::Detail detail = ejk::Detail::all,
-                                const ejk::Value* environment = nullptr) override {
+  std::optional<ejk::Entry> get(const ejk::EntryId& id, ejk::Detail detail,
+                                const ejk::Value* environment) override {
     asked.push_back(detail);
     EXPECT_TRUE(environment != nullptr && *environment == ejk::cpu_device().environment);
-    return behind_.get(id, detail, environment);
-  }
-  bool put(const ejk::Entry& entry, ejk::IfPresent if_present) override {
-    return behind_.put(entry, if_present);
-  }
-  bool erase(const ejk::EntryId& id) override { return behind_.erase(id); }
-  void for_each(std::string_view op, const std::function<bool(const ejk::Entry&)>& visit,
-                ejk::Detail detail) override {
-    behind_.for_each(op, visit, detail);
-  }
-  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId& id, double patience) override {
-    return behind_.lease(id, patience);
+    return StoreBefore::get(id, detail, environment);
   }
   std::string where() const override { return "watched"; }
-  bool writable() const override { return true; }
   std::string local_directory() const override { return local_; }
 
  private:
-  ejk::DirectoryStore behind_;
   std::string local_;
 };
 
@@ -874,8 +862,7 @@ TEST_F(Chain, AHitReadsTheChoiceAloneUnlessThereAreNewCandidates) {
   const auto store = std::make_shared<Watched>(dir.path());
   const auto options = [&] {
     auto out = setup.options();
-    out.persistent =
-        std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+    out.persistent = fakes::cache_of(store);
     return out;
   };
   run(ejk::Executor(options()));
@@ -900,8 +887,7 @@ TEST_F(Chain, AHitOfATuningThatWasCutShortReadsTheChoiceAloneOnceNoTimeIsLeftFor
   const auto call = [&] {
     auto options = setup.options();
     options.tuner = tuner;
-    options.persistent =
-        std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+    options.persistent = fakes::cache_of(store);
     store->asked.clear();
     return ejk::Executor(options).choose_config(Show{}, x, y).origin;
   };
@@ -932,8 +918,7 @@ TEST_F(Chain, TheJournalIsKeptWhereAStoreOfAnyKindSays) {
   fakes::TempDir local;
   const auto store = std::make_shared<Watched>(dir.path(), local.path());
   auto options = setup.options();
-  options.persistent =
-      std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+  options.persistent = fakes::cache_of(store);
   bool journal = false;
   setup.tuner->before = [&](const ejk::TuneTask& task) {
     journal = task.journal != nullptr;
@@ -1399,7 +1384,7 @@ TEST_F(Chain, KernelsThatCallEachOtherAreTunedAtOnceWithoutWaitingForEver) {
   both_run_on = &executor;
   setup.tuner->before = [&](const ejk::TuneTask& task) {
     ++both_begun;
-    while (both_begun < 2) std::this_thread::yield();
+    ejk::testing::wait_until([] { return both_begun >= 2; }, "the other tuning");
     if (task.op == "one@v0") executor.choose_config(OneOfTwo<1>{}, false);
     else executor.choose_config(OneOfTwo<0>{}, false);
   };

@@ -105,6 +105,12 @@ class Drift : public testing::Test {
   }
   // The first call of a process is not warm.
   void start(const ejk::Executor& executor) { executor(Work{}, x, y); }
+  bool is_watched(const ejk::Executor& executor) {
+    start(executor);
+    clock_reads = 0;
+    run_windows(executor, 1);
+    return clock_reads > 0;
+  }
 
   std::vector<ejk::detail::DriftNote> notes() const {
     return ejk::detail::drift_notes(dir.path(), ejk::stderr_warnings());
@@ -302,10 +308,7 @@ TEST_F(Drift, WithoutThePolicyNoCallIsTimed) {
   own.policy->drift_watch = false;
   own.on_event = nullptr;
   const ejk::Executor executor(own);
-  start(executor);
-  clock_reads = 0;
-  run_windows(executor, 1);
-  EXPECT_EQ(clock_reads, 0);
+  EXPECT_FALSE(is_watched(executor));
 }
 
 TEST_F(Drift, AtMostOneCallIn1024IsTimed) {
@@ -336,30 +339,21 @@ TEST_F(Drift, OnlyWhatIsLongEnoughToBeTimedIsWatched) {
   tuner->seconds = 4e-6;
   tune();
   const ejk::Executor executor(options());
-  start(executor);
-  clock_reads = 0;
-  run_windows(executor, 1);
-  EXPECT_EQ(clock_reads, 0);
+  EXPECT_FALSE(is_watched(executor));
 }
 
 TEST_F(Drift, AHeuristicHasNoEvidence) {
   auto own = options();
   own.policy->allow_autotune = false;
   const ejk::Executor executor(own);
-  start(executor);
-  clock_reads = 0;
-  run_windows(executor, 1);
-  EXPECT_EQ(clock_reads, 0);
+  EXPECT_FALSE(is_watched(executor));
 }
 
 TEST_F(Drift, EvidenceWithTheBackwardPassIsOfAnotherThing) {
   auto own = options();
   own.policy->validate_backward = true;
   const ejk::Executor executor(own);
-  start(executor);
-  clock_reads = 0;
-  run_windows(executor, 1);
-  EXPECT_EQ(clock_reads, 0);
+  EXPECT_FALSE(is_watched(executor));
 }
 
 TEST_F(Drift, ARunThatThrowsDoesNotCount) {

@@ -226,7 +226,7 @@ TEST_F(StoredConfigs, AreTriedOnceForAllThreads) {
 }
 
 // Holds one entry, and gives no leases.
-class OneEntry final : public ejk::Store {
+class OneEntry final : public fakes::EmptyStore {
  public:
   explicit OneEntry(ejk::Entry entry) : entry_(std::move(entry)) {}
   std::optional<ejk::Entry> get(const ejk::EntryId& id, ejk::Detail = ejk::Detail::all,
@@ -238,12 +238,7 @@ class OneEntry final : public ejk::Store {
       entry_ = entry;
     return true;
   }
-  bool erase(const ejk::EntryId&) override { return false; }
-  void for_each(std::string_view, const std::function<bool(const ejk::Entry&)>&,
-                ejk::Detail) override {}
-  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, double) override { return nullptr; }
   std::string where() const override { return "a store"; }
-  bool writable() const override { return true; }
 
  private:
   ejk::Entry entry_;
@@ -254,8 +249,7 @@ TEST_F(StoredConfigs, OfEntriesThatWereEditedRunInAChildFirst) {
   o.policy->allow_autotune = false;
   ejk::Entry edited = entry_for(DoubledIfValid{}, ejk::Value::object({{"block", 10}}));
   edited.trusted = false;
-  o.persistent = std::make_shared<ejk::PersistentCache>(
-      std::vector<std::shared_ptr<ejk::Store>>{std::make_shared<OneEntry>(edited)});
+  o.persistent = fakes::cache_of(std::make_shared<OneEntry>(edited));
   ejk::Executor guarded(o);
   EXPECT_EQ(block_of_call(guarded, DoubledIfValid{}), 10);
   EXPECT_GT(runs().in_children, 0);
@@ -272,8 +266,7 @@ TEST_F(StoredConfigs, AreNotReplacedByATuningThatKnewAnotherEntry) {
   ejk::Entry better = entry_for(Doubled{}, ejk::Value::object({{"block", 16}}));
   better.evidence.samples = 1000;
   ejk::SelectorOptions o = setup.options();
-  o.persistent =
-      std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{store});
+  o.persistent = fakes::cache_of(store);
   setup.tuner->pick = 0;
   setup.tuner->before = [&](const ejk::TuneTask&) { store->put(better, ejk::IfPresent::replace); };
   ejk::Executor e(o);

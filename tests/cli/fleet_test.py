@@ -14,7 +14,7 @@ import tempfile
 import time
 
 import pytest
-from tool import PLUGINS, ROOT, TOOL, entry, measured, record
+from tool import PLUGINS, ROOT, TOOL, entry, measured, record, wait_for
 
 TUNE = ["tune", "--recorded", "--json", "--budget-per-call", "0.2"]
 
@@ -421,16 +421,21 @@ PartitionName=all Nodes=ALL Default=YES State=UP
     ]
     with open(folder / "said", "w") as said:
         running = []
+
+        def all_run():
+            assert all(daemon.poll() is None for daemon in running), (folder / "said").read_text()
+            return True
+
         try:
             for command in commands:
                 running.append(subprocess.Popen([*named, *command], env=env, stdout=said, stderr=subprocess.STDOUT))
-                while command[0] == "munged" and not (folder / "munge").exists():
-                    assert running[0].poll() is None, (folder / "said").read_text()
-                    time.sleep(0.05)
+                if command[0] == "munged":
+                    wait_for(lambda: all_run() and (folder / "munge").exists(), "its socket")
             idle = ["sinfo", "--noheader", "--states=idle", "--format=%n"]
-            while host not in subprocess.run(idle, env=env, capture_output=True, text=True).stdout:
-                assert all(daemon.poll() is None for daemon in running), (folder / "said").read_text()
-                time.sleep(0.1)
+            wait_for(
+                lambda: all_run() and host in subprocess.run(idle, env=env, capture_output=True, text=True).stdout,
+                "an idle host",
+            )
             yield env
         finally:
             for daemon in reversed(running):

@@ -210,8 +210,9 @@ TEST(StoreProcesses, TheLeaseOfAKilledHolderIsFree) {
   ASSERT_EQ(::read(channel[0], &held, 1), 1);
   ASSERT_EQ(held, 'y');
   EXPECT_EQ(store.lease(call_id(1), 0.06), nullptr) << "patience runs out";
+  Openings looks(scratch / "store/leases");
   std::jthread killer([&] {
-    std::this_thread::sleep_for(milliseconds(50));
+    looks.wait_for(2);  // one was in vain: it waits
     ::kill(holder, SIGKILL);
   });
   EXPECT_NE(store.lease(call_id(1), 20), nullptr);

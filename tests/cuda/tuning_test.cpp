@@ -4,7 +4,6 @@
 #include <functional>
 #include <numeric>
 #include <span>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -73,7 +72,7 @@ struct Spilling {
 
 void wait_for_programs(size_t count) {
   const std::string place = std::string(getenv("EJKERNEL_PERSISTENT_CACHE_DIR")) + "/programs";
-  while (files_below(place).size() < count) std::this_thread::yield();
+  wait_until([&] { return files_below(place).size() >= count; }, "programs in " + place);
 }
 
 TEST(CudaTunings, TryLastWhatSpillsRegisters) {

@@ -125,7 +125,7 @@ TEST(GuardFaults, AHostWithoutStandardFilesIsNoProblem) {
     if (!guard.prove(config(0)).passed()) return false;
     trial.acts[1] = [] { std::fputs("x\n", stderr), std::abort(); };
     const auto found = findings(guard, {1, 2});
-    return found[0].why == "crashed: SIGABRT (x)" && found[1].passed();
+    return found[0].sentence() == "crashed: SIGABRT (x)" && found[1].passed();
   })));
 }
 

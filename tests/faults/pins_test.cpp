@@ -303,7 +303,7 @@ TEST_F(DatabasePins, TheyAgreeThroughPgBouncerThatSharesSessions) {
     PostgresStore store(url, patient_options([](const std::string&) {}));
     return static_cast<bool>(store.ask({"SELECT 1"}));
   };
-  while (!answers() && ::kill(bouncer, 0) == 0) std::this_thread::yield();  // it starts
+  wait_until(answers, "PgBouncer");
   const Outcome found = agree(url, database);
   EXPECT_GT(found.offered.size(), 1u);
   EXPECT_EQ(found.agreed.size(), 1u);
@@ -322,7 +322,7 @@ TEST_F(DatabasePins, ARankThatIsKilledBlocksNobody) {
     return true;
   });
   Pins pins(board(url, "endless 0"));
-  while (!pins.pin(call_id(50), std::nullopt)) std::this_thread::yield();  // it is at work
+  wait_until([&] { return pins.pin(call_id(50), std::nullopt).has_value(); }, "the first pins");
   ::kill(rank, SIGKILL);
   PostgresServer::wait_for(rank);
   for (int i = 0; i < 100; ++i) EXPECT_NE(pins.pin(call_id(i), Value(2)), std::nullopt);
@@ -336,8 +336,11 @@ TEST_F(DatabasePins, ARankWaitsWhileTheServerHasTooManyClients) {
   auto first = std::make_unique<PostgresStore>(url, patient_options([](const std::string&) {}));
   ASSERT_TRUE(first->ask({"SELECT 1"}));
   std::jthread rank([&] { EXPECT_EQ(Pins(board(url)).pin(call_id(0), block(7)), block(7)); });
-  while (read_text(server().log()).find("too many connections for role") == std::string::npos)
-    std::this_thread::yield();
+  wait_until(
+      [] {
+        return read_text(server().log()).find("too many connections for role") != std::string::npos;
+      },
+      "the refusal");
   first.reset();
 }
 
@@ -351,15 +354,9 @@ TEST_F(DatabasePins, OneThatIsAwayIsAnErrorThatNamesTheCure) {
 TEST_F(DatabasePins, OneThatStopsAnsweringIsAnErrorAtTheDeadline) {
   PostgresServer own;
   const std::string url = own.url(own.new_database());
-  const auto pins = board(url, "r", 0.3);
-  const auto connected = [&] {
-    try {
-      return pins->read(), true;
-    } catch (const Error&) {  // the machine is busy
-      return false;
-    }
-  };
-  while (!connected()) std::this_thread::yield();
+  board(url)->read();                    // makes the tables
+  const auto pins = board(url, "r", 5);  // long enough to connect on a busy machine
+  pins->read();
   own.stop_time();
   // Who waited without a deadline would wait for ever.
   EXPECT_THAT(error_of([&] { pins->pin({offer(0, "1")}); }), HasSubstr("unset EJKERNEL"));

@@ -326,7 +326,7 @@ TEST_F(PostgresFaults, NoAcknowledgedPutIsLostWhenTheServerIsKilled) {
   for (int c = 0; c < clients; ++c) {
     const std::string place = "near" + std::to_string(c);
     stores.push_back(shared(url, options(), place));
-    EXPECT_EQ(stores.back()->push(false).left, 0u);
+    EXPECT_EQ(stores.back()->push(detail::Push::noted).left, 0u);
     EXPECT_TRUE(outbox_is_empty(place));
   }
   PostgresStore far(url, options());
@@ -410,7 +410,7 @@ TEST_F(PostgresFaults, AFullDiskKeepsWhatWasPutForLater) {
   EXPECT_EQ(warnings.count(), 1u) << warnings.text();
   EXPECT_NE(warnings.text().find("No space left"), std::string::npos) << warnings.text();
   ASSERT_TRUE(disk.grow());
-  EXPECT_EQ(store->push(false).left, 0u);
+  EXPECT_EQ(store->push(detail::Push::noted).left, 0u);
   EXPECT_TRUE(outbox_is_empty());
   EXPECT_EQ(block_of(store->far(), call_id(call)), 2);
 }
@@ -430,7 +430,7 @@ TEST_F(PostgresFaults, WhatIsPutWhileTheDatabaseIsReadOnlyIsSentAfterwards) {
   EXPECT_NE(warnings.text().find("read-only"), std::string::npos) << warnings.text();
   server().must("postgres", alter + " RESET default_transaction_read_only");
   const auto store = shared(url, options());
-  EXPECT_EQ(store->push(false).left, 0u);
+  EXPECT_EQ(store->push(detail::Push::noted).left, 0u);
   EXPECT_TRUE(outbox_is_empty());
   EXPECT_EQ(block_of(store->far(), id), 7);
 }
@@ -479,7 +479,7 @@ TEST_F(PostgresFaults, AReplacementThatWaitedReplacesNothingOfOtherEnvironments)
   PostgresStore far(url, options());
   EXPECT_TRUE(far.put(entry_elsewhere(4, 99)));
   const auto store = shared(url, options());
-  EXPECT_EQ(store->push(false).left, 0u);
+  EXPECT_EQ(store->push(detail::Push::noted).left, 0u);
   EXPECT_TRUE(outbox_is_empty());
   EXPECT_EQ(block_of(far, id), 3) << "what was replaced";
   EXPECT_EQ(far.get(id, Detail::choice, &elsewhere)->config, Value::object({{"block", 4}}));
@@ -492,7 +492,7 @@ TEST_F(PostgresFaults, AReplacementThatWaitedReplacesNothingOfOtherEnvironments)
                                         {"key", id.key},
                                         {"spec", id.spec},
                                         {"replace", true}})));
-  EXPECT_EQ(store->push(false).left, 0u);
+  EXPECT_EQ(store->push(detail::Push::noted).left, 0u);
   EXPECT_TRUE(outbox_is_empty());
   EXPECT_EQ(block_of(far, id), 5);
   EXPECT_EQ(far.get(id, Detail::choice, &elsewhere)->config, Value::object({{"block", 4}}));
@@ -507,17 +507,17 @@ TEST_F(PostgresFaults, AnEntryThatCannotBeReadNowIsSentLater) {
   fs::rename(file, scratch / "aside");
   fs::create_symlink(scratch / "aside", file);
   const auto store = shared(url, options());
-  EXPECT_EQ(store->push(false).sent, 0u);
+  EXPECT_EQ(store->push(detail::Push::noted).sent, 0u);
   EXPECT_FALSE(outbox_is_empty());
   fs::remove(file);
   fs::rename(scratch / "aside", file);
-  EXPECT_EQ(store->push(false).sent, 1u);
+  EXPECT_EQ(store->push(detail::Push::noted).sent, 1u);
   EXPECT_TRUE(outbox_is_empty());
   EXPECT_EQ(block_of(store->far(), id), 7);
 
   shared(nowhere, options())->put(make_entry(call_id(2), 8));
   EXPECT_TRUE(near.erase(call_id(2)));
-  EXPECT_EQ(store->push(false).sent, 0u);
+  EXPECT_EQ(store->push(detail::Push::noted).sent, 0u);
   EXPECT_TRUE(outbox_is_empty()) << "it is not waited for";
 }
 
@@ -626,7 +626,7 @@ TEST_P(NetworkFaults, ACallGoesOnAndWhatItPutArrivesAfterwards) {
     const auto store = shared(url, with);
     wait_until([&] {  // a slow machine may miss a deadline
       store->put(make_entry(id, 1));
-      return store->push(false).left == 0;
+      return store->push(detail::Push::noted).left == 0;
     });
     const size_t told = warnings.count();
     (cable.*GetParam().begin)();
@@ -1057,7 +1057,7 @@ TEST_F(PostgresFaults, AForkedChildLeavesTheConnectionAlone) {
   EXPECT_FALSE(outbox_is_empty()) << "what the child put is left for others";
   EXPECT_TRUE(store->put(make_entry(call_id(3), 3)));
   EXPECT_EQ(block_of(store->far(), call_id(3)), 3) << "the connection still works";
-  EXPECT_EQ(store->push(false).sent, 1u);
+  EXPECT_EQ(store->push(detail::Push::noted).sent, 1u);
   EXPECT_EQ(block_of(store->far(), call_id(2)), 2);
 }
 

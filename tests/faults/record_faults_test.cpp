@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include <chrono>
 #include <optional>
 #include <thread>
 
@@ -84,7 +83,7 @@ TEST_F(RecordFaults, AKilledProcessLosesNothingThatWasWrittenAndHoldsNobodyUp) {
   });
   char c;
   ASSERT_EQ(::read(ready[0], &c, 1), 1);
-  ::usleep(20'000);
+  Openings(folder()).wait_for(20);
   ::kill(child, SIGKILL);
   EXPECT_FALSE(child_succeeded(child));
   EXPECT_GE(calls().size(), 1u);
@@ -222,7 +221,7 @@ TEST_F(RecordFaults, AFullDiskIsSaidOnceAndHarmsNoCall) {
 }
 
 TEST_F(RecordFaults, AtTheEndALockIsWaitedForLongerThanMeanwhile) {
-  using std::chrono::milliseconds;
+  constexpr int looks_of_a_flush = 210;  // a second, one every 5 ms, and short ones at first
   fs::create_directory(folder());
   std::optional<base::FileLock> other;
   other.emplace(directory_at(folder()), "lock", base::FileLock::Wait{},
@@ -231,8 +230,9 @@ TEST_F(RecordFaults, AtTheEndALockIsWaitedForLongerThanMeanwhile) {
   make_calls(recording, 8, 3);
   EXPECT_FALSE(recording->flush());
   EXPECT_THAT(said.take(), ElementsAre(HasSubstr("another process holds")));
+  Openings looks(folder());
   std::jthread ends([&] {
-    std::this_thread::sleep_for(milliseconds(2'000));  // a flush gives up after one
+    looks.wait_for(looks_of_a_flush + 1);
     other.reset();
   });
   recording.reset();

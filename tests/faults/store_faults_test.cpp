@@ -490,16 +490,16 @@ TEST_F(StoreFaults, AnyTextInALeaseIsHarmless) {
 }
 
 TEST_F(StoreFaults, AHolderThatGivesSignsIsWaitedFor) {
-  // Longer than the silence that would be waited for.
-  constexpr milliseconds pause{5}, silence = 200 * pause, held_for = 2 * silence;
-  const base::FileLock::Wait wait{std::chrono::hours(24), pause, 200};
+  constexpr int silent_looks = 200;
+  const base::FileLock::Wait wait{std::chrono::hours(24), milliseconds(5), silent_looks};
   fs::create_directories(root());
   std::optional<base::FileLock> holder;
   holder.emplace(directory_at(root()), "lock", wait, base::FileLock::AfterUse::remove_file);
+  Openings looks(root());
   std::jthread living([&] {
-    for (auto held = milliseconds(0); held < held_for; held += pause) {
+    for (int seen = 0; seen < 2 * silent_looks; ++seen) {
       holder->give_sign();
-      std::this_thread::sleep_for(pause);
+      looks.wait_for(seen);
     }
     holder.reset();
   });

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -15,7 +14,6 @@
 #include <iterator>
 #include <new>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -172,7 +170,7 @@ class TuningDeaths : public ::testing::Test {
       const rlimit no_core{0, 0};
       ::setrlimit(RLIMIT_CORE, &no_core);
       const auto quiet = [](const std::string&) {};
-      SelectorOptions options = options_on(store(), quiet, policy);
+      SelectorOptions options = scripted_options_on(store(), quiet, policy);
       options.is_busy = [] { return false; };
       body(Executor(std::move(options)));
       return true;
@@ -192,8 +190,7 @@ class TuningDeaths : public ::testing::Test {
     return process({.cache_miss_fallback = Fallback::background, .background_share = 1},
                    [](const Executor& e) {
                      if (e(First{}, 4.) != 8) std::_Exit(2);
-                     while (e.chain().idle(0) > 0)
-                       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                     wait_until([&] { return e.chain().idle(0) == 0; }, "the tuning");
                    });
   }
   template <class K = First>

@@ -8,6 +8,8 @@
 
 #include <ejk/ejk.h>
 
+#include "replay.h"
+
 namespace ejk::testing {
 
 // A config; kernels do what its name says.
@@ -21,11 +23,11 @@ struct Does {
   for (;;) taken.push_back(new char[size_t{1} << 26]);
 }
 
-// Takes time in proportion, and no memory.
-inline void work(int amount) {
-  volatile unsigned x = 0;
-  for (int i = 0; i < amount * 1000; ++i) x = x + 1;
-}
+// What scripted tunings measure with; only work() moves it. One thread at a time.
+inline const auto stopwatch = std::make_shared<replay::ScriptedStopwatch>();
+
+// Takes so many microseconds.
+inline void work(int amount) { stopwatch->pass(1e-6 * amount); }
 
 inline SelectorOptions options_on(const std::string& store, const WarningSink& warn,
                                   AutotunePolicy policy = {}) {
@@ -33,6 +35,14 @@ inline SelectorOptions options_on(const std::string& store, const WarningSink& w
   o.policy = policy;
   o.on_warning = warn;
   o.persistent = std::make_shared<PersistentCache>(store);
+  return o;
+}
+
+// The same for kernels that take their time from work(): who wins does not depend on the machine.
+inline SelectorOptions scripted_options_on(const std::string& store, const WarningSink& warn,
+                                           AutotunePolicy policy = {}) {
+  SelectorOptions o = options_on(store, warn, policy);
+  o.tuner = std::make_shared<Tuner>(TunerOptions{.stopwatch = stopwatch});
   return o;
 }
 

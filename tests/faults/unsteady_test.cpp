@@ -92,8 +92,8 @@ class UnsteadyCandidates : public ::testing::TestWithParam<bool> {
 
   template <class K, class... Arrays>
   Entry tuned(const K& kernel, Arrays&... arrays) {
-    Executor(options_on(scratch / "store", warnings.sink(), {.guard = GetParam()}))(kernel,
-                                                                                    arrays...);
+    Executor(scripted_options_on(scratch / "store", warnings.sink(), {.guard = GetParam()}))(
+        kernel, arrays...);
     const auto entries = entries_in(scratch / "store");
     EXPECT_THAT(entries, SizeIs(1));
     return entries.empty() ? Entry{} : entries[0];

@@ -164,7 +164,7 @@ TEST_F(Guarding, ASegmentationFaultIsACrash) {
   const Finding f = finding_of([] { ::raise(SIGSEGV); });
   EXPECT_EQ(f.rejection, Rejection::crashed);
   EXPECT_TRUE(f.fatal_signal);
-  EXPECT_EQ(f.why, "crashed: SIGSEGV");
+  EXPECT_EQ(f.sentence(), "crashed: SIGSEGV");
   const Finding null = finding_of([] { *static_cast<volatile int*>(nullptr) = 1; });
   EXPECT_EQ(null.rejection, sanitized ? null.rejection : Rejection::crashed) << null.why;
   EXPECT_FALSE(null.passed());
@@ -176,7 +176,7 @@ TEST_F(Guarding, EveryFatalSignalIsNamed) {
     const Finding f = finding_of([s = signal] { ::raise(s); });
     EXPECT_EQ(f.rejection, Rejection::crashed);
     EXPECT_TRUE(f.fatal_signal);
-    EXPECT_EQ(f.why, "crashed: " + name);
+    EXPECT_EQ(f.sentence(), "crashed: " + name);
   }
 }
 
@@ -186,7 +186,7 @@ TEST_F(Guarding, AnAbortTellsTheLastLineOfStderr) {
     std::abort();
   });
   EXPECT_EQ(f.rejection, Rejection::crashed);
-  EXPECT_EQ(f.why, "crashed: SIGABRT (assertion `x' failed)");
+  EXPECT_EQ(f.sentence(), "crashed: SIGABRT (assertion `x' failed)");
 }
 
 TEST_F(Guarding, AHostsOwnSignalHandlersDoNotRunInTheChild) {
@@ -210,9 +210,9 @@ TEST_F(Guarding, AnExceptionIsTold) {
   const Finding f = finding_of([] { throw std::runtime_error("block too large"); });
   EXPECT_EQ(f.rejection, Rejection::threw);
   EXPECT_FALSE(f.fatal_signal);
-  EXPECT_EQ(f.why, "threw: block too large");
+  EXPECT_EQ(f.sentence(), "threw: block too large");
   EXPECT_EQ(finding_of([] { throw 5; }).rejection, Rejection::threw);
-  EXPECT_EQ(finding_of([] { throw std::string(100'000, 'x'); }).why.substr(0, 10), "threw: xxx");
+  EXPECT_EQ(finding_of([] { throw std::string(100'000, 'x'); }).why.substr(0, 3), "xxx");
 }
 
 TEST_F(Guarding, AnExceptionInAThreadOfItsOwnIsACrash) {
@@ -267,7 +267,8 @@ TEST_F(Guarding, OneThatSleepsForEverIsNotTakenForGood) {
 TEST_F(Guarding, ADeadlineFollowsTheControl) {
   trial.acts[0] = [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
   trial.acts[1] = [] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); };
-  GuardLimits limits = quick();  // 0.3 s, but 50 times 50 ms
+  GuardLimits limits = quick();  // 0.3 s at least
+  limits.deadline_over_control = 1000;
   expect_passed(run({1}, true, limits)[0], 1);
 }
 
@@ -300,7 +301,7 @@ TEST_F(Guarding, AnEndlessRecursionIsACrash) {
     volatile char room[4096] = {};
     return n < 0 ? room[0] : deeper(n + 1) + room[1];
   };
-  EXPECT_EQ(finding_of([&] { deeper(0); }).why, "crashed: SIGSEGV");
+  EXPECT_EQ(finding_of([&] { deeper(0); }).sentence(), "crashed: SIGSEGV");
 }
 
 TEST_F(Guarding, WhatAChildStartedEndsWithIt) {

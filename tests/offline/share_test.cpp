@@ -130,11 +130,10 @@ TEST(Shards, EveryCallIsInOne) {
 // ---- one process among others
 
 // A directory whose leases others may have.
-class Contended : public ejk::Store {
+class Contended : public fakes::StoreBefore {
  public:
-  explicit Contended(const std::string& path) : kept(path) {}
+  using StoreBefore::StoreBefore;
 
-  ejk::DirectoryStore kept;
   // Asked before each lease of a call: whether another process has it.
   std::function<bool(const ejk::EntryId&)> is_held = [](const auto&) { return false; };
   bool can_lock = true;
@@ -158,20 +157,6 @@ class Contended : public ejk::Store {
     };
     return std::make_unique<Lease>(*this);
   }
-  std::optional<ejk::Entry> get(const ejk::EntryId& id, ejk::Detail detail,
-                                const ejk::Value* environment) override {
-    return kept.get(id, detail, environment);
-  }
-  bool put(const ejk::Entry& entry, ejk::IfPresent if_present) override {
-    return kept.put(entry, if_present);
-  }
-  bool erase(const ejk::EntryId& id) override { return kept.erase(id); }
-  void for_each(std::string_view op, const std::function<bool(const ejk::Entry&)>& visit,
-                ejk::Detail detail) override {
-    kept.for_each(op, visit, detail);
-  }
-  std::string where() const override { return kept.where(); }
-  bool writable() const override { return true; }
 };
 
 class Sharing : public testing::Test {
@@ -218,7 +203,7 @@ class Sharing : public testing::Test {
   ejk::OfflineResult tune() { return tune_with(store); }
   ejk::OfflineResult tune_with(std::shared_ptr<ejk::Store> with) {
     ejk::SelectorOptions options = setup.options();
-    options.persistent = std::make_shared<ejk::PersistentCache>(std::vector{std::move(with)});
+    options.persistent = fakes::cache_of(std::move(with));
     ejk::ConfigSelectorChain selector(std::move(options));
     setup.tuner->before = [this](const ejk::TuneTask& task) { order.push_back(size_of(task.key)); };
     return autotune_recorded(selector, here);
@@ -270,11 +255,11 @@ TEST_F(Sharing, WhatOthersHoldIsTakenAtTheEnd) {
 
 TEST_F(Sharing, WhatOthersStoredMeanwhileIsNotTunedAgain) {
   record(4);
-  store->kept.put(entry(4, "2026-01-01T00:00:00Z"));
+  store->directory.put(entry(4, "2026-01-01T00:00:00Z"));
   int looks = 0;
   store->is_held = [&](const ejk::EntryId& id) {
     if (size_in(id) != 2 || ++looks > 2) return false;
-    if (looks == 2) store->kept.put(entry(2, "2026-01-02T00:00:00Z"));
+    if (looks == 2) store->directory.put(entry(2, "2026-01-02T00:00:00Z"));
     return true;
   };
   const auto result = tune();
@@ -320,7 +305,7 @@ TEST_F(Sharing, WhatOthersHoldIsNotAllAskedForAgainAndAgain) {
 TEST_F(Sharing, WhatOthersCutShortIsNotTunedAgainByEachInTurn) {
   record(2);
   store->is_held = [&](const ejk::EntryId& id) {
-    if (size_in(id) == 2) store->kept.put(entry(2, "2026-01-02T00:00:00Z", false));
+    if (size_in(id) == 2) store->directory.put(entry(2, "2026-01-02T00:00:00Z", false));
     return false;
   };
   const auto result = tune();
@@ -330,7 +315,7 @@ TEST_F(Sharing, WhatOthersCutShortIsNotTunedAgainByEachInTurn) {
 
 TEST_F(Sharing, WhatWasCutShortBeforeGoesOn) {
   record(2);
-  store->kept.put(entry(2, "2026-01-02T00:00:00Z", false));
+  store->directory.put(entry(2, "2026-01-02T00:00:00Z", false));
   EXPECT_EQ(tune().elsewhere, 0u);
   EXPECT_EQ(setup.tuner->asked, 2);
 }
@@ -340,7 +325,7 @@ TEST_F(Sharing, WhatFailedElsewhereIsNotTriedHere) {
   store->is_held = [&](const ejk::EntryId& id) {
     ejk::Entry failed = entry(2, "2026-01-02T00:00:00Z");
     failed.outcome = ejk::Outcome::failed, failed.config = {};
-    if (size_in(id) == 2) store->kept.put(failed);
+    if (size_in(id) == 2) store->directory.put(failed);
     return false;
   };
   const auto result = tune();
@@ -475,8 +460,7 @@ std::map<std::string, int> tune_together(
     threads.emplace_back([&, i] {
       fakes::Setup setup;
       ejk::SelectorOptions options = setup.options();
-      options.persistent =
-          std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{open(i)});
+      options.persistent = fakes::cache_of(open(i));
       setup.tuner->before = [&](const ejk::TuneTask& task) {
         const std::lock_guard lock(mutex);
         ++tuned[std::string(task.key)];

@@ -221,7 +221,7 @@ TEST_F(Programs, ThatSeveralThreadsWantAreBuiltByOne) {
   struct Slow : FakeBackend {
     std::shared_ptr<DeviceProgram> build(const std::string&, const std::string& source) override {
       ++builds;
-      while (waiting < 4) std::this_thread::yield();  // until all the others want it too
+      ejk::testing::wait_until([&] { return waiting == 4; }, "that all the others want it too");
       return std::make_shared<fakes::FakeProgram>(source);
     }
     std::atomic<int> builds{0}, waiting{0};

@@ -53,7 +53,8 @@ struct Doubled {
 TEST(DeviceSketch, IsThatOfTheSameElementsOnTheCpu) {
   fakes::FakeGpu gpu;
   for (const Tensor& host : {counted<float>(100), counted<int32_t>(100'000), counted<uint8_t>(7)})
-    EXPECT_EQ(sketch_array(host.to(gpu.device).any(), true), sketch_array(host.any(), true));
+    EXPECT_EQ(sketch_array(host.to(gpu.device).any(), ejk::Role::input),
+              sketch_array(host.any(), ejk::Role::input));
 }
 
 TEST(DeviceSketch, ReadsSomeOfManyNumbersAndAllOfManyIntegers) {
@@ -61,18 +62,18 @@ TEST(DeviceSketch, ReadsSomeOfManyNumbersAndAllOfManyIntegers) {
   const Tensor numbers = counted<float>(1'000'000).to(gpu.device);
   const Tensor integers = counted<int32_t>(1'000'000).to(gpu.device);
   gpu.memory.take_log();
-  const ejk::Value sketch = sketch_array(numbers.any(), true);
+  const ejk::Value sketch = sketch_array(numbers.any(), ejk::Role::input);
   EXPECT_THAT(gpu.memory.take_log(), testing::AllOf(SizeIs(16), Each("read")));
   EXPECT_EQ(sketch.find("data")->find("min")->as_double(), 3);  // the first and the last element
   EXPECT_EQ(sketch.find("data")->find("max")->as_double(), 1'000'002);
-  const ejk::Value all = sketch_array(integers.any(), true);
+  const ejk::Value all = sketch_array(integers.any(), ejk::Role::input);
   EXPECT_THAT(gpu.memory.take_log(), ElementsAreArray({"read"}));
   EXPECT_EQ(all.find("data")->find("max")->as_int(), 1'000'002);
 }
 
 TEST(DeviceSketch, ArgumentsAreMadeAgainOnTheirDeviceWithTheSameElements) {
   fakes::FakeGpu gpu;
-  const ejk::Value sketch = sketch_array(counted<float>(50).any(), true);
+  const ejk::Value sketch = sketch_array(counted<float>(50).any(), ejk::Role::input);
   RebuiltData there({}, &gpu.device), here;
   const auto view = ejk::detail::rebuild<DeviceView<const float, 1>>(sketch, there);
   const auto tensor = ejk::detail::rebuild<Tensor>(sketch, there);
@@ -86,7 +87,7 @@ TEST(DeviceSketch, ArgumentsAreMadeAgainOnTheirDeviceWithTheSameElements) {
 
 TEST(DeviceSketch, AStridedArrayIsNotMadeAgainOnADevice) {
   fakes::FakeGpu gpu;
-  ejk::Value sketch = sketch_array(counted<float>(6).any(), true);
+  ejk::Value sketch = sketch_array(counted<float>(6).any(), ejk::Role::input);
   sketch["strides"] = ejk::Value(ejk::Value::Array{2});
   RebuiltData there({}, &gpu.device);
   try {
@@ -117,7 +118,7 @@ TEST(DeviceRecord, KeepsTheDeviceThePlatformAndWhatTheElementsAreLike) {
   const ejk::RecordedCall& call = ops.at("doubled@v1").begin()->second;
   EXPECT_EQ(call.platform, ejk::Platform::opencl);
   EXPECT_EQ(call.calls, 2);
-  EXPECT_EQ(call.arguments.as_array()[0], sketch_array(counted<float>(10).any(), true));
+  EXPECT_EQ(call.arguments.as_array()[0], sketch_array(counted<float>(10).any(), ejk::Role::input));
   EXPECT_EQ(call.arguments.as_array()[1].find("data"), nullptr);  // only written
 }
 

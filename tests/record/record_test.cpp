@@ -173,8 +173,7 @@ TEST_F(Record, IsWrittenBeforeTheProgramEnds) {
   auto recording = open({.first_write_seconds = 0.001});
   const ejk::Executor executor = recording_into(recording);
   executor(fakes::Show{}, x, y);
-  for (int i = 0; i < 2000 && calls_of("show@v3").empty(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ejk::testing::wait_until([&] { return !calls_of("show@v3").empty(); }, "the first record");
   EXPECT_THAT(calls_of("show@v3"), SizeIs(1));
 }
 
@@ -403,11 +402,11 @@ TEST_F(Record, EveryElementTypeCanBeMadeAgain) {
     SCOPED_TRACE(ejk::dtype_name(dtype));
     const ejk::Tensor tensor(dtype, {5, 3});
     ejk::detail::RebuiltData data;
-    const ejk::Value sketch = ejk::detail::sketch_array(tensor.any(), true);
+    const ejk::Value sketch = ejk::detail::sketch_array(tensor.any(), ejk::Role::input);
     const auto made = data.array(sketch);
     EXPECT_EQ(made.dtype, dtype);
     EXPECT_EQ(made.shape, (std::vector<int64_t>{5, 3}));
-    const ejk::Value again = ejk::detail::sketch_array(made.any(), true);
+    const ejk::Value again = ejk::detail::sketch_array(made.any(), ejk::Role::input);
     if (const ejk::Value* max = sketch.find("data")->find("max")) {
       EXPECT_EQ(again.find("data")->find("max")->as_double(), max->as_double());
     }

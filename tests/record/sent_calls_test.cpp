@@ -16,6 +16,7 @@ namespace {
 
 using ejk::Recording;
 using ejk::detail::CallSender;
+using ejk::detail::Push;
 using ejk::testing::PostgresServer;
 using ejk::testing::Scratch;
 using ejk::testing::Warnings;
@@ -53,9 +54,9 @@ class SentCalls : public testing::Test {
     return CallSender(scratch / folder, server->url(database, user),
                       ejk::testing::patient_options(said.sink()));
   }
-  CallSender::Sent push(const std::string& folder, bool everything) {
+  CallSender::Sent push(const std::string& folder, Push what) {
     CallSender one = sender(folder);
-    return one.push(everything, {});
+    return one.push(what, {});
   }
   // How often each of the two calls was made, the shorter one first.
   std::vector<uint64_t> counts() {
@@ -84,10 +85,11 @@ class SentCalls : public testing::Test {
 TEST_F(SentCalls, AreAddedUpOverFolders) {
   run("a", 5, 1);
   run("b", 7);
-  push("a", false), push("b", false);  // if the machine was too busy to send them in time
+  // If the machine was too busy to send them in time.
+  push("a", Push::noted), push("b", Push::noted);
   EXPECT_THAT(counts(), testing::ElementsAre(12, 1));
   run("a", 5);  // another process of that machine
-  push("a", false);
+  push("a", Push::noted);
   EXPECT_THAT(counts(), testing::ElementsAre(17, 1));
   const auto here = ejk::read_recorded(scratch / "a")[ejk::cpu_device().fingerprint]["show@v3"];
   for (const auto& [key, call] : read()) {
@@ -103,9 +105,9 @@ TEST_F(SentCalls, CountOnceHoweverOftenTheyAreSent) {
   run("a", 5, 2);
   ejk::testing::fs::copy(scratch / "a", scratch / "old", ejk::testing::fs::copy_options::recursive);
   run("a", 4);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(push("a", true).sent, 2u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(push("a", Push::everything).sent, 2u);
   EXPECT_THAT(counts(), testing::ElementsAre(9, 2));
-  EXPECT_EQ(push("old", true).sent, 2u);  // late news of the same folder
+  EXPECT_EQ(push("old", Push::everything).sent, 2u);  // late news of the same folder
   EXPECT_THAT(counts(), testing::ElementsAre(9, 2));
 }
 
@@ -117,10 +119,10 @@ TEST_F(SentCalls, WaitForADatabaseThatIsAway) {
   EXPECT_THAT(said.text(), HasSubstr("are sent later"));
   server->begin();
   EXPECT_THAT(counts(), IsEmpty());
-  EXPECT_EQ(push("a", false).sent, 2u);
+  EXPECT_EQ(push("a", Push::noted).sent, 2u);
   EXPECT_THAT(counts(), testing::ElementsAre(5, 2));
   EXPECT_EQ(notes("a"), 0u);
-  EXPECT_EQ(push("a", false).sent, 0u);
+  EXPECT_EQ(push("a", Push::noted).sent, 0u);
 }
 
 TEST_F(SentCalls, OfAProcessThatDiedAreSentByTheNextOne) {
@@ -141,7 +143,7 @@ TEST_F(SentCalls, OfAProcessThatDiedAreSentByTheNextOne) {
 
 TEST_F(SentCalls, OfThisMachineThatNobodySentArePlannedToo) {
   run("a", 5);
-  push("a", false);
+  push("a", Push::noted);
   run("here", 3, 2, false);
   ::setenv("EJKERNEL_OPS_RECORD_DIR", (scratch / "here").c_str(), 1);
   EXPECT_THAT(counts(), testing::ElementsAre(5, 2));
@@ -156,12 +158,12 @@ TEST_F(SentCalls, NeedTheRoleOfAWriter) {
                "DROP ROLE IF EXISTS looks; CREATE ROLE looks LOGIN; GRANT ejk_reader TO looks");
   run("a", 5, 0, false);
   CallSender one = sender("a", "looks");
-  EXPECT_EQ(one.push(true, {}).refused, 1u);
+  EXPECT_EQ(one.push(Push::everything, {}).refused, 1u);
   EXPECT_THAT(said.text(), HasSubstr("grant this role ejk_writer"));
   EXPECT_THAT(counts(), IsEmpty());
   server->must(database, "GRANT ejk_writer TO looks");
   CallSender two = sender("a", "looks");
-  EXPECT_EQ(two.push(true, {}).sent, 1u);
+  EXPECT_EQ(two.push(Push::everything, {}).sent, 1u);
   const auto refused = [&](const std::string& sql) {
     return !server->query(database, "SET ROLE looks; " + sql);
   };
@@ -178,16 +180,16 @@ TEST_F(SentCalls, AnOlderSchemaIsSaidAndUpgraded) {
   server->must(database, "DROP SCHEMA ejk CASCADE");
   server->must(database, all.substr(0, all.size() - later.size()));
   run("a", 5, 0, false);
-  EXPECT_EQ(push("a", true).refused, 1u);
+  EXPECT_EQ(push("a", Push::everything).refused, 1u);
   EXPECT_THAT(said.text(), HasSubstr("ejk store upgrade"));
   server->must(database, later);
-  EXPECT_EQ(push("a", true).sent, 1u);
+  EXPECT_EQ(push("a", Push::everything).sent, 1u);
   EXPECT_THAT(counts(), testing::ElementsAre(5));
 }
 
 TEST_F(SentCalls, HostileRowsArePassedOver) {
   run("a", 5, 2);
-  push("a", false);
+  push("a", Push::noted);
   server->must(database,
                "UPDATE ejk.calls SET record = 'no JSON' WHERE call_id = "
                "(SELECT call_id FROM ejk.calls ORDER BY call_id LIMIT 1); "
@@ -204,7 +206,7 @@ TEST_F(SentCalls, HostileRowsArePassedOver) {
 
 TEST_F(SentCalls, TimesThatAddUpToNoNumberSpoilNoOtherCall) {
   run("a", 5, 2);
-  push("a", false);
+  push("a", Push::noted);
   server->must(database,
                "UPDATE ejk.call_counts SET timed_seconds = 1.7e308; "
                "INSERT INTO ejk.call_counts SELECT call_id, '\\x0011223344556677', calls, "

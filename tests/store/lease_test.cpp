@@ -14,17 +14,10 @@
 namespace {
 
 // Keeps nothing but leases that count how often they are refreshed.
-class Leases : public ejk::Store {
+class Leases : public fakes::EmptyStore {
  public:
   int held = 0, refreshed = 0;
 
-  std::optional<ejk::Entry> get(const ejk::EntryId&, ejk::Detail, const ejk::Value*) override {
-    return std::nullopt;
-  }
-  bool put(const ejk::Entry&, ejk::IfPresent) override { return true; }
-  bool erase(const ejk::EntryId&) override { return false; }
-  void for_each(std::string_view, const std::function<bool(const ejk::Entry&)>&,
-                ejk::Detail) override {}
   std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, double) override {
     struct Lease : ejk::TuningLease {
       explicit Lease(Leases& store) : leases(store) { ++leases.held; }
@@ -34,16 +27,13 @@ class Leases : public ejk::Store {
     };
     return std::make_unique<Lease>(*this);
   }
-  std::string where() const override { return "memory"; }
-  bool writable() const override { return true; }
 };
 
 TEST(Leases, AreRefreshedBetweenRuns) {
   const auto leases = std::make_shared<Leases>();
   ejk::SelectorOptions o;
   o.policy = ejk::AutotunePolicy{};
-  o.persistent =
-      std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{leases});
+  o.persistent = fakes::cache_of(leases);
   const std::vector<float> x(8);
   std::vector<float> y(8);
   const ejk::Executor executor(o);

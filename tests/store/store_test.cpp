@@ -27,7 +27,6 @@ namespace ejk {
 namespace {
 
 using namespace ejk::testing;
-using std::chrono::milliseconds;
 
 // Sets an environment variable (nullptr: unsets it) for the length of a test.
 class Environment {
@@ -616,8 +615,9 @@ TEST_F(StoreTest, OneHolderPerKeyAtATime) {
 
 TEST_F(StoreTest, AWaiterGetsTheLeaseWhenItIsReleased) {
   auto first = store.lease(id, 0);
+  Openings looks(store.where() + "/leases");
   std::jthread waiter([&] { EXPECT_NE(store.lease(id, 10), nullptr); });
-  std::this_thread::sleep_for(milliseconds(50));
+  looks.wait_for(2);  // one was in vain: it waits
   first.reset();
 }
 

@@ -264,7 +264,7 @@ TEST_F(LargeSets, AHeuristicWhoseFirstRunWasStoppedIsNoAnswer) {
     auto o = stored_options();
     o.stop = &stop;
     std::jthread other([&] {
-      while (runs[1] == 0) std::this_thread::sleep_for(milliseconds(1));
+      ejk::testing::wait_until([] { return runs[1] != 0; }, "the first run");
       stop = true;
     });
     EXPECT_THROW(ejk::Executor(o).tune(Work{}, x, y), ejk::Error) << candidates;
@@ -294,7 +294,7 @@ TEST_F(LargeSets, ASearchBeginsWhereAnotherCallOfTheOpWasFastest) {
 }
 
 // Nothing but tunings of other calls, more than anybody wants to read.
-class ManyTunings : public ejk::Store {
+class ManyTunings : public fakes::EmptyStore {
  public:
   static constexpr int most = 1000;
   int read = 0;
@@ -307,13 +307,6 @@ class ManyTunings : public ejk::Store {
     do entry.id.key = std::to_string(++read);
     while (visit(entry) && read < most);
   }
-  std::optional<ejk::Entry> get(const ejk::EntryId&, ejk::Detail, const ejk::Value*) override {
-    return std::nullopt;
-  }
-  bool put(const ejk::Entry&, ejk::IfPresent) override { return false; }
-  bool erase(const ejk::EntryId&) override { return false; }
-  std::unique_ptr<ejk::TuningLease> lease(const ejk::EntryId&, double) override { return nullptr; }
-  std::string where() const override { return "nowhere"; }
   bool writable() const override { return false; }
 };
 
@@ -321,8 +314,7 @@ TEST_F(LargeSets, OtherCallsAreReadWithinTheBudget) {
   Bowl::make(28, 3);
   const auto many = std::make_shared<ManyTunings>();
   auto o = options();
-  o.persistent =
-      std::make_shared<ejk::PersistentCache>(std::vector<std::shared_ptr<ejk::Store>>{many});
+  o.persistent = fakes::cache_of(many);
   o.policy->budget_seconds = 0;
   ejk::Executor(o).tune(Bowl{}, x, y);
   EXPECT_EQ(many->read, 1);

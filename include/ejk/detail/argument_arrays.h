@@ -209,7 +209,7 @@ struct ArgTraits<P> {
 class TensorCopy {
  public:
   TensorCopy(const Tensor& original, Role role)
-      : role_(role), array_(ref(original, role), role, false) {
+      : role_(role), array_(ref(original, role), role, PrivateArray::Inputs::open) {
     reset();
   }
   TensorCopy(TensorCopy&&) = delete;

@@ -44,8 +44,14 @@ inline void check_on_cpu(const Place& place, const AnyView& v, DType dtype, int 
     wrong_array(place, v, dtype, rank, "it does not live in CPU memory");
 }
 
-inline void check_array(const Place& place, const AnyView& v, DType dtype, int rank, bool packed,
-                        bool writes) {
+// What a parameter takes.
+struct WantedArray {
+  DType dtype;
+  int rank;
+  bool packed, writes;
+};
+inline void check_array(const Place& place, const AnyView& v, const WantedArray& wanted) {
+  const auto [dtype, rank, packed, writes] = wanted;
   check_on_cpu(place, v, dtype, rank);
   if (v.dtype != dtype) wrong_array(place, v, dtype, rank, "its element type differs");
   if (static_cast<int>(v.shape.size()) != rank)
@@ -246,7 +252,8 @@ template <class T, int R>
 struct ArrayTarget<View<T, R>> {
   static constexpr bool is_array = true;
   static View<T, R> make(const Place& place, const AnyView& v) {
-    check_array(place, v, dtype_of<T>, R, true, !std::is_const_v<T>);
+    check_array(place, v,
+                {.dtype = dtype_of<T>, .rank = R, .packed = true, .writes = !std::is_const_v<T>});
     View<T, R> out{static_cast<T*>(v.data), {}};
     for (size_t d = 0; d < R; ++d) out.shape[d] = v.shape[d];
     return out;
@@ -256,7 +263,8 @@ template <class T, int R>
 struct ArrayTarget<StridedView<T, R>> {
   static constexpr bool is_array = true;
   static StridedView<T, R> make(const Place& place, const AnyView& v) {
-    check_array(place, v, dtype_of<T>, R, false, !std::is_const_v<T>);
+    check_array(place, v,
+                {.dtype = dtype_of<T>, .rank = R, .packed = false, .writes = !std::is_const_v<T>});
     View<T, R> packed{static_cast<T*>(v.data), {}};
     for (size_t d = 0; d < R; ++d) packed.shape[d] = v.shape[d];
     StridedView<T, R> out(packed);
@@ -269,7 +277,8 @@ template <Element T>
 struct ArrayTarget<std::span<T>> {
   static constexpr bool is_array = true;
   static std::span<T> make(const Place& place, const AnyView& v) {
-    check_array(place, v, dtype_of<T>, 1, true, !std::is_const_v<T>);
+    check_array(place, v,
+                {.dtype = dtype_of<T>, .rank = 1, .packed = true, .writes = !std::is_const_v<T>});
     return {static_cast<T*>(v.data), static_cast<size_t>(v.shape[0])};
   }
 };

@@ -73,8 +73,8 @@ std::shared_ptr<const Parcel> pack(const typename P::Kernel& kernel, const Param
   parcel->kernel.assign(reinterpret_cast<const char*>(&kernel), sizeof kernel);
   parcel->arguments = Value::array();
   parcel->backward = backward;
-  const auto add_array = [&](const AnyView& view, bool with_data) {
-    parcel->arrays.push_back({ArrayRef(view), with_data});
+  const auto add_array = [&](const AnyView& view, Role role) {
+    parcel->arrays.push_back({ArrayRef(view), role != Role::output});
     return Value::object({{"given", static_cast<int64_t>(parcel->arrays.size()) - 1}});
   };
   [&]<size_t... I>(std::index_sequence<I...>) {

@@ -2,6 +2,7 @@
 // Private copies of arrays, on which candidates are tried.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -43,8 +44,9 @@ class DeviceBlock;
 // That must outlive it and keep its content, from which a packed in-out array is reset.
 class PrivateArray {
  public:
-  // An input is closed to writers in a child, unless `read_only` is false.
-  PrivateArray(ArrayRef original, Role role, bool read_only = true);
+  // Whether an input can be written in a child.
+  enum class Inputs : uint8_t { closed, open };
+  PrivateArray(ArrayRef original, Role role, Inputs inputs = Inputs::closed);
   ~PrivateArray();
   const ArrayRef& array() const { return copy_; }
   // In-out arrays: the original content again. Outputs: poison.
@@ -53,7 +55,7 @@ class PrivateArray {
   void append_output(std::vector<OutputBytes>& outputs) const;
 
  private:
-  void copy_here(const AnyView& from, bool read_only);
+  void copy_here(const AnyView& from, Inputs inputs);
   void copy_on_device(const AnyView& from);
 
   ArrayRef copy_;

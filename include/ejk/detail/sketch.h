@@ -21,7 +21,7 @@ namespace detail {
 
 // An array's type, shape and strides and, unless it is only written, what its elements are like:
 // ranges, bounds of integers and how many are how large, a seed.
-Value sketch_array(const AnyView& array, bool with_data);
+Value sketch_array(const AnyView& array, Role role);
 
 // Owns what rebuilt arguments refer to.
 class RebuiltData {
@@ -64,18 +64,17 @@ inline constexpr bool is_array_vector<std::vector<T, A>> = true;
 // What `rebuild` makes the argument of again; `array_value` gives the sketch of an array.
 template <class P, class ArrayValue>
 Value argument_value(const P& p, Role role, const ArrayValue& array_value) {
-  const bool with_data = role != Role::output;
   if constexpr (is_a<P, Out>) return argument_value(p.view, Role::output, array_value);
   else if constexpr (is_named<P>) return argument_value(p.value, role, array_value);
   else if constexpr (is_a<P, Keyed>) return value_of(p.value);
   else if constexpr (is_a<P, Unkeyed>) {
     if constexpr (Argument<decltype(p.value)>) return argument_value(p.value, role, array_value);
     else return {};
-  } else if constexpr (ViewsAnArray<P>) return array_value(ArgTraits<P>::array(p).any(), with_data);
-  else if constexpr (std::same_as<P, Tensor>) return array_value(p.any(), with_data);
+  } else if constexpr (ViewsAnArray<P>) return array_value(ArgTraits<P>::array(p).any(), role);
+  else if constexpr (std::same_as<P, Tensor>) return array_value(p.any(), role);
   else if constexpr (is_array_vector<P>) {
     std::array<int64_t, 1> size;
-    return array_value(view_vector(p, size), with_data);
+    return array_value(view_vector(p, size), role);
   } else if constexpr (std::same_as<P, Half> || std::same_as<P, BFloat16>)
     return static_cast<double>(static_cast<float>(p));
   else if constexpr (Complex<P>) return Value(Value::Array{p.real(), p.imag()});
