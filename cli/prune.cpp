@@ -32,7 +32,7 @@ double age_of(const std::string& text) {
   return number * seconds;
 }
 
-// Of a UTC time as entries keep it; 0 for any other text.
+// Of a UTC time as entries keep it; 0 if it is none.
 time_t seconds_of(const std::string& utc) {
   tm parts{};
   return strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts) == nullptr ? 0 : timegm(&parts);
@@ -94,7 +94,7 @@ int prune_verb(const PruneOptions& options, Output& out) {
   const auto remove = [&](const std::string& file) {
     std::error_code error;
     if (options.dry_run || fs::remove(file, error)) return true;
-    if (!error) return false;  // another process removed it
+    if (!error) return false;  // somebody else has
     ++failed;
     problems.sink()("cannot remove " + file + ": " + error.message());
     return false;

@@ -28,7 +28,7 @@ class Outbox {
   std::string add(const Entry& entry, IfPresent if_present) const;
   void remove(const std::string& name) const;  // nothing if it is gone
   // At most so many. Those that cannot be read now, or are a stranger's with strict trust, are
-  // passed over; a file that is not a note is removed.
+  // passed over; what is no note is removed.
   std::vector<Note> notes() const;
   bool empty() const;
 
