@@ -397,7 +397,7 @@ print(count)
 
 def test_a_worker_refuses_hostile_records_and_goes_on(tmp_path):
     program = RECORDED + HOSTILE_SKETCHES + """
-from ejk import worker
+from ejk import _worker as worker
 answer, hostile = worker._answer, False
 
 def watched_answer(line, stop, say):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Generic
 
 from ejk import _configs, _core, _scopes
-from ejk.ops.config.own import methods_of
+from ejk.ops.config._own import methods_of
 from ejk.ops.core.types import Cfg
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, get_args
 
 from ejk import _core, _jax, _log, _ranks, _scopes, _sites
+from ejk.ops.config._own import OwnCache, check_cache, methods_of, overrides
+from ejk.ops.config._progress import log_autotune_progress, set_autotune_progress
+from ejk.ops.config._waiting import Waiting, WaitingCall, without_arrays
 from ejk.ops.config.cache import OUR_CACHE, ConfigCache
-from ejk.ops.config.own import OwnCache, check_cache, methods_of, overrides
 from ejk.ops.config.persistent import PersistentCache, is_own_store
-from ejk.ops.config.progress import log_autotune_progress, set_autotune_progress
-from ejk.ops.config.waiting import Waiting, WaitingCall, without_arrays
-from ejk.ops.core.call import KernelCall
-from ejk.ops.core.function import arguments_of, site_of_call
+from ejk.ops.core._call import KernelCall
+from ejk.ops.core._function import arguments_of, site_of_call
 from ejk.ops.core.kernel import describe
 from ejk.ops.core.types import Cfg, Out
 
@@ -162,7 +162,7 @@ class Tuner(Generic[Cfg]):
         traced are replaced by zeros. A function tagged `_ejk_validate_backward = True` is measured with its
         gradient. What cannot be differentiated is measured forward, what cannot be jitted as it is.
         """
-        from ejk.ops.execution.measuring import prepared
+        from ejk.ops.execution._measuring import prepared
 
         with _jax.outside_of_any_trace():
             return _core.seconds_of(prepared(fn, args, kwargs), self.warmup, self.iters)
@@ -178,7 +178,7 @@ class Tuner(Generic[Cfg]):
 
         Raises RuntimeError if there is none, or all of them fail.
         """
-        from ejk.ops.execution.measuring import race
+        from ejk.ops.execution._measuring import race
 
         candidates = tuple(candidates)
         if not candidates:

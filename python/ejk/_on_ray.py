@@ -2,7 +2,7 @@
 """`python -m ejk tune --on ray`: recorded calls are tuned by the hosts of a Ray cluster.
 
 Ray starts a process on each host, which holds a worker (docs/reference/worker.md), and carries calls and answers.
-Who tunes what, and for how long, is decided in ejk.spread: Ray itself notices a host that was cut off after
+Who tunes what, and for how long, is decided in ejk._spread: Ray itself notices a host that was cut off after
 minutes only.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ejk import _core
-from ejk.spread import Call, Spread
+from ejk._spread import Call, Spread
 
 LOOK_AROUND = 2.0  # seconds between looks at which hosts there are
 REST = 10.0  # seconds for a host that failed

@@ -24,10 +24,10 @@ from ejk._captured import (
     is_plain,
     things_of_libraries,
 )
+from ejk.ops.core._mesh import OverMesh
+from ejk.ops.core._order import in_order, order_of
+from ejk.ops.core._static import give_static, keep_static, static
 from ejk.ops.core.kernel import Invocation, _get_platform_method, _has_custom_vjp, _overrides, op_of
-from ejk.ops.core.mesh import OverMesh
-from ejk.ops.core.order import in_order, order_of
-from ejk.ops.core.static import give_static, keep_static, static
 from ejk.ops.utils.meta import stamped
 
 _nothing = contextlib.nullcontext()

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ejk import _jax, _sites
-from ejk.ops.core.call import KernelCall
-from ejk.ops.core.function import Given, function_of, site_of_call
+from ejk.ops.core._call import KernelCall
+from ejk.ops.core._function import Given, function_of, site_of_call
+from ejk.ops.core._lowering import lowered_for
+from ejk.ops.core._mesh import over_mesh_of
 from ejk.ops.core.kernel import Invocation
-from ejk.ops.core.lowering import lowered_for
-from ejk.ops.core.mesh import over_mesh_of
 from ejk.ops.execution.executor import _prepared
 
 

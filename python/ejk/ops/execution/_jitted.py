@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from ejk import _jax
 from ejk._captured import Opaque, outline_of
 from ejk._numbers import Numbers, Refused
-from ejk.ops.core.function import Arguments
-from ejk.ops.core.static import give_static, keep_numbers
+from ejk.ops.core._function import Arguments
+from ejk.ops.core._static import give_static, keep_numbers
 
 _Value = TypeVar("_Value")
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ejk import _configs, _jax, _sites
 from ejk._known import NotKnown, known_of
-from ejk.ops.core.function import Given, accepted, arguments_of, forward, function_of
+from ejk.ops.core._function import Given, accepted, arguments_of, forward, function_of
+from ejk.ops.core._mesh import over_mesh_of
 from ejk.ops.core.kernel import (
     Kernel,
     _get_platform_method,
@@ -18,10 +19,9 @@ from ejk.ops.core.kernel import (
     declared_config,
     describe,
 )
-from ejk.ops.core.mesh import over_mesh_of
 
 if TYPE_CHECKING:
-    from ejk.ops.config.own import OwnCache
+    from ejk.ops.config._own import OwnCache
 
 
 class KernelCall:
@@ -131,7 +131,7 @@ class KernelCall:
         return self.kernel.numerics(self.fit(config), self.inv)
 
     def shows_progress(self) -> bool:
-        from ejk.ops.config.progress import is_shown
+        from ejk.ops.config._progress import is_shown
 
         return is_shown()
 
