@@ -20,14 +20,14 @@
 //   EJK_REGISTER(Saxpy);
 // In a static library the linker drops a file that nothing refers to, registration included. In a
 // shared library it is all that load_kernels() needs.
-#define EJK_REGISTER(...)                                                \
-  namespace {                                                            \
-  [[maybe_unused]] const bool EJK_JOIN_2(ejk_registered_, __COUNTER__) = \
-      ::ejk::detail::register_here<__VA_ARGS__>();                       \
-  }                                                                      \
+#define EJK_REGISTER(...)                                                     \
+  namespace {                                                                 \
+  [[maybe_unused]] const bool EJK_DETAIL_JOIN(ejk_registered_, __COUNTER__) = \
+      ::ejk::detail::register_here<__VA_ARGS__>();                            \
+  }                                                                           \
   static_assert(true, "ejk: a semicolon follows")
-#define EJK_JOIN_2(a, b) EJK_JOIN_3(a, b)
-#define EJK_JOIN_3(a, b) a##b
+#define EJK_DETAIL_JOIN(a, b) EJK_DETAIL_JOIN_NOW(a, b)
+#define EJK_DETAIL_JOIN_NOW(a, b) a##b
 
 namespace EJK_EXPORT ejk {
 
