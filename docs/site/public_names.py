@@ -2,7 +2,7 @@
 """Public names of the Python package that its reference does not show.
 
 A module is public if no part of its name begins with an underscore, and its names are those of its `__all__`. A name is
-shown if the reference has it, or the same class or function under the same name of another module.
+shown if the reference has it, or the same class, function or type variable under the same name of another module.
 """
 
 import importlib
@@ -30,7 +30,7 @@ def thing(path):
 
 def not_shown(package, shown):
     """What is missing among the dotted names that are shown; a module without `__all__` names nothing public."""
-    known = {(path.rpartition(".")[2], id(thing(path))) for path in shown if callable(thing(path))}
+    known = {(path.rpartition(".")[2], id(thing(path))) for path in shown if hasattr(thing(path), "__module__")}
     missing = []
     for module in modules(package):
         if module.__name__ not in shown:
