@@ -68,6 +68,10 @@ def closing(tokens, at, closers={"(": ")", "<": ">", "[[": "]]"}):
     return len(tokens) - 1
 
 
+def is_balanced(tokens):
+    return all(tokens.count(opener) == tokens.count(closer) for opener, closer in ("()", "<>"))
+
+
 def plain_head(tokens):
     """Of a declaration: without attributes, parameters of templates, and what is assigned."""
     head, at = [], 0
@@ -81,25 +85,30 @@ def plain_head(tokens):
         elif token in NO_FUNCTION and after == "(":
             at = closing(tokens, at + 1)
         elif token == "=" and "operator" not in head:
-            break
+            if head.count("(") > head.count(")"):  # of a parameter
+                break
+            at = next((i for i in range(at, len(tokens)) if tokens[i] == "," and is_balanced(tokens[at:i])), len(tokens))
+            continue
         else:
             head.append(token)
         at += 1
     return head
 
 
-def declared_name(head):
-    """Of a function or variable; None if the declaration has none."""
+def declared_names(head):
+    """Of a function, or of variables."""
     if "operator" in head:
-        return "operator"
-    depth, last = 0, None
+        return ["operator"]
+    depth, last, names = 0, None, []
     for at, token in enumerate(head):
         depth += (token == "<") - (token == ">")
         if depth == 0 and token == "(" and at and head[at - 1].isidentifier():
-            return ("~" if at > 1 and head[at - 2] == "~" else "") + head[at - 1]
+            return [("~" if at > 1 and head[at - 2] == "~" else "") + head[at - 1]]
+        if depth == 0 and token == "," and last:
+            names.append(last)
         if depth == 0 and token.isidentifier():
             last = token
-    return last
+    return [*names, last] if last else []
 
 
 def class_name(head):
@@ -127,6 +136,10 @@ def declared(text):
         if name:
             names.add("::".join([part for part in where if part] + [name]))
 
+    def add_all(head):
+        for name in declared_names(head):
+            add(name, scope[:-1] if "friend" in head else scope)
+
     for token in TOKEN.findall(text):
         if token == "}":
             tokens = tokens if scope.pop() is VALUE else []
@@ -145,13 +158,13 @@ def declared(text):
                     add(name and special, [*scope, name])
                 scope.append(name)
             else:
-                add(declared_name(head), scope[:-1] if "friend" in head else scope)
+                add_all(head)
                 scope.append(BODY)
             tokens = []
         elif token == ";":
             head = plain_head(tokens)
             if not {"using", "typedef", "static_assert"} & set(head) and class_name(head) is None:
-                add(declared_name(head), scope[:-1] if "friend" in head else scope)
+                add_all(head)
             tokens = []
         elif token == ":" and tokens in (["public"], ["private"], ["protected"]):
             tokens = []

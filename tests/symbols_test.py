@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import subprocess
 
 import symbols
 
@@ -14,7 +15,7 @@ namespace [[gnu::visibility("default")]] ejk {
 class Named;
 enum class Kind : int { a, b };
 template <class T> requires (sizeof(T) < 4) struct Holder : Base<T> {
-  static constexpr std::string_view words = "not; a { member }";
+  static constexpr std::string_view words = "not; a { member }", more_words = f(1, 2), last_words = {};
   explicit Holder(int size, const Options& with = {}, int more = 2) : size_(size), kind_{} {}
   virtual ~Holder() = default;
   bool operator==(const Holder&) const = default;
@@ -39,7 +40,7 @@ inline constexpr bool is_held<Holder<T>> = true;
 def test_declarations_are_read_with_their_scopes():
     names = symbols.declared(HEADER)
     assert {"ejk::Kind", "ejk::Holder", "ejk::Holder::Holder", "ejk::Holder::~Holder", "ejk::Holder::operator"} <= names
-    assert {"ejk::Holder::words", "ejk::Holder::all", "ejk::Holder::known_", "ejk::swap", "ejk::made"} <= names
+    assert {"ejk::Holder::words", "ejk::Holder::more_words", "ejk::Holder::last_words", "ejk::Holder::all", "ejk::Holder::known_", "ejk::swap", "ejk::made"} <= names
     assert "ejk::detail::is_held" in names
     # What is only named, what is inside of bodies and types, and parameters.
     words = {name.rpartition("::")[2] for name in names}
@@ -50,6 +51,22 @@ def test_the_headers_declare_what_they_are_known_for_and_nothing_that_comments_n
     names = symbols.declared(symbols.preprocessed())
     assert {"ejk::ConfigSelectorChain::choose", "ejk::Tuner::tune", "ejk::Error", "ejk_plugin"} <= names
     assert "ejk::Saxpy" not in names and not any(name.startswith("std") for name in names)
+
+
+def test_private_names_made_of_public_words_are_found(tmp_path):
+    library = tmp_path / "lib.so"
+    source = """
+        namespace ejk {
+        int tune() { return 1; }
+        struct Tuner { struct State { int choose(); }; int measure(); };
+        int Tuner::State::choose() { return 2; }
+        int Tuner::measure() { return 3; }
+        }
+    """
+    command = ["c++", "-shared", "-fPIC", "-x", "c++", "-", "-o", library]
+    subprocess.run(command, input=source, text=True, check=True)
+    assert symbols.exported(library) == {"ejk::tune", "ejk::Tuner::State::choose", "ejk::Tuner::measure"}
+    assert symbols.strange(library) == ["ejk::Tuner::State::choose", "ejk::tune"]
 
 
 def test_the_library_exports_what_its_headers_declare_and_nothing_else():
