@@ -119,7 +119,7 @@ make_venv() {
   [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ] || return 0
   stage "making $venv"
   logged venv "$python" -m venv --clear "$venv"
-  # Without --no-compile pip would compile thousands of files that are never imported.
+  # Without --no-compile pip would compile thousands of files that nobody imports.
   logged venv "$venv/bin/pip" install --disable-pip-version-check --no-compile -r requirements.txt
   printf '%s\n' "$stamp" >"$venv/stamp"
 }
@@ -206,6 +206,15 @@ can_build_for() {
 sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null
 }
 
+# python_to_build_for VERSION: where one is, in PATH or among those of pyenv, whose command in PATH is a shim that fails
+# unless that version is selected.
+python_to_build_for() {
+  for found in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/"python$1"; do
+    ! can_build_for "$found" || { command -v "$found" && return; }
+  done
+  return 1
+}
+
 # build_wheels FOLDER [PIP OPTION...]: one for each supported Python that is found here with its headers.
 build_wheels() {
   into=$1
@@ -216,11 +225,11 @@ build_wheels() {
   for version in 3.11 3.12 3.13; do
     python=.venv/bin/python
     if [ "$($python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" != $version ]; then
-      if ! can_build_for python$version; then
-        stage "no wheel for Python $version: python$version with its headers and venv is not here"
+      if ! interpreter=$(python_to_build_for $version); then
+        stage "no wheel for Python $version: python$version with its headers and venv is neither in PATH nor one of pyenv's"
         continue
       fi
-      make_venv python$version .venv-$version
+      make_venv "$interpreter" .venv-$version
       python=.venv-$version/bin/python
     fi
     stage "building the wheel for Python $version"

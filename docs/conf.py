@@ -10,7 +10,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "docs/site"), str(ROOT / "python")]
 
 import manual  # docs/site
+import public_names  # docs/site
 import undocumented  # docs/site
+from sphinx.ext.autodoc.mock import mock
 from sphinx.util import logging
 
 project = "ejk"
@@ -68,8 +70,20 @@ def ask_for_words(app, domain, objtype, content):
         logging.getLogger(__name__).warning("attribute %s is not documented: write `#:` and words behind it", name)
 
 
+def look_for_public_names(app, env):
+    """Every public name of Python has its place in the reference."""
+    with mock(autodoc_mock_imports):
+        import ejk
+
+        for name in public_names.not_shown(ejk, env.get_domain("py").objects):
+            logging.getLogger(__name__).warning(
+                "%s is public and not shown: name it in docs/reference/python.md, or begin it with an underscore", name
+            )
+
+
 def setup(app):
     app.connect("source-read", show_files_of_the_project)
+    app.connect("env-check-consistency", look_for_public_names)
     app.connect("autodoc-process-docstring", read_docstring)
     app.connect("object-description-transform", ask_for_words)
     (ROOT / "build/docs").mkdir(parents=True, exist_ok=True)

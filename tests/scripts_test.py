@@ -220,6 +220,26 @@ def test_compilers_that_cannot_be_downloaded_are_a_clear_word(tmp_path):
     assert not (tmp_path / ".venv-devices/stamp").exists()
 
 
+def python_to_build_for(version, path, pyenv):
+    script = f". {ROOT}/cmake/setup.sh; python_to_build_for {version}"
+    env = {"PATH": f"{path}:/usr/bin:/bin", "PYENV_ROOT": str(pyenv)}
+    done = subprocess.run(["sh", "-euc", script], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def test_pythons_of_pyenv_are_found_behind_shims_that_fail(fake_tools, tmp_path):
+    shims = fake_tools("python3.98", "echo 'pyenv: python3.98: command not found' >&2; exit 127")
+    assert python_to_build_for("3.98", shims, tmp_path) is None
+    bare, whole = (tmp_path / f"versions/3.98.{patch}/bin/python3.98" for patch in (1, 2))
+    for python, code in ((bare, 1), (whole, 0)):  # the first has no headers
+        python.parent.mkdir(parents=True)
+        fake_tools(python.relative_to(tmp_path), f"exit {code}")
+    assert python_to_build_for("3.98", shims, tmp_path) == str(whole)
+    in_path = fake_tools("python3.98", "exit 0") / "python3.98"
+    assert python_to_build_for("3.98", shims, tmp_path) == str(in_path)
+
+
 def shown_commands():
     """Commands in code spans and code blocks of the documents; prose may say "make sure"."""
     for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:

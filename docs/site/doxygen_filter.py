@@ -19,8 +19,12 @@ def escaped(comment):
 
 
 def without_private_parts(lines):
-    private_until = None
+    private_until, goes_on = None, False
     for line in lines:
+        if goes_on or line.startswith("#define EJK_DETAIL_"):
+            goes_on = line.endswith("\\")
+            yield ""
+            continue
         if found := re.fullmatch(r"( *) private:", line):
             private_until = re.compile(found[1] + r"(\}.*;| public:| protected:)$")
         if private_until and not private_until.match(line):
@@ -92,6 +96,8 @@ def readable(lines):
             out.append(f"{indent}/**{escaped(comment)} */ {own}")
         elif comment is not None:
             out.append(f"{code}  ///<{escaped(comment)}")
+        elif above and own.startswith("#define") and not first_below and not code.endswith("\\"):
+            out.append(f"{code}  ///<{' '.join(above)}")
         elif begins and above and not first_below and indent == above_indent:
             out.append(f"{indent}/**{' '.join(above)} */ {own}")
         else:

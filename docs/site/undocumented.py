@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public names of C++ without documentation, from Doxygen's XML.
+"""Public names and macros of C++ without documentation, from Doxygen's XML.
 
 What needs no words of its own: constructors, destructors and operators of a documented type, further overloads of a
 documented function, what overrides a documented one, and the hooks of a kernel, which ejk/kernel.h explains.
@@ -55,6 +55,10 @@ def names(root):
     for path in sorted((root / "build/docs/doxygen/xml").glob("*.xml")):
         for compound in xml.etree.ElementTree.parse(path).getroot().findall("compounddef"):
             kind, scope = compound.get("kind"), compound.findtext("compoundname")
+            if kind == "file":
+                for macro in compound.findall("sectiondef/memberdef[@kind='define']"):
+                    yield place(macro), macro.findtext("name"), is_described(macro)
+                continue
             if kind not in ("class", "struct", "namespace", "concept") or compound.get("prot") == "private":
                 continue
             if re.search(r"::detail\b|^std\b|<", scope):

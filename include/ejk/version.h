@@ -7,6 +7,7 @@
 
 #include <ejk/detail/export.h>
 
+// The three numbers.
 #define EJK_VERSION_MAJOR 0
 #define EJK_VERSION_MINOR 1
 #define EJK_VERSION_PATCH 0

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from ejk import _core, _log
 
 if TYPE_CHECKING:
-    from ejk import compile_only
+    from ejk import _compile_only
 
 _ABOUT = """Tunes recorded calls of Python kernels in worker processes, so that a config that crashes,
 hangs or exits costs some attempts and nothing else.
@@ -32,13 +32,13 @@ def main(words: list[str] | None = None) -> int:
     parser = _parser()
     given = parser.parse_args(words)
     if given.verb == "worker":
-        from ejk import worker
+        from ejk import _worker
 
-        return worker.serve(given.modules)
+        return _worker.serve(given.modules)
     if given.verb == "compile":
-        from ejk import compile_only
+        from ejk import _compile_only
 
-        return compile_only.serve(_wanted(given), given.place)
+        return _compile_only.serve(_wanted(given), given.place)
     if given.compile_only != bool(given.device):
         parser.error("--compile-only and --device go together")
     if given.compile_only and given.lowered:
@@ -50,7 +50,7 @@ def main(words: list[str] | None = None) -> int:
     if given.worker and given.modules:
         parser.error("--worker and --import do not go together")
     if given.compile_only:
-        return _compile_only(given)
+        return _prune(given)
     return _tune_on_ray(given) if given.on else _tune(given)
 
 
@@ -178,17 +178,17 @@ def _tune(given: argparse.Namespace) -> int:
 
 
 def _tune_on_ray(given: argparse.Namespace) -> int:
-    from ejk import on_ray, worker
+    from ejk import _on_ray, _worker
 
     store = given.store if "://" in given.store else given.store and os.path.abspath(os.path.expanduser(given.store))
-    wanted = on_ray.Wanted(
+    wanted = _on_ray.Wanted(
         given.address, given.worker, given.modules, store, _recorded_in(given), given.ops,
         given.budget, given.budget_per_call, given.deadline, given.retune,
         given.numerics == "same",
     )  # fmt: skip
-    came_to = _CameTo(given.json, worker.own_standard_output())  # Ray prints what it pleases
+    came_to = _CameTo(given.json, _worker.own_standard_output())  # Ray prints what it pleases
     try:
-        is_whole = on_ray.tune(wanted, came_to)
+        is_whole = _on_ray.tune(wanted, came_to)
     except (OSError, RuntimeError, ValueError) as error:
         _tell(str(error))
         return 1
@@ -250,18 +250,18 @@ def _recorded_in(given: argparse.Namespace) -> str:
     return os.path.expanduser(given.recorded_in or beside)
 
 
-def _wanted(given: argparse.Namespace) -> compile_only.Wanted:
-    from ejk import compile_only
+def _wanted(given: argparse.Namespace) -> _compile_only.Wanted:
+    from ejk import _compile_only
 
-    return compile_only.Wanted(given.device, given.modules, os.path.expanduser(given.recorded_in), given.ops)
+    return _compile_only.Wanted(given.device, given.modules, os.path.expanduser(given.recorded_in), given.ops)
 
 
-def _compile_only(given: argparse.Namespace) -> int:
-    from ejk import compile_only
+def _prune(given: argparse.Namespace) -> int:
+    from ejk import _compile_only
 
     given.recorded_in = _recorded_in(given)
     try:
-        found = compile_only.prune(_wanted(given), given.deadline)
+        found = _compile_only.prune(_wanted(given), given.deadline)
     except RuntimeError as error:
         _tell(str(error))
         return 1

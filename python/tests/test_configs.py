@@ -29,7 +29,7 @@ from ejk.ops import (
     stable_json,
     to_json,
 )
-from ejk.ops.config.persistent import CFG_CLASS_KEY, PROVENANCE_AUTOTUNE, PROVENANCE_KEY
+from ejk.ops.config.persistent import _CFG_CLASS_KEY, _PROVENANCE_AUTOTUNE, _PROVENANCE_KEY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -275,13 +275,13 @@ def test_a_cache_with_a_name_needs_no_home(monkeypatch, capfd):
 @pytest.mark.parametrize(
     "entry, found",
     [
-        ({PROVENANCE_KEY: PROVENANCE_AUTOTUNE, "cfg": {"block": 7}}, {"block": 7}),
-        ({PROVENANCE_KEY: PROVENANCE_AUTOTUNE, CFG_CLASS_KEY: "os:system", "cfg": {"block": 7}}, {"block": 7}),
-        ({PROVENANCE_KEY: PROVENANCE_AUTOTUNE, "cfg": 5}, 5),
-        ({PROVENANCE_KEY: PROVENANCE_AUTOTUNE}, None),
-        ({PROVENANCE_KEY: "override", "cfg": {"block": 7}}, None),
-        ({PROVENANCE_KEY: ["autotune"], "cfg": {"block": 7}}, None),
-        ({PROVENANCE_KEY: None, "cfg": {"block": 7}}, None),
+        ({_PROVENANCE_KEY: _PROVENANCE_AUTOTUNE, "cfg": {"block": 7}}, {"block": 7}),
+        ({_PROVENANCE_KEY: _PROVENANCE_AUTOTUNE, _CFG_CLASS_KEY: "os:system", "cfg": {"block": 7}}, {"block": 7}),
+        ({_PROVENANCE_KEY: _PROVENANCE_AUTOTUNE, "cfg": 5}, 5),
+        ({_PROVENANCE_KEY: _PROVENANCE_AUTOTUNE}, None),
+        ({_PROVENANCE_KEY: "override", "cfg": {"block": 7}}, None),
+        ({_PROVENANCE_KEY: ["autotune"], "cfg": {"block": 7}}, None),
+        ({_PROVENANCE_KEY: None, "cfg": {"block": 7}}, None),
         ({"block": 7}, {"block": 7}),
         (None, None),
     ],
@@ -294,7 +294,7 @@ def test_of_entries_that_say_who_made_them_those_of_tunings_are_read(entry, foun
 
 def test_a_put_may_say_who_made_the_config(tmp_path):
     store = PersistentCache("a")
-    store.put("d", "o@v0", "k", 1, provenance=PROVENANCE_AUTOTUNE)
+    store.put("d", "o@v0", "k", 1, provenance=_PROVENANCE_AUTOTUNE)
     assert PersistentCache("a").get("d", "o@v0", "k") == 1
     store.put("d", "o@v0", "k", 2, provenance="override")
     assert store.get("d", "o@v0", "k") is None and PersistentCache("a").get("d", "o@v0", "k") is None

@@ -154,9 +154,9 @@ HOSTILE = {
     "name that is a type": {"$type": {"$type": "subprocess:Popen", "args": ["true"]}},
     "builtin": {"$type": "builtins:exec", "source": "import os"},
     "pydantic": {"$type": "pydantic:BaseModel"},
-    "tuple that is a number": {"$tuple": 3},
+    "tuple that is none": {"$tuple": 3},
     "set of lists": {"$set": [[1]], "frozen": True},
-    "bytes that are a number": {"$bytes": 3},
+    "bytes that are none": {"$bytes": 3},
     "unknown": {"$pickle": "gASVIQAAAAAAAACMBXBvc2l4"},
 }  # fmt: skip
 
@@ -397,7 +397,7 @@ print(count)
 
 def test_a_worker_refuses_hostile_records_and_goes_on(tmp_path):
     program = RECORDED + HOSTILE_SKETCHES + """
-from ejk import worker
+from ejk import _worker as worker
 answer, hostile = worker._answer, False
 
 def watched_answer(line, stop, say):

@@ -5,7 +5,7 @@ import itertools
 import random
 
 import pytest
-from ejk.spread import MAX_ATTEMPTS, START, Call, Spread
+from ejk._spread import MAX_ATTEMPTS, START, Call, Spread
 
 BUDGET, PATIENCE, REST = 10.0, 5.0, 7.0
 

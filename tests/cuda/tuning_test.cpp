@@ -102,8 +102,7 @@ TEST(CudaTunings, TryLastWhatSpillsRegisters) {
   }));
 }
 
-// Of a search: what it was told at their first runs counts, in whichever process they were
-// compiled.
+// Of a search: what it was told at their first runs counts, whoever compiled them.
 TEST(CudaTunings, MeasureLastWhatSpillsRegisters) {
   EXPECT_TRUE(in_new_process([] {
     const EmulatedCuda emulation;

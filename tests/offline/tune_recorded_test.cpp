@@ -28,7 +28,7 @@ struct Parity : fakes::Show {
 };
 EJK_REGISTER(Parity);
 
-// Not registered.
+// Known to nobody by name.
 struct Hidden : fakes::Show {
   static constexpr std::string_view op_id = "hidden";
 };

@@ -2,12 +2,15 @@
 """The Debian packages on a bare Debian: the tool runs without a compiler, and programs find the library."""
 
 import os
-import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 from conftest import PACKAGES, ROOT, VERSION, run
+
+sys.path.append(str(ROOT / "tests"))
+import symbols  # tests
 
 NAMES = ["libejk", "libejk-dev", "ejk"]
 
@@ -64,48 +67,10 @@ def test_the_library_is_found_by_a_name_with_its_version(tmp_path):
     assert f"Library soname: [libejk.so.{VERSION.rpartition('.')[0]}]" in run("readelf", "-d", library)
 
 
-def names_of(symbols):
-    """The qualified names that mangled symbols belong to, without what they take and are made with."""
-    names = set()
-    plain = subprocess.run(
-        ["c++filt", "--no-params"], input="\n".join(symbols), capture_output=True, text=True, check=True
-    )
-    for symbol in plain.stdout.splitlines():
-        of_type = re.match(r"(typeinfo name|typeinfo|vtable|VTT) for (.*)", symbol)
-        if of_type and "::" not in of_type[2]:
-            continue  # double(): it is the language's
-        symbol = of_type[2] if of_type else re.sub(r"^(guard variable for|(non-)?virtual thunk to) ", "", symbol)
-        name, depth = "", 0
-        for character in re.sub(r"\boperator\b.*", "operator", symbol):
-            if depth == 0 and character == "(":
-                break
-            depth += (character == "<") - (character == ">")
-            name += character if depth == 0 and character != ">" else ""
-        names.add(re.sub(r"\[abi:\w+\]|::\{lambda.*", "", name).split(" ")[0])
-    return names
-
-
 def test_the_library_exports_what_its_headers_declare_and_nothing_else(tmp_path):
     run("dpkg-deb", "--extract", file_of("libejk"), tmp_path)
     (library,) = [path for path in tmp_path.rglob("libejk.so.*") if not path.is_symlink()]
-    lines = run("nm", "-D", "--defined-only", library).splitlines()
-    names = names_of(line.split()[2] for line in lines)
-    # The standard library's own templates are visible wherever they are made.
-    names = {name for name in names if not name.startswith(("std::", "__gnu_cxx::", "operator"))}
-    headers = "".join(path.read_text() for path in ROOT.glob("include/**/*.h"))
-    words = set(re.findall(r"\w+", headers))
-    words |= {f"hook_{word}" for word in words}  # a macro makes those
-    only_named = set(re.findall(r"(?:class|struct) (\w+);", headers))
-    only_named -= set(re.findall(r"(?:class|struct) (\w+)(?:<[^;{]*>)?(?: final)?(?: :[^;{]*)? \{", headers))
-    strange = [
-        name
-        for name in sorted(names - {"ejk_plugin"})
-        if not name.startswith("ejk::")
-        or only_named & set(name.split("::"))
-        or not set(re.findall(r"\w+", name)) <= words
-    ]
-    assert strange == []
-    assert {"ejk::ConfigSelectorChain::choose", "ejk::Tuner::tune", "ejk::Error"} <= names
+    assert symbols.strange(library) == []
 
 
 EXAMPLES = """

@@ -54,7 +54,7 @@ struct Worse : Bad<Name, Act> {
   }
 };
 
-// Whatever is tried: there is no config to suspect.
+// Whatever is tried: there is nobody to suspect.
 template <const char* Name, void (*Act)()>
 struct Hopeless : Bad<Name, Act> {
   using Config = typename Bad<Name, Act>::Config;

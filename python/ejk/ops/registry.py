@@ -55,8 +55,8 @@ def record_call(kernel: Any, inv: Any, on_disk: bool = False) -> int:
     is_new = _keep(call.device, call.op, call.key, kernel, inv.args, dict(inv.kwargs))
     name = (call.device, call.op, call.key)
     if on_disk and (is_new or name not in _numbers):
-        from ejk.ops.core.call import KernelCall
-        from ejk.ops.core.function import site_of_call
+        from ejk.ops.core._call import KernelCall
+        from ejk.ops.core._function import site_of_call
 
         _numbers[name] = _core.record(call, KernelCall(kernel, inv, site_of_call(inv)))
     return _numbers.get(name, 0) if on_disk else 0

@@ -18,7 +18,7 @@ NvrtcApi& nvrtc();
 // EJK_CUDA_LIBRARY, else what the system has; EJK_NVRTC_LIBRARY in the same way. Why there is none;
 // "" if there is.
 std::string load_driver();
-// Whether this process has loaded and initialised it, with or without this library.
+// Whether somebody has loaded and initialised it.
 bool driver_is_in_use();
 std::string load_nvrtc();
 

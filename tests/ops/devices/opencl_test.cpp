@@ -30,10 +30,12 @@ class SpoiltOnOpenCl : public testing::TestWithParam<std::pair<ejk::ops::DeviceO
 TEST_P(SpoiltOnOpenCl, IsFound) {
   if (ejk::devices("opencl").empty()) GTEST_SKIP() << why_no_devices(ejk::Platform::opencl);
   const auto& [op, control] = GetParam();
+  static std::vector<std::unique_ptr<SpoilingBackend>> backends;  // threads keep their kernels
   ejk::Device device = ejk::devices("opencl").at(0);
-  const SpoilingBackend& spoiling = spoil(device, control);
+  backends.push_back(std::make_unique<SpoilingBackend>(*device.backend, control));
+  device.backend = backends.back().get();
   const Findings findings = check(op, device, Until::first_problem);
-  EXPECT_GT(spoiling.changed, 0) << "nothing to spoil";
+  EXPECT_GT(backends.back()->changed, 0) << "nothing to spoil";
   EXPECT_FALSE(findings.problems.empty());
 }
 

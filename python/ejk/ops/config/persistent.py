@@ -11,15 +11,15 @@ from typing import Any, Generic
 
 from ejk import _configs, _core, _log
 from ejk._known import NotKnown
+from ejk.ops.config._own import methods_of, overrides
 from ejk.ops.config.cache import get_arguments, place_of, put_arguments
-from ejk.ops.config.own import methods_of, overrides
 from ejk.ops.core.kernel import declare_types_of_op
 from ejk.ops.core.types import Cfg
 
-PROVENANCE_KEY = "__ejk_provenance__"  # in files of newer versions of ejkernel: who made a config, ...
-CFG_CLASS_KEY = "__ejk_cfg_class__"  # ... and of what class it was, which is not looked at: the kernel knows
-PROVENANCE_AUTOTUNE = "autotune"
-TRUSTED_PROVENANCE = frozenset({PROVENANCE_AUTOTUNE})
+_PROVENANCE_KEY = "__ejk_provenance__"  # in files of newer versions of ejkernel: who made a config, ...
+_CFG_CLASS_KEY = "__ejk_cfg_class__"  # ... and of what class it was, which is not looked at: the kernel knows
+_PROVENANCE_AUTOTUNE = "autotune"
+_TRUSTED_PROVENANCE = frozenset({_PROVENANCE_AUTOTUNE})
 
 
 class PersistentCache(Generic[Cfg]):
@@ -61,13 +61,13 @@ class PersistentCache(Generic[Cfg]):
         else:
             self._store = _core.PersistentCache(path=self.path)
 
-    def put(self, *where_and_config: Any, provenance: str = PROVENANCE_AUTOTUNE, **named: Any) -> None:
+    def put(self, *where_and_config: Any, provenance: str = _PROVENANCE_AUTOTUNE, **named: Any) -> None:
         """put(device, op_id, call_key, cfg) or put(key, cfg).
 
         What is of any other `provenance` than "autotune" is not kept, and nothing is for that key any more.
         """
         device, op, key, config = put_arguments(where_and_config, named, "PersistentCache")
-        if provenance not in TRUSTED_PROVENANCE:
+        if provenance not in _TRUSTED_PROVENANCE:
             self._store.erase(device, op or "-", key)
             return
         kept = self._as_kept(config)
@@ -184,10 +184,10 @@ def _read(path: str) -> dict[str, Any]:
 
 def _trusted(entry: Any) -> Any:
     """The config of an entry of a file, None if it says that it was not measured."""
-    if not isinstance(entry, dict) or PROVENANCE_KEY not in entry:
+    if not isinstance(entry, dict) or _PROVENANCE_KEY not in entry:
         return entry
-    provenance = entry[PROVENANCE_KEY]
-    return entry.get("cfg") if isinstance(provenance, str) and provenance in TRUSTED_PROVENANCE else None
+    provenance = entry[_PROVENANCE_KEY]
+    return entry.get("cfg") if isinstance(provenance, str) and provenance in _TRUSTED_PROVENANCE else None
 
 
-__all__ = ["PROVENANCE_AUTOTUNE", "PROVENANCE_KEY", "PersistentCache"]
+__all__ = ["PersistentCache"]

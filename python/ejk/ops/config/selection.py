@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, get_args
 
 from ejk import _core, _jax, _log, _ranks, _scopes, _sites
+from ejk.ops.config._own import OwnCache, check_cache, methods_of, overrides
+from ejk.ops.config._progress import log_autotune_progress, set_autotune_progress
+from ejk.ops.config._waiting import Waiting, WaitingCall, without_arrays
 from ejk.ops.config.cache import OUR_CACHE, ConfigCache
-from ejk.ops.config.own import OwnCache, check_cache, methods_of, overrides
 from ejk.ops.config.persistent import PersistentCache, is_own_store
-from ejk.ops.config.progress import log_autotune_progress, set_autotune_progress
-from ejk.ops.config.waiting import Waiting, WaitingCall, without_arrays
-from ejk.ops.core.call import KernelCall
-from ejk.ops.core.function import arguments_of, site_of_call
+from ejk.ops.core._call import KernelCall
+from ejk.ops.core._function import arguments_of, site_of_call
 from ejk.ops.core.kernel import describe
 from ejk.ops.core.types import Cfg, Out
 
@@ -68,7 +68,7 @@ class AutotunePolicy:
     again. In Python a call returns before its arrays are there, so its time says nothing."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        is_change = name in self.__dict__  # a policy that is being made is not in use yet
+        is_change = name in self.__dict__  # nobody has a policy that is being made
         object.__setattr__(self, name, _check({name: value})[name])
         if is_change:
             _core.new_epoch()
@@ -84,7 +84,7 @@ _ALIASES = {"autotune": "allow_autotune", "heuristics": "allow_heuristics"}
 
 
 def _check(updates: dict[str, Any]) -> dict[str, Any]:
-    """The updates under the fields' own names; raises for a name that is not a field, and for a value that does not fit."""
+    """The updates under the fields' own names; raises for what is no field or does not fit it."""
     named = {_ALIASES.get(name, name): value for name, value in updates.items()}
     return {name: _checked(name, value) for name, value in named.items()}
 
@@ -162,7 +162,7 @@ class Tuner(Generic[Cfg]):
         traced are replaced by zeros. A function tagged `_ejk_validate_backward = True` is measured with its
         gradient. What cannot be differentiated is measured forward, what cannot be jitted as it is.
         """
-        from ejk.ops.execution.measuring import prepared
+        from ejk.ops.execution._measuring import prepared
 
         with _jax.outside_of_any_trace():
             return _core.seconds_of(prepared(fn, args, kwargs), self.warmup, self.iters)
@@ -178,7 +178,7 @@ class Tuner(Generic[Cfg]):
 
         Raises RuntimeError if there is none, or all of them fail.
         """
-        from ejk.ops.execution.measuring import race
+        from ejk.ops.execution._measuring import race
 
         candidates = tuple(candidates)
         if not candidates:
@@ -263,7 +263,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
             check_cache(name, value)
         object.__setattr__(self, name, value)
         if "_core" not in self.__dict__:
-            return  # it is being made and not in use yet
+            return  # it is being made: nobody has it
         if name in self._PARTS:
             self._put_together()
         if name in self._PARTS or name == "on_event":

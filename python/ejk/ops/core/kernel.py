@@ -265,7 +265,7 @@ class Invocation(Generic[Cfg, Out]):
     @property
     def device_fingerprint(self) -> str:
         """The device the call is made on."""
-        from ejk.ops.core.function import site_of_call
+        from ejk.ops.core._function import site_of_call
 
         return site_of_call(self).core.fingerprint
 
@@ -352,7 +352,7 @@ def _names_of(cls: type) -> tuple[str, str]:
 
 def describe(inv: Any, kernel: Any, data: str = "") -> _core.Call:
     """The call as the core sees it. With a kernel, under that kernel's version and key. Made once."""
-    from ejk.ops.core.function import site_of_call
+    from ejk.ops.core._function import site_of_call
 
     site = site_of_call(inv)
     known: tuple[Any, str, Any, _core.Call] | None = getattr(inv, "_described", None)
@@ -458,3 +458,6 @@ def _has_custom_vjp(kernel: object, platform: str | None = None, context: str | 
         return True
     halves = ("fwd_with_residuals", "vjp")
     return all(_get_platform_method(kernel, half, platform, context) is not None for half in halves)
+
+
+__all__ = ["Invocation", "Kernel"]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running and tuning kernels."""
 
-from ejk.ops.execution.agreement import agree
+from ejk.ops.execution._agreement import agree
+from ejk.ops.execution._compiling import CompiledCandidate, compile_candidates
 from ejk.ops.execution.batch import pmap_with_config, vmap_with_config
-from ejk.ops.execution.compiling import CompiledCandidate, compile_candidates
 from ejk.ops.execution.executor import ConfigChooser, Executor, default_executor, idle
 from ejk.ops.execution.offline import autotune_lowered
 from ejk.ops.execution.tuning import (

@@ -9,11 +9,11 @@ from typing import Any
 
 from ejk import _jax
 from ejk._captured import Opaque
-from ejk.ops.core.function import Arguments
+from ejk.ops.core._function import Arguments
 from ejk.ops.core.kernel import Kernel
+from ejk.ops.execution._held import held_by_config, held_by_kernel
+from ejk.ops.execution._jitted import put
 from ejk.ops.execution.executor import default_executor
-from ejk.ops.execution.held import held_by_config, held_by_kernel
-from ejk.ops.execution.jitted import put
 
 _MAX_MAPPED = 16  # functions that one pmap_with_config keeps compiled
 

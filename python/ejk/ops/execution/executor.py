@@ -15,7 +15,7 @@ from ejk import _configs, _core, _jax, _scopes, _sites
 from ejk._captured import Opaque
 from ejk.ops.config.cache import ConfigCache
 from ejk.ops.config.selection import ConfigSelectorChain
-from ejk.ops.core.function import (
+from ejk.ops.core._function import (
     Arguments,
     Form,
     Given,
@@ -25,14 +25,14 @@ from ejk.ops.core.function import (
     site_of_arguments,
     site_of_call,
 )
+from ejk.ops.core._lowering import lowered_for
+from ejk.ops.core._mesh import over_mesh_of
 from ejk.ops.core.kernel import Invocation, Kernel, describe, op_of
-from ejk.ops.core.lowering import lowered_for
-from ejk.ops.core.mesh import over_mesh_of
 from ejk.ops.core.types import AnyCfg, AnyOut, Cfg, Out
-from ejk.ops.execution.held import Held, held_by_config, held_by_kernel
-from ejk.ops.execution.jitted import Jitted, Targets
-from ejk.ops.execution.options import Options, check_mesh
-from ejk.ops.execution.warm import learn
+from ejk.ops.execution._held import Held, held_by_config, held_by_kernel
+from ejk.ops.execution._jitted import Jitted, Targets
+from ejk.ops.execution._options import Options, check_mesh
+from ejk.ops.execution._warm import learn
 
 _AnyOut_co = TypeVar("_AnyOut_co", covariant=True)
 
@@ -102,7 +102,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
     ) -> Compiled[AnyCfg, AnyOut]:
         """A jitted function with the config that fits the example arguments, whatever it is called with.
 
-        Arguments that are not arrays may be left out or changed when it is called; a named argument of the example is
+        What is no array may be left out or changed when it is called; a named argument of the example is
         the default of such an argument. `lower` is that of the jitted function, `config` is the config.
         """
         inv = self._invocation(kernel, example_args, {"cfg": cfg, **example_kwargs})
@@ -198,7 +198,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
     ) -> tuple[Any, Callable[[], Any] | None]:
         """The result, and what makes a function of the arrays alone that gives it too, None if there is none.
 
-        Arguments that cannot be seen into, and those inside another trace, run as they are: what was traced once
+        Arguments that cannot be seen into, and those of somebody else's trace, run as they are: what was traced once
         may not be what they are now.
         """
         label = self._label(kernel, inv, config) if arguments.with_jax else None

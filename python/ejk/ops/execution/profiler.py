@@ -51,7 +51,7 @@ class Profiler:
 
     @staticmethod
     def parse_profile_from_bytes(profile_bytes: bytes) -> Any:
-        """The trace that a file "*.xplane.pb" holds."""
+        """The trace that a file `*.xplane.pb` holds."""
         try:
             return _jax.required().profiler.ProfileData.from_serialized_xspace(profile_bytes)
         except Exception as error:

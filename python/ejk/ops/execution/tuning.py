@@ -14,9 +14,9 @@ from ejk.ops.config.cache import overlay_cache
 from ejk.ops.config.selection import ConfigSelectorChain, Tuner
 from ejk.ops.core.kernel import Invocation, Kernel, describe
 from ejk.ops.core.types import Cfg
+from ejk.ops.execution._measuring import race
+from ejk.ops.execution._options import check_mesh
 from ejk.ops.execution.executor import _prepared, default_executor
-from ejk.ops.execution.measuring import race
-from ejk.ops.execution.options import check_mesh
 from ejk.ops.registry import get_invocations, with_data
 
 
@@ -112,7 +112,7 @@ def benchmark(
     **kwargs: Any,
 ) -> float:
     """How long `fn(*args, **kwargs)` takes: in milliseconds with `num_iters=`, else in seconds."""
-    from ejk.ops.execution.measuring import prepared
+    from ejk.ops.execution._measuring import prepared
 
     count, before = (iters, warmup) if num_iters is None else (num_iters, num_warmup)
     with _jax.outside_of_any_trace():
@@ -225,9 +225,9 @@ def tune_calls(
 class TimingResult:
     """How one choice of hyperparameters did."""
 
-    hyperparams: dict[str, Any]
-    t_mean: float
-    t_std: float = 0.0
+    hyperparams: dict[str, Any]  #: the choice
+    t_mean: float  #: seconds of a call
+    t_std: float = 0.0  #: always 0, which ejkernel fills
 
 
 _DECORATE_OPTIONS = frozenset(

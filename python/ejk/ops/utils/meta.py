@@ -13,7 +13,9 @@ from ejk import _core, _jax
 
 _F = typing.TypeVar("_F", bound=typing.Callable[..., typing.Any])
 
+#: What the labels of this package begin with.
 LABEL_PREFIXES = ("ejkernel_ops#",)
+#: A label: the groups `op`, with its version, and `key`.
 LABEL_RE = re.compile(r"ejkernel_ops#(?P<op>.+?@v[0-9A-Za-z_.-]+):(?P<key>[0-9a-f]{16})")
 
 

@@ -2,7 +2,7 @@
 """`python -m ejk tune --on ray`: recorded calls are tuned by the hosts of a Ray cluster.
 
 Ray starts a process on each host, which holds a worker (docs/reference/worker.md), and carries calls and answers.
-Who tunes what, and for how long, is decided in ejk.spread: Ray itself notices a host that was cut off after
+Who tunes what, and for how long, is decided in ejk._spread: Ray itself notices a host that was cut off after
 minutes only.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ejk import _core
-from ejk.spread import Call, Spread
+from ejk._spread import Call, Spread
 
 LOOK_AROUND = 2.0  # seconds between looks at which hosts there are
 REST = 10.0  # seconds for a host that failed
@@ -84,7 +84,7 @@ def _connected(address: str) -> Any:
             'pip install "ejk[ray]"'
         ) from error
     try:
-        # Never one of its own: Ray listens on all interfaces, and anyone who reaches it can run code.
+        # Never one of its own: Ray listens on all interfaces, and whoever reaches it runs code.
         ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # of Ray, which has many for this
         raise NoCluster(
@@ -135,7 +135,7 @@ class _Driver:
             for answer in done:
                 self._take(answer, time.monotonic())
         elif not self.spread.is_over:
-            time.sleep(LOOK_AROUND / 4)  # all hosts rest
+            time.sleep(LOOK_AROUND / 4)  # everybody rests
         now = time.monotonic()
         for name in self.spread.overdue(now):
             self.spread.lost(name, "it did not answer in time", now)
@@ -144,7 +144,7 @@ class _Driver:
             self._show(now)
 
     def _start(self, name: str) -> None:
-        """All of the host, so that no other task works there while it measures."""
+        """All of the host, so that nobody else works there while it measures."""
         node, given = self.nodes[name], self.wanted
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         there = node["Resources"]

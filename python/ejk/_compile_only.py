@@ -162,21 +162,21 @@ def _lines(process: subprocess.Popen[bytes], deadline: Callable[[], float | None
 
 def serve(wanted: Wanted, place: tuple[int, int]) -> int:
     """Compiles from this call and config on, and says on standard output what comes of each."""
-    from ejk import worker
+    from ejk import _worker
 
-    worker._die_with_parent()
-    answers = worker.own_standard_output()
+    _worker._die_with_parent()
+    answers = _worker.own_standard_output()
 
     def say(event: str, **members: Any) -> None:
         answers.write(json.dumps({"event": event, **members}) + "\n")
         answers.flush()
 
     from ejk.ops import for_device
-    from ejk.ops.execution.compiling import expect_compiler
+    from ejk.ops.execution._compiling import expect_compiler
 
     try:
         for module in wanted.modules:
-            worker._remember_kernels_of(importlib.import_module(module))
+            _worker._remember_kernels_of(importlib.import_module(module))
         here = for_device(wanted.device)
         expect_compiler("tune", here.site)
     except Exception as error:  # a module may fail in any way; who started this is told
@@ -205,10 +205,10 @@ def _recorded(wanted: Wanted, here: Any) -> list[tuple[str, str, Any]]:
 
 
 def _compile(op: str, key: str, recorded: Any, number: int, first: int, say: Callable[..., None]) -> None:
-    from ejk.ops.core.call import KernelCall
-    from ejk.ops.core.function import site_of_call
+    from ejk.ops.core._call import KernelCall
+    from ejk.ops.core._function import site_of_call
     from ejk.ops.core.kernel import Invocation, describe
-    from ejk.ops.execution.compiling import candidates_of, compile_each
+    from ejk.ops.execution._compiling import candidates_of, compile_each
 
     kernel, args, kwargs = recorded
     inv = Invocation(kernel=kernel, args=args, kwargs=kwargs)

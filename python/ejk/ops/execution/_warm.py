@@ -12,8 +12,8 @@ from typing import Any
 from ejk import _core, _jax
 from ejk._captured import codes_of_functions, has_functions, things_of_libraries
 from ejk._code import reads_of
-from ejk.ops.core.function import Form
-from ejk.ops.execution.held import attributes_of, state_of_class
+from ejk.ops.core._function import Form
+from ejk.ops.execution._held import attributes_of, state_of_class
 
 
 def learn(dispatcher: _core.Dispatcher, kernel: Any, config: Any, arguments: tuple[Any, ...], form: Form) -> None:

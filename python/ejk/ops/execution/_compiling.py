@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ejk import _jax, _sites
-from ejk.ops.core.call import KernelCall
-from ejk.ops.core.function import Given, function_of, site_of_call
+from ejk.ops.core._call import KernelCall
+from ejk.ops.core._function import Given, function_of, site_of_call
+from ejk.ops.core._lowering import lowered_for
+from ejk.ops.core._mesh import over_mesh_of
 from ejk.ops.core.kernel import Invocation
-from ejk.ops.core.lowering import lowered_for
-from ejk.ops.core.mesh import over_mesh_of
 from ejk.ops.execution.executor import _prepared
 
 
@@ -80,7 +80,7 @@ def _why_not(call: KernelCall, form: Given, config: Any) -> str:
                 return "is_valid refuses it"
             function = function_of(call.kernel, form, call.fit(config), call.site, call.method, mesh=mesh)
             lowered_for(call.site, function, form.arrays, over_mesh=mesh is not None).compile()
-    except Exception as error:  # of the kernel, of JAX or of a compiler: this config cannot run
+    except Exception as error:  # of the kernel, of JAX or of a compiler: this config is none
         return str(error).strip() or type(error).__name__
     return ""
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from ejk import _jax
 from ejk._captured import Opaque, outline_of
 from ejk._numbers import Numbers, Refused
-from ejk.ops.core.function import Arguments
-from ejk.ops.core.static import give_static, keep_numbers
+from ejk.ops.core._function import Arguments
+from ejk.ops.core._static import give_static, keep_numbers
 
 _Value = TypeVar("_Value")
 
@@ -55,7 +55,7 @@ class Jitted:
         try:
             self.check(arrays)
             return not self._donates and _is_close(self._jax, self.run(arrays), as_it_is())
-        except Exception:  # the call itself raises it again
+        except Exception:  # whoever runs the call will see it again
             return False
 
     def trace(self, arrays: Sequence[Any]) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ejk import _configs, _jax, _sites
 from ejk._known import NotKnown, known_of
-from ejk.ops.core.function import Given, accepted, arguments_of, forward, function_of
+from ejk.ops.core._function import Given, accepted, arguments_of, forward, function_of
+from ejk.ops.core._mesh import over_mesh_of
 from ejk.ops.core.kernel import (
     Kernel,
     _get_platform_method,
@@ -18,10 +19,9 @@ from ejk.ops.core.kernel import (
     declared_config,
     describe,
 )
-from ejk.ops.core.mesh import over_mesh_of
 
 if TYPE_CHECKING:
-    from ejk.ops.config.own import OwnCache
+    from ejk.ops.config._own import OwnCache
 
 
 class KernelCall:
@@ -87,7 +87,7 @@ class KernelCall:
         return config
 
     def read(self, written: Any) -> tuple[Any] | str:
-        """A stored config in a tuple, or why it does not fit this kernel."""
+        """A stored config in a tuple, or why it is none of this kernel's."""
         try:
             return (self._decoded(written),)
         except ValueError as error:
@@ -131,7 +131,7 @@ class KernelCall:
         return self.kernel.numerics(self.fit(config), self.inv)
 
     def shows_progress(self) -> bool:
-        from ejk.ops.config.progress import is_shown
+        from ejk.ops.config._progress import is_shown
 
         return is_shown()
 
@@ -284,7 +284,7 @@ class Trial:
         return compiled if self._mesh is None else self._over_shards(jax, lowered.compile())
 
     def _over_shards(self, jax: Any, compiled: Any) -> Callable[..., Any]:
-        """Called with arrays that are where it wants them: cutting them up is not measured."""
+        """Called with arrays that are where it wants them: cutting them up is no part of what is measured."""
         shardings = tuple(compiled.input_shardings[0])
         if shardings not in self._placed:
             self._placed[shardings] = list(map(jax.device_put, self._arrays, shardings))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ejk import _core, _jax
-from ejk.ops.core.call import _with_backward, untraceable
-from ejk.ops.core.function import Arguments
+from ejk.ops.core._call import _with_backward, untraceable
+from ejk.ops.core._function import Arguments
 from ejk.ops.registry import with_data
 
 _MAX_SECONDS = 60.0
