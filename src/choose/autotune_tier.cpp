@@ -481,7 +481,7 @@ std::pair<Choice, Entry> Chain::resume(const Invocation& inv, const AnyKernel& k
 }
 
 std::optional<Entry> Chain::tuned(const Invocation& inv, const AnyKernel& kernel) {
-  Call call(*this, inv, kernel, true);
+  Call call(*this, inv, kernel, Call::Purpose::explanation);
   if (recall_unfinished(call) || !call.stored) return std::nullopt;
   const bool is_whole = call.stored->evidence.complete && call.stored->outcome != Outcome::failed;
   return is_whole && call.check(call.stored->config) ? std::move(call.stored) : std::nullopt;
