@@ -78,14 +78,19 @@ def test_a_url_is_no_name_and_no_file(database):
 def test_no_output_has_the_password(database, server, tmp_path):
     done = run_program(
         f"""
-        import logging
+        import dataclasses, logging
         from ejk.ops import PersistentCache
         logging.basicConfig()
+
+        @dataclasses.dataclass
+        class Changed:
+            tile: int = 1
+
         for given in ({database!r}, "postgresql://ann:s3cret@127.0.0.1:1/d"):
             for store in (PersistentCache(given), PersistentCache(path=given)):
                 print(store, store.path, vars(store))
                 store.put(*{PLACE!r}, {{"block": 7}})
-                typed = PersistentCache(path=given, cfg_type=int)
+                typed = PersistentCache(path=given, cfg_type=Changed)
                 print(typed.get(*{PLACE!r}), store.entry(*{PLACE!r}), store.keys())
         for wrong in ("postgresql://ann:s3cret@h:1/d?nonsense=1", "postgresql://ann:s3cret@h:x/d"):
             for open_it in (lambda: PersistentCache(wrong), lambda: PersistentCache(path=wrong)):
