@@ -65,8 +65,8 @@ void sum_rows_on_device(int64_t rows, int64_t columns, const DeviceArray& from, 
                         const DeviceArray& to, DType to_type);
 
 // to[batch, columns, rows] = from[batch, rows, columns] transposed, of float32 or bfloat16.
-void transpose_on_device(int64_t batch, int64_t rows, int64_t columns, DType dtype,
-                         const DeviceArray& from, const DeviceArray& to);
+void transpose_on_device(std::string_view op, int64_t batch, int64_t rows, int64_t columns,
+                         DType dtype, const DeviceArray& from, const DeviceArray& to);
 
 // Whether a device can run it.
 bool product_can_run(const MatmulGpuBlocking& blocking, const ProductKind& kind,
