@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/directory.h"
+#include "base/thrown.h"
 #include "base/time.h"
 #include "offline/shard.h"
 #include "offline/stored_call.h"
@@ -160,8 +161,8 @@ class Tunings {
       const double budget = std::min(selector_.policy().budget_seconds, seconds_left());
       result.entries.push_back(options_.tune_call ? options_.tune_call(call, budget)
                                                   : tune_here(call, budget));
-    } catch (const std::exception& error) {
-      skip(call.id.op, call.id.key, error.what());
+    } catch (...) {
+      skip(call.id.op, call.id.key, base::what_was_thrown());
     }
   }
 
