@@ -3,6 +3,7 @@
 // operations are made of there.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -73,6 +74,16 @@ bool product_can_run(const MatmulGpuBlocking& blocking, const ProductKind& kind,
                      const Device& device);
 // The local memory that a group takes.
 int64_t product_local_bytes(const MatmulGpuBlocking& blocking, const ProductKind& kind);
+// The same of all products of an operation, whose gradients are of type `gradient`.
+template <class Config>
+int64_t products_local_bytes(const Config& config, const ProductKind& forward, DType gradient,
+                             bool with_gradient) {
+  const int64_t bytes = product_local_bytes(config.forward, forward);
+  const ProductKind kind{.c = gradient};
+  return with_gradient ? std::max({bytes, product_local_bytes(config.grad_a, kind),
+                                   product_local_bytes(config.grad_b, kind)})
+                       : bytes;
+}
 MatmulGpuBlocking product_guess(const ProductKind& kind, const ProductSizes& sizes,
                                 const Device& device);
 // The guess and some others, for products that are tuned beside another one.
