@@ -4,6 +4,7 @@
 
 #include <ejk/error.h>
 
+#include "base/thrown.h"
 #include "calls.h"
 #include "verbs.h"
 
@@ -52,8 +53,8 @@ Row measure(const RecordedCall& call, PersistentCache& store, double seconds, Pr
     row.evidence = selector->tune(made->invocation(), made->kernel(), candidate_list({config}))
                        .second.evidence;
     if (row.evidence.heuristic_seconds <= 0) row.note = "the kernel has no heuristic";
-  } catch (const std::exception& error) {
-    row.note = error.what();
+  } catch (...) {
+    row.note = base::what_was_thrown();
   }
   return row;
 }

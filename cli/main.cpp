@@ -15,6 +15,7 @@
 
 #include <ejk/device.h>
 
+#include "base/thrown.h"
 #include "manual.h"
 #include "usage_error.h"
 #include "verbs.h"
@@ -151,8 +152,8 @@ int run(Line& line) {
     return give_up(failure.code, failure.what(), json);
   } catch (const std::bad_alloc&) {
     return give_up(exit_failed, "out of memory", json);
-  } catch (const std::exception& error) {
-    return give_up(exit_failed, error.what(), json);
+  } catch (...) {
+    return give_up(exit_failed, base::what_was_thrown(), json);
   }
 }
 

@@ -110,10 +110,9 @@ inline AutotunePolicy patient() { return AutotunePolicy{.budget_seconds = 600}; 
 
 template <class K>
 Tuned tune(const Device& device, const K& kernel, std::vector<Twice::Config> configs,
-           int64_t n = 100, ProgressSink on_progress = {}) {
+           int64_t n = 100, ProgressSink on_progress = {},
+           SelectorOptions options = {.policy = patient()}) {
   Warnings warnings;
-  SelectorOptions options;
-  options.policy = patient();
   options.on_warning = warnings.sink();
   options.on_progress = std::move(on_progress);
   const Executor executor(std::move(options));
@@ -139,7 +138,7 @@ inline bool in_new_process(const std::function<void()>& body) {
   const Scratch store;
   return child_succeeded(start_child([&] {
     host = getpid();
-    setenv("EJKERNEL_PERSISTENT_CACHE_DIR", store.path().c_str(), 1);
+    setenv("EJKERNEL_PERSISTENT_CACHE_DIR", (store / "own").c_str(), 1);
     body();
     std::fflush(nullptr);
     return !::testing::Test::HasFailure();

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/format.h"
+#include "base/thrown.h"
 #include "platform/here.h"
 
 namespace ejk {
@@ -154,8 +155,8 @@ std::unique_ptr<RebuiltCall> rebuild_call(const RecordedCall& call) {
     made = kernel.type.rebuild(call);
   } catch (const std::bad_alloc&) {
     refuse(call, "its arrays do not fit into memory");
-  } catch (const std::exception& error) {
-    refuse(call, error.what());
+  } catch (...) {
+    refuse(call, base::what_was_thrown());
   }
   if (call.id.spec.empty()) return made;  // a call that was never recorded
   if (const Invocation& inv = made->invocation(); !inv.is_known_by(call.id.spec))

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/directory.h"
+#include "base/thrown.h"
 #include "base/time.h"
 #include "offline/shard.h"
 #include "offline/stored_call.h"
@@ -219,8 +220,8 @@ class Tunings {
       const double budget = std::min(selector_.policy().budget_seconds, seconds_left());
       Entry entry = options_.tune_call ? options_.tune_call(call, budget) : tune_here(call, budget);
       (was_tuned_before(entry) ? kept_ : result.entries).push_back(std::move(entry));
-    } catch (const std::exception& error) {
-      skip(call.id.op, call.id.key, error.what());
+    } catch (...) {
+      skip(call.id.op, call.id.key, base::what_was_thrown());
     }
   }
 

@@ -17,6 +17,7 @@
 #include <ejk/selector.h>
 
 #include "base/file.h"
+#include "base/thrown.h"
 #include "offline/worker_messages.h"
 
 namespace ejk {
@@ -130,8 +131,8 @@ Value answer(const std::string& line, Answers& answers) {
     return Value::object({{"event", name_of(WorkerEvent::tuned)}, {"entry", std::move(entry)}});
   } catch (const Error& error) {
     return failed(name_of(error.kind()), error.what());
-  } catch (const std::exception& error) {
-    return failed("other", error.what());
+  } catch (...) {
+    return failed("other", base::what_was_thrown());
   }
 }
 

@@ -29,10 +29,11 @@ struct DeviceCase {
   const Invocation& call;
   // Once, on arrays of exactly their size, and waits: for those who watch memory.
   std::function<void(const AnyConfig&)> run;
-  // The local memory that the space says a config needs, of the kernel that needs most.
-  std::function<int64_t(const AnyConfig&)> local_bytes;
-  // What forward and backward leave on the CPU, with the output as cotangent; empty: no gradient is
-  // looked at.
+  // The local memory that the space says a config needs, of the kernel that needs most; of the
+  // gradient's too, if that runs.
+  std::function<int64_t(const AnyConfig&, bool with_gradient)> local_bytes;
+  // What forward and backward leave on the CPU, with the output as cotangent; empty: there is no
+  // gradient, or nothing of it but rounding.
   std::function<std::vector<OutputBytes>()> gradient = {};
 };
 using UseDeviceCase = std::function<void(const DeviceCase&)>;

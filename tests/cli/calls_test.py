@@ -2,6 +2,7 @@
 """Recorded, lowered and given calls: tune, bench, explain, what-if."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -288,12 +289,67 @@ def test_damaged_records_are_told(ejk, shifted, device, store):
     assert result.json["shapes"] == 1 and result.json["problems"]
 
 
-def test_from_recording_to_shipping(ejk, device, tmp_path):
+@pytest.fixture(scope="module")
+def tour(tmp_path_factory):
+    """What `./run` shows, and the folder in which its calls are recorded."""
+    folder = tmp_path_factory.mktemp("tour")
+    env = {**os.environ, "EJKERNEL_PERSISTENT_CACHE_DIR": str(folder / "program"),
+           "EJKERNEL_OPS_RECORD": "1", "EJKERNEL_OPS_RECORD_DIR": str(folder / "recorded")}  # fmt: skip
+    shown = subprocess.run([BUILD / "examples/tour"], env=env, check=True, capture_output=True, text=True, timeout=300)
+    return shown.stdout, folder / "recorded"
+
+
+TIME = r"[\d.]+ (?:ns|us|ms|s)"
+TUNED_ROW = re.compile(
+    rf"^(?P<use>\S.*?) +(?P<op>[a-z_]+) +(?P<shapes>\d[\dx ]*?) +(?P<guess>{TIME}) +(?P<tuned>{TIME}) +"
+    r"(?P<speedup>[\d.]+)x \[[\d.]+, [\d.]+\] +(?P<bar>[#.]+)  (?P<rest>.+)$",
+    re.MULTILINE,
+)
+OF_A_LAYER = ["rms_norm", "matmul", "{}_attention", "matmul", "matmul", "matmul", "matmul", "softmax"]
+FOUND_ROW = re.compile(rf"^\S.*? +[a-z_]+ +\d[\dx ]*? +(\w+) +{TIME} +{TIME}$", re.MULTILINE)
+
+
+def gained(row):
+    return "the guess is best" not in row["rest"] and "no clear gain" not in row["rest"]
+
+
+def test_the_tour_shows_what_tuning_is_worth_for_each_call(tour):
+    text, _ = tour
+    rows = list(TUNED_ROW.finditer(text))
+    on_cpu, there = rows[:16], rows[16:]
+    layers = [op.format(way) for way in ("flash", "decode") for op in OF_A_LAYER]
+    assert [row["op"] for row in on_cpu] == layers
+    for row in rows:
+        assert len(row["bar"]) == 24 and re.fullmatch(r"#+\.*", row["bar"])
+        of_guess = 1 / float(row["speedup"]) if gained(row) else 1
+        assert row["bar"].count("#") == pytest.approx(24 * of_guess, abs=1), row[0]
+    assert f"Tuning made {sum(map(gained, on_cpu))} of 16 calls faster" in text
+    found = FOUND_ROW.findall(text)
+    assert found == ["persistent"] * len(rows)
+
+    last = text.splitlines()[-1]
+    if "No OpenCL device" in text:
+        assert not there and last.startswith("The store is ")
+        return
+    assert len(there) == 6
+    gains = {row["op"]: float(row["speedup"]) for row in there if gained(row)}
+    if not gains:
+        assert last == "Tuning on OpenCL gained nothing here that could be told from the noise."
+        return
+    said = re.fullmatch(
+        r"The 6 OpenCL kernels run ([\d.]+) times as fast as with the usual guesses, (\w+) ([\d.]+) times: "
+        r"\d+ s of tuning, once\.",
+        last,
+    )
+    assert said, last
+    assert float(said[1]) == pytest.approx(math.prod(gains.values()) ** (1 / 6), abs=0.1)
+    assert gains[said[2]] == max(gains.values()) == pytest.approx(float(said[3]), abs=0.06)
+
+
+def test_from_recording_to_shipping(ejk, tour, tmp_path):
     """A program is recorded, its calls are tuned elsewhere, and the result is shipped."""
-    recorded = ["--recorded-in", tmp_path / "recorded", "--op", "rms_norm"]
-    env = {**os.environ, "EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "program"),
-           "EJKERNEL_OPS_RECORD": "1", "EJKERNEL_OPS_RECORD_DIR": str(tmp_path / "recorded")}  # fmt: skip
-    subprocess.run([BUILD / "examples/tour"], env=env, check=True, capture_output=True, timeout=300)
+    _, folder = tour
+    recorded = ["--recorded-in", folder, "--op", "rms_norm"]
 
     before = ejk("what-if", *recorded, "--json").json
     assert before["coverage"] == {"calls": 0, "time": 0} and before["seconds"] > 0
@@ -308,7 +364,7 @@ def test_from_recording_to_shipping(ejk, device, tmp_path):
     layers = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "user"),
               "EJKERNEL_PERSISTENT_CACHE_LAYERS": str(tmp_path / "shipped")}  # fmt: skip
     for key in keys:
-        (told,) = ejk("explain", key, "--recorded-in", tmp_path / "recorded", "--json", env=layers).json["calls"]
+        (told,) = ejk("explain", key, "--recorded-in", folder, "--json", env=layers).json["calls"]
         assert told["origin"] == "persistent"  # the user's own store is empty
     assert not list((tmp_path / "user").rglob("*.json"))
 

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <set>
@@ -12,6 +14,7 @@
 
 #include "cuda/device_program.h"
 #include "cuda/emulated_cuda.h"
+#include "fakes.h"
 #include "platform/cuda/library.h"
 #include "platform/program_cache.h"
 
@@ -19,6 +22,7 @@ namespace ejk::detail {
 namespace {
 
 using cuda::driver;
+using cuda::nvrtc_files;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Kind = DeviceError::Kind;
@@ -64,6 +68,25 @@ TEST_F(CudaBackendTest, AbsentLibrariesMeanNoDeviceAndAReason) {
   setenv("EJK_NVRTC_LIBRARY", "/nowhere/libnvrtc.so.13", 1);
   EXPECT_EQ(open_cuda().why_none,
             "/nowhere/libnvrtc.so.13 cannot be loaded; EJK_NVRTC_LIBRARY names another file");
+}
+
+TEST(NvrtcFiles, OfAWheelBesideThePackageAreFound) {
+  namespace fs = std::filesystem;
+  const std::string system[] = {"libnvrtc.so.13", "libnvrtc.so.12",
+                                "/usr/local/cuda/lib64/libnvrtc.so"};
+  const fakes::TempDir folder;
+  const std::string packages = folder.path() + "/site-packages", ours = packages + "/ejk";
+  EXPECT_THAT(nvrtc_files(ours), testing::ElementsAreArray(system));
+  const std::string file = packages + "/nvidia/cu13/lib/libnvrtc.so.13",
+                    older = packages + "/nvidia/cuda_nvrtc/lib/libnvrtc.so.12";
+  for (const fs::path path : {file, older}) {
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << "a library";
+  }
+  EXPECT_THAT(nvrtc_files(ours), ElementsAre(system[0], system[1], file, older, system[2]));
+  fs::rename(packages, folder.path() + "/bin");
+  EXPECT_THAT(nvrtc_files(folder.path() + "/bin/ejk"), testing::ElementsAreArray(system))
+      << "what lies beside programs is not loaded";
 }
 
 TEST_F(CudaBackendTest, ADriverWithoutADeviceIsNotListed) {

@@ -105,6 +105,22 @@ class Offline : public testing::Test {
   ejk::OfflineOptions here{.folder = records};
 };
 
+TEST_F(Offline, ACallWhoseTuningThrowsWhatIsNoExceptionIsLeftOut) {
+  call(1), call(2);
+  here.tune_call = [](const ejk::RecordedCall& call, double) {
+    if (call.arguments.as_array()[0].find("shape")->as_array()[0] == ejk::Value(1))
+      throw "a text and no more";
+    ejk::Entry entry;
+    entry.id = call.id;
+    return entry;
+  };
+  auto selector = chain();
+  const auto result = autotune_recorded(selector, here);
+  EXPECT_THAT(result.entries, SizeIs(1));
+  ASSERT_THAT(result.skipped, SizeIs(1));
+  EXPECT_EQ(result.skipped[0].why, "a text and no more");
+}
+
 TEST_F(Offline, EveryLabelOfALoweredComputationIsTunedOnce) {
   const std::string a = call(4), b = call(5);
   auto selector = chain();

@@ -18,6 +18,7 @@
 #include "offline/worker_messages.h"
 #include "paths.h"
 
+using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -81,8 +82,11 @@ class WorkerTest : public testing::Test {
     }
   }
   static std::string error_of(ejk::Worker& worker, const std::string& op) {
+    return error_of(worker, call_of(op));
+  }
+  static std::string error_of(ejk::Worker& worker, const ejk::RecordedCall& call) {
     try {
-      worker.tune(call_of(op), 1);
+      worker.tune(call, 1);
       return "it was tuned";
     } catch (const ejk::Error& error) {
       return error.what();
@@ -404,6 +408,16 @@ TEST_F(WorkerTest, OneThatDiesWhileItWaitsIsReplaced) {
   siginfo_t end{};
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(std::stoi(first)), &end, WEXITED | WNOWAIT), 0);
   EXPECT_NE(worker.device(), first);
+}
+
+TEST_F(WorkerTest, SurvivesAKernelThatThrowsWhatIsNoException) {
+  ejk::Worker worker(options());
+  ejk::RecordedCall unmade = call_of("bad.print@v1");
+  unmade.id.op = "bad.unmade@v1";
+  EXPECT_THAT(error_of(worker, unmade),
+              AllOf(HasSubstr("[bad.unmade@v1]"), HasSubstr("a text and no more")));
+  EXPECT_THAT(error_of(worker, "bad.hook.throw@v1"), HasSubstr("a text and no more"));
+  EXPECT_EQ(worker.tune(call_of("bad.print@v1"), 1).id.op, "bad.print@v1");
 }
 
 TEST_F(WorkerTest, TunesRecordedCalls) {

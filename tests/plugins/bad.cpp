@@ -29,6 +29,9 @@ void chatter() {
   if (times++ < 3) std::puts("what a kernel prints is no answer"), std::fflush(stdout);
 }
 
+// Not a std::exception.
+[[noreturn]] void complain() { throw "a text and no more"; }
+
 // The config 2 does it at its first run outside of the guard.
 template <const char* Name, void (*Act)()>
 struct Bad {
@@ -66,7 +69,13 @@ struct Hopeless : Bad<Name, Act> {
 
 constexpr char crash[] = "bad.crash", always[] = "bad.always", quit[] = "bad.exit",
                wait[] = "bad.hang", talk[] = "bad.print", crash_hook[] = "bad.hook.crash",
-               quit_hook[] = "bad.hook.exit", wait_hook[] = "bad.hook.hang";
+               quit_hook[] = "bad.hook.exit", wait_hook[] = "bad.hook.hang",
+               throw_hook[] = "bad.hook.throw", unmade[] = "bad.unmade";
+
+// Cannot even be made.
+struct Unmade : Bad<unmade, chatter> {
+  Unmade() { complain(); }
+};
 
 }  // namespace
 
@@ -78,3 +87,5 @@ EJK_REGISTER(Bad<talk, chatter>);
 EJK_REGISTER(Hopeless<crash_hook, end_process>);
 EJK_REGISTER(Hopeless<quit_hook, leave>);
 EJK_REGISTER(Hopeless<wait_hook, hang>);
+EJK_REGISTER(Hopeless<throw_hook, complain>);
+EJK_REGISTER(Unmade);

@@ -37,7 +37,7 @@ const A& on_device(const A& number, const Device&) {
 
 template <Platform On, class K, class... A>
 void use_case_on(const UseDeviceCase& use, std::string name,
-                 std::function<int64_t(const AnyConfig&)> local_bytes, const K& kernel,
+                 std::function<int64_t(const AnyConfig&, bool)> local_bytes, const K& kernel,
                  A&... there) {
   using P = ejk::detail::Plan<K, Context::plain, On>;
   const auto params = P::bind_all(there...);
@@ -51,13 +51,13 @@ void use_case_on(const UseDeviceCase& use, std::string name,
 }
 
 // The kernel's call with these arguments of run, arrays as tensors of the host, copied to the
-// device. `local_bytes` says of a config how much local memory its kernels need at most.
+// device. `local_bytes(config, with_gradient)` is what DeviceCase has, of a typed config.
 template <class K, class L, class... A>
 void use_case(const Device& device, const UseDeviceCase& use, std::string name,
               const L& local_bytes, const K& kernel, const A&... host) {
   auto there = std::make_tuple(on_device(host, device)...);
-  const auto of_any = [&local_bytes](const AnyConfig& config) -> int64_t {
-    return local_bytes(config.as<typename K::GpuConfig>());
+  const auto of_any = [&local_bytes](const AnyConfig& config, bool with_gradient) -> int64_t {
+    return local_bytes(config.as<typename K::GpuConfig>(), with_gradient);
   };
   std::apply(
       [&](auto&... a) {

@@ -36,8 +36,8 @@ inline int64_t vectors_per_item(const RowGpuConfig& config, int64_t columns) {
 }
 // Whether it can run at all, on any device.
 bool is_sound(const RowGpuConfig& config, int64_t columns);
-// The local memory of a group.
-inline int64_t row_local_bytes(const RowGpuConfig& config) {
+// The local memory of a group, forward and in gradients.
+inline int64_t row_local_bytes(const RowGpuConfig& config, bool /*with_gradient*/ = false) {
   return config.group > 1 ? 4 * int64_t{config.group} : 0;
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t dim = 20;
 
-int64_t local_bytes(const DecodeGpuConfig& config) { return decode_local_bytes(config, dim); }
+int64_t local_bytes(const DecodeGpuConfig& config, bool) { return decode_local_bytes(config, dim); }
 
 constexpr std::array<int32_t, 2> lengths{150, 67};
 

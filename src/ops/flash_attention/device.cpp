@@ -249,8 +249,8 @@ Tensor forward(const GpuConfig& config, const Tensor& q, const Tensor& k, const 
 
 int64_t flash_local_bytes(const GpuConfig& config, int64_t dim, bool gradient) {
   if (config.way == Way::direct) return 0;
-  return gradient ? tiled_local_bytes(config.bwd, dim, Pass::gradient)
-                  : tiled_local_bytes(config.fwd, dim, Pass::forward);
+  const int64_t forward = tiled_local_bytes(config.fwd, dim, Pass::forward);
+  return gradient ? std::max(forward, tiled_local_bytes(config.bwd, dim, Pass::gradient)) : forward;
 }
 
 Tensor FlashAttention::run_gpu(const GpuConfig& config, const Tensor& q, const Tensor& k,

@@ -14,10 +14,10 @@ struct Shape {
 template <class T>
 void use_shape(const Device& device, const UseDeviceCase& use, const Shape& s,
                const AttentionOptions& options, std::string_view which) {
-  const auto local_bytes = [&](const FlashAttention::GpuConfig& config) {
-    return flash_local_bytes(config, s.dim, false);
+  const auto local_bytes = [&](const FlashAttention::GpuConfig& config, bool with_gradient) {
+    return flash_local_bytes(config, s.dim, with_gradient);
   };
-  use_case(
+  use_case_with_gradient(
       device, use,
       fmt::format("{} q[{}, {}, {}, {}], k[{}, {}, {}, {}], {}", dtype_name(dtype_of<T>), s.batch,
                   s.queries, s.heads, s.dim, s.batch, s.keys, s.kv_heads, s.dim, which),

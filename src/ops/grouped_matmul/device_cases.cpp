@@ -19,14 +19,16 @@ void use_shape(const Device& device, const UseDeviceCase& use, int64_t rows, int
                          .c = dtype_of<Result>,
                          .groups = ProductKind::Groups::of_rows};
   using Kernel = GroupedMatmul<In, Result>;
-  use_case(
-      device, use,
-      fmt::format("{}[{}, {}] [{}, {}, {}] to {}", dtype_name(dtype_of<In>), rows, k, groups, k, n,
-                  dtype_name(dtype_of<Result>)),
-      [=](const typename Kernel::GpuConfig& c) { return product_local_bytes(c.forward, kind); },
-      Kernel{}, random_tensor<In>({rows, k}, 1), random_tensor<In>({groups, k, n}, 2),
-      Tensor::of<int32_t>({groups}, std::span<const int32_t>(sizes)),
-      Tensor::of<Result>({rows, n}));
+  const auto local_bytes = [=](const typename Kernel::GpuConfig& c, bool with_gradient) {
+    return products_local_bytes(c, kind, dtype_of<In>, with_gradient);
+  };
+  use_case_with_gradient(device, use,
+                         fmt::format("{}[{}, {}] [{}, {}, {}] to {}", dtype_name(dtype_of<In>),
+                                     rows, k, groups, k, n, dtype_name(dtype_of<Result>)),
+                         local_bytes, Kernel{}, random_tensor<In>({rows, k}, 1),
+                         random_tensor<In>({groups, k, n}, 2),
+                         Tensor::of<int32_t>({groups}, std::span<const int32_t>(sizes)),
+                         Tensor::of<Result>({rows, n}));
 }
 
 }  // namespace

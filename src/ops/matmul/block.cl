@@ -49,7 +49,7 @@ EJK_DEVICE float bias_of(__global const A* bias, int column) {
 // ---- blocks
 
 #define PRODUCT                                                                                                     \
-  int m, int n, int k, int a_batch, int b_batch, int groups, __global const A *restrict all_a,                      \
+  int m, int n, int k, int row_blocks, int a_batch, int b_batch, int groups, __global const A *restrict all_a,      \
       __global const B *restrict all_b, __global const A *restrict bias, __global const int *restrict sizes,        \
       __global C *restrict all_c
 
@@ -75,10 +75,13 @@ EJK_DEVICE int size_of_group(__global const int* sizes, int group, int left) {
 
 // GROUPED 0: one product per matrix of a batch. 1: rows of a and c belong to groups, each with a b of its own; blocks
 // are counted through the groups and the rows behind them, for which there is depth 0. 2: the depth belongs to groups,
-// each with a c of its own. False: nothing is left to do.
-EJK_DEVICE bool block_of(int m, int n, int k, int a_batch, int b_batch, __global const int* sizes, int groups,
-                         Block* block) {
-  const int by_row = (int)get_group_id(0), by_column = (int)get_group_id(1), matrix = (int)get_group_id(2);
+// each with a c of its own. Groups lie in one line, through the blocks of rows first, then of columns, then matrices.
+// False: nothing is left to do.
+EJK_DEVICE bool block_of(int m, int n, int k, int row_blocks, int a_batch, int b_batch, __global const int* sizes,
+                         int groups, Block* block) {
+  const int column_blocks = (n + BN - 1) / BN;
+  const int by_row = (int)get_group_id(0) % row_blocks, others = (int)get_group_id(0) / row_blocks;
+  const int by_column = others % column_blocks, matrix = others / column_blocks;
   block->column = by_column * BN;
   block->column_end = min(n, block->column + BN);
   block->row = by_row * BM;

@@ -22,24 +22,26 @@ void use_shape(const Device& device, const UseDeviceCase& use, const Shape& shap
   const ProductKind kind{
       .a = dtype_of<In>, .b = dtype_of<In>, .c = dtype_of<Result>, .bias = with_bias};
   using Kernel = Matmul<In, Result>;
-  use_case(
+  const auto local_bytes = [=](const typename Kernel::GpuConfig& c, bool with_gradient) {
+    return products_local_bytes(c, kind, dtype_of<In>, with_gradient);
+  };
+  use_case_with_gradient(
       device, use,
       fmt::format("{}[{}, {}, {}] [{}, {}, {}]{} to {}", dtype_name(dtype_of<In>), batch_of_a, m, k,
                   batch, k, n, with_bias ? ", bias" : "", dtype_name(dtype_of<Result>)),
-      [=](const typename Kernel::GpuConfig& c) { return product_local_bytes(c.forward, kind); },
-      Kernel{}, random_tensor<In>({batch_of_a, m, k}, 1), random_tensor<In>({batch, k, n}, 2), bias,
-      Tensor::of<Result>({batch, m, n}));
+      local_bytes, Kernel{}, random_tensor<In>({batch_of_a, m, k}, 1),
+      random_tensor<In>({batch, k, n}, 2), bias, Tensor::of<Result>({batch, m, n}));
 }
 
 }  // namespace
 
 void matmul_cases(const Device& device, const UseDeviceCase& use) {
   // Deeper than the smallest parts, wider than many blocks, with something left over.
-  constexpr Shape large{1, 1, 35, 45, 150, true}, few_rows{2, 1, 1, 70, 20, false},
-      several{2, 2, 9, 35, 17, true};
+  constexpr Shape large{1, 1, 35, 45, 150, true}, few_rows{2, 2, 1, 70, 20, false},
+      one_a{2, 1, 9, 35, 17, true};
   use_shape<float, float>(device, use, large);
   use_shape<float, float>(device, use, few_rows);
-  use_shape<BFloat16, float>(device, use, several);
+  use_shape<BFloat16, float>(device, use, one_a);
   use_shape<BFloat16, BFloat16>(device, use, large);
 }
 

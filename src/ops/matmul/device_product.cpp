@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 
 #include <ejk_kernels/block_cl.h>
 #include <ejk_kernels/device_cl.h>
@@ -74,6 +75,16 @@ Extent items_of(const B& b) {
 }
 int64_t item_count(const B& b) { return items_of(b).x * items_of(b).y; }
 
+// That many times that many groups, all along the first axis: CUDA takes no more than 65535 along
+// the others. The sources count them as ints.
+Extent in_one_line(std::string_view op, int64_t x, int64_t y, int64_t z) {
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();
+  if (y > 0 && z > 0 && (x > most / y || x * y > most / z))
+    refuse(op, fmt::format("work for {} x {} x {} groups", x, y, z),
+           fmt::format("{} groups at most on a device", most));
+  return {.x = x * y * z};
+}
+
 // What the sources are written for, on whatever device.
 bool is_sound(const B& b) {
   constexpr int most = 1 << 13;
@@ -131,10 +142,10 @@ void run_on_device(std::string_view op, const B& b, const DeviceProduct& p) {
   const int64_t more = p.kind.groups == Groups::of_rows ? groups + 1 : 0;
   const int64_t by_row = m == 0 ? 0 : ceil_div(m, b.bm) + more;
   launch(b.way == Way::tensor_core ? tensor_core_source : source, "matmul", program_of(b, p.kind),
-         {.groups = {by_row, ceil_div(n, b.bn), batch}, .items = items_of(b)}, static_cast<int>(m),
-         static_cast<int>(n), static_cast<int>(k), p.a_serves_all ? 0 : 1, p.b_serves_all ? 0 : 1,
-         static_cast<int>(groups), p.a, p.b, p.kind.bias ? p.bias : p.a,
-         p.kind.groups == Groups::none ? p.a : p.group_sizes, p.c);
+         {.groups = in_one_line(op, by_row, ceil_div(n, b.bn), batch), .items = items_of(b)},
+         static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), static_cast<int>(by_row),
+         p.a_serves_all ? 0 : 1, p.b_serves_all ? 0 : 1, static_cast<int>(groups), p.a, p.b,
+         p.kind.bias ? p.bias : p.a, p.kind.groups == Groups::none ? p.a : p.group_sizes, p.c);
 }
 
 namespace {
@@ -168,13 +179,14 @@ void sum_rows_on_device(int64_t rows, int64_t columns, const DeviceArray& from, 
          static_cast<int>(rows), static_cast<int>(columns), from, to);
 }
 
-void transpose_on_device(int64_t batch, int64_t rows, int64_t columns, DType dtype,
-                         const DeviceArray& from, const DeviceArray& to) {
+void transpose_on_device(std::string_view op, int64_t batch, int64_t rows, int64_t columns,
+                         DType dtype, const DeviceArray& from, const DeviceArray& to) {
   const bool on_cpu = runs_on_cpu(*from.device);
   const TurnProgram program{
       .group = on_cpu ? 1 : 64, .each = on_cpu ? 256 : 1, .two_bytes = is_short(dtype)};
   launch(turn_source, "turn", program,
-         {.groups = {rows, ceil_div(columns, int64_t{program.group} * program.each), batch},
+         {.groups = in_one_line(op, rows, ceil_div(columns, int64_t{program.group} * program.each),
+                                batch),
           .items = {program.group}},
          static_cast<int>(rows), static_cast<int>(columns), from, to);
 }

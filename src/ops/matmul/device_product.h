@@ -3,6 +3,7 @@
 // operations are made of there.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -65,14 +66,24 @@ void sum_rows_on_device(int64_t rows, int64_t columns, const DeviceArray& from, 
                         const DeviceArray& to, DType to_type);
 
 // to[batch, columns, rows] = from[batch, rows, columns] transposed, of float32 or bfloat16.
-void transpose_on_device(int64_t batch, int64_t rows, int64_t columns, DType dtype,
-                         const DeviceArray& from, const DeviceArray& to);
+void transpose_on_device(std::string_view op, int64_t batch, int64_t rows, int64_t columns,
+                         DType dtype, const DeviceArray& from, const DeviceArray& to);
 
 // Whether a device can run it.
 bool product_can_run(const MatmulGpuBlocking& blocking, const ProductKind& kind,
                      const Device& device);
 // The local memory that a group takes.
 int64_t product_local_bytes(const MatmulGpuBlocking& blocking, const ProductKind& kind);
+// The same of all products of an operation, whose gradients are of type `gradient`.
+template <class Config>
+int64_t products_local_bytes(const Config& config, const ProductKind& forward, DType gradient,
+                             bool with_gradient) {
+  const int64_t bytes = product_local_bytes(config.forward, forward);
+  const ProductKind kind{.c = gradient};
+  return with_gradient ? std::max({bytes, product_local_bytes(config.grad_a, kind),
+                                   product_local_bytes(config.grad_b, kind)})
+                       : bytes;
+}
 MatmulGpuBlocking product_guess(const ProductKind& kind, const ProductSizes& sizes,
                                 const Device& device);
 // The guess and some others, for products that are tuned beside another one.

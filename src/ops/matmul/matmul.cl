@@ -98,7 +98,7 @@ void matmul(PRODUCT) {
   __local float sums[BM * BN];
 #endif
   Block block;
-  if (!block_of(m, n, k, a_batch, b_batch, sizes, groups, &block)) return;
+  if (!block_of(m, n, k, row_blocks, a_batch, b_batch, sizes, groups, &block)) return;
   const int rows = block.row_end - block.row, columns = block.column_end - block.column;
   __global C* c = all_c + block.c + (size_t)block.row * n + block.column;
   int q0 = 0;
@@ -212,7 +212,7 @@ void matmul(PRODUCT) {
   __local float a_part[STAGES * A_PART];
   __local float b_part[STAGES * B_PART];
   Block block;
-  if (!block_of(m, n, k, a_batch, b_batch, sizes, groups, &block)) return;
+  if (!block_of(m, n, k, row_blocks, a_batch, b_batch, sizes, groups, &block)) return;
   const int x = (int)get_local_id(0), y = (int)get_local_id(1), item = y * ITEMS_X + x;
   const int rows = block.row_end - block.row, columns = block.column_end - block.column;
   __global const A* a = all_a + block.a + (size_t)block.row * A_ROW_STEP + (size_t)block.start * A_COLUMN_STEP;

@@ -28,7 +28,7 @@ void matmul(PRODUCT) {
   __local ushort a_part[STAGES * A_PART];
   __local ushort b_part[STAGES * B_PART];
   Block block;
-  if (!block_of(m, n, k, a_batch, b_batch, sizes, groups, &block)) return;
+  if (!block_of(m, n, k, row_blocks, a_batch, b_batch, sizes, groups, &block)) return;
   const int x = (int)get_local_id(0), warp_x = x / 32, warp_y = (int)get_local_id(1);
   const int item = warp_y * 32 * WARPS_X + x, lane = x % 32, g = lane / 4, t = lane % 4;
   const int rows = block.row_end - block.row, columns = block.column_end - block.column;

@@ -62,7 +62,7 @@ Tensor packed_matrices(const Tensor& t, bool transpose) {
   const Tensor from = packed(matrices);
   const int64_t batch = from.shape()[0], rows = from.shape()[1], columns = from.shape()[2];
   Tensor to(t.dtype(), {batch, columns, rows}, t.device());
-  transpose_on_device(batch, rows, columns, t.dtype(), device_array(from), device_array(to));
+  transpose_on_device(op, batch, rows, columns, t.dtype(), device_array(from), device_array(to));
   return to;
 }
 

@@ -14,11 +14,13 @@ void add_case(const Device& device, const UseDeviceCase& use, int64_t rows, int6
               bool weight) {
   std::optional<Tensor> w;
   if (weight) w = random_tensor<T>({columns}, 2);
-  use_case(
-      device, use,
-      fmt::format("{}[{}, {}]{}", dtype_name(dtype_of<T>), rows, columns, weight ? ", weight" : ""),
-      row_local_bytes, RmsNorm<T>{}, random_tensor<T>({rows, columns}, 1), w, 1e-5f,
-      Tensor::of<T>({rows, columns}));
+  const auto name =
+      fmt::format("{}[{}, {}]{}", dtype_name(dtype_of<T>), rows, columns, weight ? ", weight" : "");
+  const Tensor x = random_tensor<T>({rows, columns}, 1), out = Tensor::of<T>({rows, columns});
+  // Without one the gradient along the output is nothing but rounding.
+  if (weight)
+    use_case_with_gradient(device, use, name, row_local_bytes, RmsNorm<T>{}, x, w, 1e-5f, out);
+  else use_case(device, use, name, row_local_bytes, RmsNorm<T>{}, x, w, 1e-5f, out);
 }
 
 }  // namespace

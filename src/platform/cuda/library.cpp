@@ -4,7 +4,8 @@
 
 #include <dlfcn.h>
 
-#include <vector>
+#include <filesystem>
+#include <system_error>
 
 #include "base/env.h"
 #include "base/format.h"
@@ -27,6 +28,13 @@ Found open_first(const char* variable, std::vector<std::string> files) {
   return {
       nullptr, "",
       fmt::format("{} cannot be loaded; {} names another file", fmt::join(files, ", "), variable)};
+}
+
+// Of the program or the library that has this code.
+std::string own_folder() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0) return "";
+  return std::filesystem::path(info.dli_fname).parent_path().string();
 }
 
 template <class F>
@@ -71,9 +79,23 @@ std::string load_driver() {
   return "";
 }
 
+std::vector<std::string> nvrtc_files(const std::string& folder) {
+  std::vector<std::string> files{"libnvrtc.so.13", "libnvrtc.so.12"};
+  const std::filesystem::path packages = std::filesystem::path(folder).parent_path();
+  // Beside a program anybody may have put files, as in /tmp.
+  const bool has_wheels = packages.is_absolute() && packages.string().ends_with("-packages");
+  for (const char* of_wheel :
+       {"nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"}) {
+    const std::filesystem::path file = packages / of_wheel;
+    std::error_code none;
+    if (has_wheels && std::filesystem::exists(file, none)) files.push_back(file.string());
+  }
+  files.emplace_back("/usr/local/cuda/lib64/libnvrtc.so");
+  return files;
+}
+
 std::string load_nvrtc() {
-  const Found library = open_first("EJK_NVRTC_LIBRARY", {"libnvrtc.so.13", "libnvrtc.so.12",
-                                                         "/usr/local/cuda/lib64/libnvrtc.so"});
+  const Found library = open_first("EJK_NVRTC_LIBRARY", nvrtc_files(own_folder()));
   if (library.handle == nullptr) return library.why_not;
   NvrtcApi api;
   std::string missing;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <ejk/gpu.h>
 
@@ -21,6 +22,9 @@ std::string load_driver();
 // Whether somebody has loaded and initialised it.
 bool driver_is_in_use();
 std::string load_nvrtc();
+// Where it is looked for: what the system finds, what `pip install nvidia-cuda-nvrtc` has put
+// beside the Python package that lies in `folder`, then the toolkit's usual place.
+std::vector<std::string> nvrtc_files(const std::string& folder);
 
 std::string text_of(Status status);  // "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"
 

@@ -122,12 +122,14 @@ bool run(const std::string& command, const fs::path& log) {
   return std::system(fmt::format("{} >>{} 2>&1", command, quoted(log.string())).c_str()) == 0;
 }
 
-// From the map of the linker: "emulated_shared  0x...  0x4200".
-size_t shared_bytes(const fs::path& map) {
-  std::smatch found;
-  const std::string text = text_of(map);
-  static const std::regex pattern(R"(\nemulated_shared\s+0x[0-9a-f]+\s+0x([0-9a-f]+))");
-  return std::regex_search(text, found, pattern) ? std::stoul(found[1], nullptr, 16) : 0;
+// Of a kernel's own variables, from the table of symbols: "emulated_shared 00004200 _ZZ4nameE1x".
+size_t shared_bytes(const std::string& symbols, const std::string& kernel) {
+  const std::regex pattern(
+      fmt::format(R"(\semulated_shared\s+([0-9a-f]+) _ZZ{}{}E)", kernel.size(), kernel));
+  size_t bytes = 0;
+  for (std::sregex_iterator at(symbols.begin(), symbols.end(), pattern), end; at != end; ++at)
+    bytes += std::stoul((*at)[1], nullptr, 16);
+  return bytes;
 }
 
 NvrtcStatus compile(ejk::detail::cuda::ProgramTag& program, const Options& options) {
@@ -146,13 +148,15 @@ NvrtcStatus compile(ejk::detail::cuda::ProgramTag& program, const Options& optio
   made = made &&
          compiler(fmt::format("{}{} -o {} -x c++ {}", compile_flags, options.macros,
                               in("kernel.o").string(), quoted(source.string()))) &&
-         compiler(fmt::format("-shared -Wl,-Map={} -o {} {} {}", in("map").string(),
-                              in("kernel.so").string(), in("kernel.o").string(),
-                              EMULATED_CUDA_RUNTIME));
+         compiler(fmt::format("-shared -o {} {} {}", in("kernel.so").string(),
+                              in("kernel.o").string(), EMULATED_CUDA_RUNTIME)) &&
+         run(fmt::format("(objdump -t {} >{})", in("kernel.o").string(), in("symbols").string()),
+             in("log"));
   program.log = text_of(in("log"));
   if (!made) return NvrtcStatus::compilation;
-  const size_t shared = shared_bytes(in("map"));
+  const std::string symbols = text_of(in("symbols"));
   for (const auto& [name, bounds] : kernels) {
+    const size_t shared = shared_bytes(symbols, name);
     if (shared > max_shared_bytes) {
       program.log += '\0';  // so does NVRTC 13
       program.log += fmt::format(
@@ -161,8 +165,7 @@ NvrtcStatus compile(ejk::detail::cuda::ProgramTag& program, const Options& optio
           name, shared, max_shared_bytes);
       return NvrtcStatus::compilation;
     }
-    // All kernels of a source count for each, and registers are not known here: a source may say
-    // that it has too few of them.
+    // Registers are not known here: a source may say that it has too few of them.
     constexpr std::string_view spills = "#define SPILLED_BYTES ";
     const size_t said = program.source.find(spills);
     const std::string spilled =

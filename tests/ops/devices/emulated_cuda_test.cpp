@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations as CUDA kernels on the emulated driver, which finds races, divergent barriers and
 // what is read or written beside memory.
+#include <algorithm>
+#include <cstdlib>
+
 #include <gtest/gtest.h>
 
-#include <ejk/ops/grouped_matmul.h>
 #include <ejk/ops/matmul.h>
 
 #include "cuda/emulated_cuda.h"
-#include "ops/common.h"
 #include "ops/common/device_case.h"
 #include "ops/devices/frame.h"
+#include "ops/matmul/device_product.h"
 
 namespace device_ops {
 namespace {
+
+// The host's compiler takes more than a second for a config.
+const bool has_few_samples = setenv("EJK_TEST_SAMPLES", "1", 0) == 0;
 
 // A new driver for each test, as an error stays for good. Threads keep kernels, so nothing is
 // closed.
@@ -37,52 +42,54 @@ TEST_P(OnEmulatedCuda, EveryConfigGivesWhatTheReferenceGives) {
 INSTANTIATE_TEST_SUITE_P(Ops, OnEmulatedCuda, testing::ValuesIn(ejk::ops::device_ops),
                          [](const auto& op) { return std::string(op.param.name); });
 
-// The sources again, with what only gradients ask of them: matrices that lie transposed, types that
-// differ, a depth in groups.
-TEST(GradientsOnEmulatedCuda, AreThoseOfTheCpu) {
-  using ejk::DType;
-  using ejk::Tensor;
+// ---- more groups than CUDA takes along the second and third axis
+// ----------------------------------
+
+class ManyGroupsOnEmulatedCuda : public testing::Test {
+ protected:
+  static constexpr int64_t most_of_an_axis = 65535;
+
+  // c[batch, 1, n] = a[batch, 1, 1] b[batch, 1, n] with a group of one item for each element.
+  void expect_product(int64_t batch, int64_t n) {
+    using Kernel = ejk::ops::Matmul<float>;
+    const ejk::Tensor a = ejk::ops::random_tensor<float>({batch, 1, 1}, 1),
+                      b = ejk::ops::random_tensor<float>({batch, 1, n}, 2),
+                      c = ejk::Tensor::of<float>({batch, 1, n});
+    const ejk::Tensor a_there = a.to(device), b_there = b.to(device), c_there = c.to(device);
+    const Kernel::GpuConfig config{
+        .forward = {.bm = 1, .bn = 1, .bk = 1, .tm = 1, .tn = 1, .width = 1},
+        .grad_a = {},
+        .grad_b = {}};
+    Kernel{}.run_gpu(config, ejk::device_view<const float, 3>(a_there),
+                     ejk::device_view<const float, 3>(b_there), std::nullopt,
+                     ejk::Out(ejk::device_view<float, 3>(c_there)));
+    const ejk::Tensor found = c_there.to(ejk::cpu_device());
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < batch * n; ++i)
+      wrong += found.data<float>()[i] != a.data<float>()[i / n] * b.data<float>()[i];
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(emulation.finding(), "");
+  }
+
   EmulatedCuda emulation;
   const ejk::Device& device = opened();
-  const ejk::Executor& executor = ops_test::guessing();
-  const std::vector<int32_t> numbers{5, 0, 12};
-  const Tensor sizes = Tensor::of<int32_t>({3}, std::span<const int32_t>(numbers));
-  for (const auto& [in, result] : {std::pair{DType::float32, DType::float32},
-                                   {DType::bfloat16, DType::float32},
-                                   {DType::bfloat16, DType::bfloat16}}) {
-    const auto some = [](DType dtype, std::vector<int64_t> shape, unsigned seed) {
-      return dtype == DType::float32
-                 ? ejk::ops::random_tensor<float>(std::move(shape), seed)
-                 : ejk::ops::random_tensor<ejk::BFloat16>(std::move(shape), seed);
-    };
-    const float tolerance = in == DType::bfloat16 ? 0.3f : 1e-4f;
-    const auto expect_near = [&](const Tensor& there, const Tensor& here) {
-      ops_test::expect_near(there.to(ejk::cpu_device()), here, tolerance);
-    };
+};
 
-    const Tensor a = some(in, {1, 9, 20}, 1), b = some(in, {2, 20, 35}, 2),
-                 bias = some(in, {35}, 3);
-    const auto here = ejk::ops::matmul_vjp(executor, a, b, {.bias = bias, .result = result});
-    const auto there = ejk::ops::matmul_vjp(executor, a.to(device), b.to(device),
-                                            {.bias = bias.to(device), .result = result});
-    const Tensor dc = some(result, {2, 9, 35}, 4);
-    const auto expected = here.second(dc), found = there.second(dc.to(device));
-    expect_near(there.first, here.first);
-    expect_near(found.a, expected.a);
-    expect_near(found.b, expected.b);
-    expect_near(*found.bias, *expected.bias);
+TEST_F(ManyGroupsOnEmulatedCuda, AreMatricesOfABatch) {
+  for (const int64_t batch : {most_of_an_axis + 1, most_of_an_axis + 2}) expect_product(batch, 1);
+}
 
-    const Tensor rows = some(in, {19, 20}, 5), matrices = some(in, {3, 20, 35}, 6);
-    const auto grouped = ejk::ops::grouped_matmul_vjp(executor, rows, matrices, sizes, result);
-    const auto grouped_there = ejk::ops::grouped_matmul_vjp(
-        executor, rows.to(device), matrices.to(device), sizes.to(device), result);
-    const Tensor dy = some(result, {19, 35}, 7);
-    const auto [drows, dmatrices] = grouped.second(dy);
-    const auto [drows_there, dmatrices_there] = grouped_there.second(dy.to(device));
-    expect_near(drows_there, drows);
-    expect_near(dmatrices_there, dmatrices);
-  }
-  EXPECT_EQ(emulation.finding(), "");
+TEST_F(ManyGroupsOnEmulatedCuda, AreColumns) { expect_product(1, most_of_an_axis + 1); }
+
+TEST_F(ManyGroupsOnEmulatedCuda, AreMatricesToTranspose) {
+  const ejk::Tensor from = ejk::ops::random_tensor<float>({most_of_an_axis + 1, 1, 2}, 1),
+                    there = from.to(device),
+                    turned(ejk::DType::float32, {most_of_an_axis + 1, 2, 1}, device);
+  ejk::ops::transpose_on_device("matmul", most_of_an_axis + 1, 1, 2, ejk::DType::float32,
+                                ejk::ops::device_array(there), ejk::ops::device_array(turned));
+  const ejk::Tensor found = turned.to(ejk::cpu_device());
+  EXPECT_TRUE(
+      std::equal(from.data<float>(), from.data<float>() + from.size(), found.data<float>()));
 }
 
 class SpoiltOnEmulatedCuda : public testing::TestWithParam<std::pair<ejk::ops::DeviceOp, Control>> {

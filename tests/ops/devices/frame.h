@@ -6,6 +6,7 @@
 // spoilt for all; one with bounds and barriers of its own adds them to `controls`.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <set>
 #include <string>
@@ -54,19 +55,28 @@ inline ejk::Device shaped_like(ejk::detail::DeviceKind kind, ejk::Device device)
   return device;
 }
 
+// A case's call, forward alone or with the gradient behind it.
+enum class Pass { forward, gradient };
+inline ejk::Invocation call_of(const ejk::ops::DeviceCase& c, Pass pass) {
+  ejk::Invocation call = c.call;
+  call.backward = pass == Pass::gradient;
+  return call;
+}
+
 // For both kinds the heuristic's and `samples` others, each once, as far as they can run on the
 // device.
 inline std::vector<ejk::AnyConfig> sampled_configs(const ejk::ops::DeviceCase& c, uint64_t samples,
-                                                   uint64_t seed = 1) {
+                                                   uint64_t seed = 1, Pass pass = Pass::forward) {
   std::vector<ejk::AnyConfig> configs;
   std::set<std::string> seen;
+  const ejk::Invocation here = call_of(c, pass);
   const auto add = [&](const ejk::AnyConfig& config) {
-    if (c.kernel.is_valid(config, c.call) && seen.insert(to_json(config.to_value())).second)
+    if (c.kernel.is_valid(config, here) && seen.insert(to_json(config.to_value())).second)
       configs.push_back(config);
   };
   for (const auto kind : {ejk::detail::DeviceKind::cpu, ejk::detail::DeviceKind::gpu}) {
     const ejk::Device device = shaped_like(kind, *c.call.device);
-    ejk::Invocation call = c.call;
+    ejk::Invocation call = here;
     call.device = &device;
     add(c.kernel.heuristic_cfg(call).value());
     const auto offered = c.kernel.candidate_cfgs(call);
@@ -80,12 +90,6 @@ inline std::optional<ejk::Tolerance> tolerance(ejk::DType dtype) {
   return ejk::Tolerance{dtype == ejk::DType::bfloat16 ? 8e-3 : 5e-6, 1e-30};
 }
 
-inline std::unique_ptr<ejk::Trial> backward_trial(const ejk::ops::DeviceCase& c) {
-  ejk::Invocation call = c.call;
-  call.backward = true;
-  return c.kernel.trial(call);
-}
-
 struct Findings {
   int runs = 0;
   std::vector<std::string> problems;
@@ -94,10 +98,12 @@ struct Findings {
 // Compiling takes most of the time, a second each for some: $EJK_TEST_SAMPLES for more.
 inline uint64_t usual_samples() {
   const char* given = std::getenv("EJK_TEST_SAMPLES");
-  return given == nullptr ? 1 : std::strtoull(given, nullptr, 10);
+  return given == nullptr ? 2 : std::strtoull(given, nullptr, 10);
 }
+// A gradient has several programs.
+inline uint64_t usual_samples_of_gradients() { return std::min<uint64_t>(usual_samples(), 1); }
 
-// Runs all cases with all of their sampled configs, and gradients with the heuristics.
+// Runs all cases and their gradients with sampled configs.
 enum class Until { end, first_problem };
 inline Findings check(const ejk::ops::DeviceOp& op, const ejk::Device& device,
                       Until until = Until::end) {
@@ -118,9 +124,9 @@ inline Findings check(const ejk::ops::DeviceOp& op, const ejk::Device& device,
     run_all(ejk::detail::ReferenceCheck(*trial, tolerance), "of",
             sampled_configs(c, usual_samples(), ++seed));
     if (!c.gradient) return;
-    const auto backward = backward_trial(c);
+    const auto backward = c.kernel.trial(call_of(c, Pass::gradient));
     run_all(ejk::detail::ReferenceCheck(*backward, c.gradient(), tolerance), "gradient of",
-            sampled_configs(c, 0));
+            sampled_configs(c, usual_samples_of_gradients(), seed, Pass::gradient));
   });
   return findings;
 }

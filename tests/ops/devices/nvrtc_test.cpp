@@ -22,8 +22,25 @@ namespace {
 using ejk::detail::KernelFacts;
 
 constexpr std::array architectures = {80, 90, 100, 120};
-// Of each operation, here and in `./test devices`.
-constexpr uint64_t few_samples = 16, many_samples = 64;
+// Of each operation, here and in `./test devices`; of each call's gradient.
+constexpr uint64_t few_samples = 16, many_samples = 64, samples_of_gradient = 2;
+
+struct CompiledKernel : fakes::FakeKernel {
+  CompiledKernel(const std::string& kernel_name, KernelFacts known)
+      : FakeKernel(kernel_name), facts(std::move(known)) {}
+  KernelFacts facts;
+};
+
+struct CompiledProgram : fakes::FakeProgram {
+  CompiledProgram(const std::string& source, std::vector<KernelFacts> of_kernels)
+      : FakeProgram(source), all(std::move(of_kernels)) {}
+  std::unique_ptr<ejk::detail::DeviceKernel> kernel(const std::string& name) override {
+    return std::make_unique<CompiledKernel>(name,
+                                            *std::ranges::find(all, name, &KernelFacts::kernel));
+  }
+  std::vector<KernelFacts> facts() const override { return all; }
+  std::vector<KernelFacts> all;
+};
 
 // Compiles what is launched, and launches nothing.
 class CompilingBackend : public fakes::FakeBackend {
@@ -33,10 +50,18 @@ class CompilingBackend : public fakes::FakeBackend {
   std::shared_ptr<ejk::detail::DeviceProgram> build(const std::string& name,
                                                     const std::string& source) override {
     const auto cubin = ejk::detail::cuda::compile(name, source, arch_);
-    facts.insert(facts.end(), cubin.facts.begin(), cubin.facts.end());
-    return FakeBackend::build(name, source);
+    return std::make_shared<CompiledProgram>(source, cubin.facts);
   }
-  std::vector<KernelFacts> facts;
+  void launch(ejk::detail::DeviceKernel& kernel, const ejk::Grid& grid,
+              std::span<const ejk::detail::LaunchArgument>) override {
+    launched.push_back({dynamic_cast<CompiledKernel&>(kernel).facts, grid});
+  }
+
+  struct Launch {
+    KernelFacts facts;
+    ejk::Grid grid;
+  };
+  std::vector<Launch> launched;
 
  private:
   int arch_;
@@ -51,22 +76,20 @@ bool ran_out_of_registers(const KernelFacts& facts, const ejk::Grid& grid) {
   return facts.spilled_bytes > 0 && facts.registers > most - step;
 }
 
-// Compiles what a config launches, unless another config had the same program.
-void compile_as_predicted(const ejk::ops::DeviceCase& c, const ejk::AnyConfig& config,
+// Compiles what a config launches, as far as no other config had the same program.
+void compile_as_predicted(const ejk::ops::DeviceCase& c, Pass pass, const ejk::AnyConfig& config,
                           CompilingBackend& backend, bool is_heuristic) {
   constexpr int64_t max_by_choice = 32;
-  backend.facts.clear();
-  c.kernel.trial(c.call)->run(config);
-  if (is_heuristic && c.gradient) backward_trial(c)->run(config);
-  if (backend.facts.empty()) return;
+  backend.launched.clear();
+  c.kernel.trial(call_of(c, pass))->run(config);
   int64_t local = 0;
-  for (const KernelFacts& facts : backend.facts) {
+  for (const auto& [facts, grid] : backend.launched) {
     local = std::max(local, facts.local_bytes);
     if (!is_heuristic) continue;
-    EXPECT_FALSE(ran_out_of_registers(facts, backend.last_grid)) << facts.registers;
-    EXPECT_LE(facts.spilled_bytes, max_by_choice);
+    EXPECT_FALSE(ran_out_of_registers(facts, grid)) << facts.kernel << ' ' << facts.registers;
+    EXPECT_LE(facts.spilled_bytes, max_by_choice) << facts.kernel;
   }
-  EXPECT_EQ(local, c.local_bytes(config));
+  EXPECT_EQ(local, c.local_bytes(config, pass == Pass::gradient));
 }
 
 // Every config for every architecture takes minutes: else they take turns.
@@ -87,18 +110,24 @@ uint64_t compile_cases(const ejk::ops::DeviceOp& op, size_t arch_index, Which wh
   uint64_t cases = 0, at = 0, compiled = 0;
   op.cases(device, [&](const ejk::ops::DeviceCase&) { ++cases; });
   op.cases(device, [&](const ejk::ops::DeviceCase& c) {
-    const auto compile = [&](const ejk::AnyConfig& config, bool is_heuristic) {
-      const bool is_its_turn = at++ % architectures.size() == arch_index;
-      if (which == Which::in_turn && !is_its_turn) return;
-      if (!is_heuristic) ++compiled;
-      SCOPED_TRACE(std::string(op.name) + ' ' + c.name + " for sm_" + std::to_string(arch) +
-                   " with " + to_json(config.to_value()));
-      compile_as_predicted(c, config, backend, is_heuristic);
+    const auto compile_pass = [&](Pass pass, uint64_t samples_of_pass) {
+      const auto compile = [&](const ejk::AnyConfig& config, bool is_heuristic) {
+        const bool is_its_turn = at++ % architectures.size() == arch_index;
+        if (which == Which::in_turn && !is_its_turn) return;
+        compiled += !is_heuristic && pass == Pass::forward;
+        SCOPED_TRACE(std::string(op.name) + ' ' + c.name +
+                     (pass == Pass::gradient ? ", gradient," : "") + " for sm_" +
+                     std::to_string(arch) + " with " + to_json(config.to_value()));
+        compile_as_predicted(c, pass, config, backend, is_heuristic);
+      };
+      const ejk::Invocation call = call_of(c, pass);
+      compile(c.kernel.heuristic_cfg(call).value(), true);
+      const auto offered = c.kernel.candidate_cfgs(call);
+      for (const uint64_t point : sample_points(*offered, samples_of_pass, 1))
+        compile(offered->config(point), false);
     };
-    compile(c.kernel.heuristic_cfg(c.call).value(), true);
-    const auto offered = c.kernel.candidate_cfgs(c.call);
-    for (const uint64_t point : sample_points(*offered, ejk::ceil_div(samples, cases), 1))
-      compile(offered->config(point), false);
+    compile_pass(Pass::forward, ejk::ceil_div(samples, cases));
+    if (c.gradient) compile_pass(Pass::gradient, samples_of_gradient);
   });
   return compiled;
 }
