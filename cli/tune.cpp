@@ -575,9 +575,10 @@ void add_how_to_tune(const VerbLine& line, TuneOptions& to) {
              "With --recorded: only part I of N, from 0 to N-1, by the hash of each call's "
              "name; with --share: begin there; default: as the job array says, or anywhere");
   line.flag("--retune", to.retune, "Tune calls again that are already tuned");
-  line.value("--numerics", to.numerics, "WHICH",
-             "same: tune for programs whose policy says numerics = same: only configs whose results "
-             "are bitwise equal to those of the heuristic's; default: any")
+  line.value(
+          "--numerics", to.numerics, "WHICH",
+          "same: tune for programs whose policy says numerics = same: only configs whose results "
+          "are bitwise equal to those of the heuristic's; default: any")
       .one_of({"any", "same"});
   line.flag("--dry-run", to.dry_run,
             "With --recorded: show what would be tuned, in which order and why");

@@ -97,7 +97,7 @@ def test_a_version_that_cannot_be_is_refused(project, version, why):
     assert why in done.stderr
 
 
-def test_what_is_not_committed_is_not_released(project):
+def test_changes_that_are_not_committed_are_not_released(project):
     (project / "new.txt").touch()
     assert "not committed" in release(project, "0.2.0").stderr
 

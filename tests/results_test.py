@@ -93,7 +93,7 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_what_is_measured_is_kept_and_taken_again_the_same_day(project):
+def test_a_measurement_is_kept_and_used_again_the_same_day(project):
     (project / "bench/labels.py").write_text("echo a table\necho '{\"seconds\": 0.5}'\n")
     assert results.main([], project) == 0
     kept = json.loads((project / "docs/results/labels.json").read_text())
@@ -119,7 +119,7 @@ def test_what_is_measured_is_kept_and_taken_again_the_same_day(project):
         ("echo no object", "make bench-labels printed 'no object' last; expected a JSON object"),
     ],
 )
-def test_one_that_fails_is_told_and_the_others_are_still_measured(project, capfd, script, told):
+def test_a_benchmark_that_fails_is_reported_and_the_others_run(project, capfd, script, told):
     (project / "bench/labels.py").write_text(script + "\n")
     (project / "bench/record.py").write_text("echo '{\"not_over_not\": 1}'\n")
     assert results.main([], project) == 1

@@ -283,7 +283,7 @@ def test_arrays_under_two_names_stay_warm(executor):
     assert Two.traced == before and executor._warm_entries == 2
 
 
-def test_one_function_in_two_places_and_functions_without_end(executor):
+def test_a_function_in_two_places_and_functions_without_end(executor):
     class Two(Apply):
         op_id = "two"
 

@@ -56,7 +56,7 @@ def test_objects_of_the_caller_stay_as_they_are(executor):
     assert f.__globals__ == before
 
 
-def test_what_reaches_too_much_runs_as_it_is(executor):
+def test_a_function_that_reaches_too_much_runs_as_it_is(executor):
     kernel, many = Apply(), {str(i): i for i in range(1500)}
 
     def f(v):
@@ -92,7 +92,7 @@ def test_values_that_decide_run_as_they_are(executor):
         assert is_same(executor(kernel, X, f), X * (2 if value > 0 else 3))
 
 
-def test_what_libraries_change_is_never_a_constant(executor):
+def test_a_value_that_libraries_change_is_never_a_constant(executor):
     import random
 
     kernel = Apply()
@@ -173,7 +173,7 @@ def changing_things(folder):
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_what_a_library_gives_anew_is_never_a_constant(executor, name, tmp_path, monkeypatch):
+def test_a_value_that_a_library_makes_anew_is_never_a_constant(executor, name, tmp_path, monkeypatch):
     monkeypatch.setenv("EJK_TEST_NUMBER", "0")
     things, change = changing_things(tmp_path)
     things["__name__"] = "a_program"
@@ -198,7 +198,7 @@ PURE = {
 
 
 @pytest.mark.parametrize("name", PURE)
-def test_what_a_library_always_gives_is_compiled_once(executor, name):
+def test_a_value_that_a_library_always_gives_is_compiled_once(executor, name):
     import fractions
     import itertools
     import json
@@ -252,7 +252,7 @@ def test_a_module_that_is_handed_on_may_be_read_anywhere(executor, name, make):
             assert is_same(executor(kernel, X, f), f(X))
 
 
-def test_what_a_function_sets_in_a_module_is_set_once(executor):
+def test_a_function_sets_a_name_in_a_module_once(executor):
     kernel = Apply()
 
     def counts(v):
@@ -346,7 +346,7 @@ COUNTS = [
 
 
 @pytest.mark.parametrize("f", COUNTS, ids=lambda f: f.__name__)
-def test_what_a_function_changes_in_a_class_it_changes_once(executor, f):
+def test_a_function_changes_a_class_once(executor, f):
     kernel, Counter.n = Apply(), 0
     Counter.seen.clear()
     Counter.kept.clear()
@@ -400,7 +400,7 @@ class WithoutHash(enum.Enum):
         return self.value == other
 
 
-def test_what_members_of_enums_hold_is_followed(executor):
+def test_values_that_members_of_enums_hold_are_followed(executor):
     kernel = Apply()
     for n in (1, 2, 3):
         set_global(n)
@@ -416,7 +416,7 @@ def test_what_members_of_enums_hold_is_followed(executor):
             assert is_same(executor(kernel, X, lambda v: v * member.value), X * member.value)
 
 
-def test_what_a_function_puts_into_a_member_of_an_enum_is_there_once(executor):
+def test_a_function_writes_to_a_member_of_an_enum_once(executor):
     class Log(enum.Enum):
         LINES = []
 

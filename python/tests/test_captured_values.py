@@ -87,7 +87,7 @@ class Held(Apply):
 
 @pytest.mark.parametrize("is_given", [True, False], ids=["given", "captured"])
 @pytest.mark.parametrize("name", EQUAL)
-def test_what_is_equal_and_yet_another_is_another(executor, name, is_given):
+def test_equal_values_that_differ_are_told_apart(executor, name, is_given):
     values, f = EQUAL[name]
     for _ in range(2):
         for held in values:
@@ -190,7 +190,7 @@ def test_callbacks_reach_what_the_caller_holds(executor):
         assert log == [1.0] * n
 
 
-def test_what_is_written_into_arrays_of_numpy_is_seen(executor):
+def test_writes_into_arrays_of_numpy_are_seen(executor):
     kernel, w = Apply(), np.ones(3, np.float32)
     for n in (1, 2, 3):
         w[:] = n
@@ -234,7 +234,7 @@ def test_errors_of_numpy_are_raised(executor):
             executor(kernel, X, lambda v: v * w[5])
 
 
-def test_what_a_function_writes_into_an_array_of_numpy_is_there(executor):
+def test_a_function_writes_into_an_array_of_numpy(executor):
     kernel, w = Apply(), np.zeros(3, np.float32)
 
     def f(v):
@@ -325,7 +325,7 @@ def of_pairs(pairs):
     return head
 
 
-def test_one_array_under_two_names_is_one_array_inside(executor, monkeypatch):
+def test_an_array_under_two_names_is_a_single_array_inside(executor, monkeypatch):
     kernel, w = Apply(), array(4)
     for same in (False, True, False, True):
         for n in (2, 3):

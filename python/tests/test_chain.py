@@ -118,7 +118,7 @@ def test_an_override_is_used_and_never_kept(tmp_path):
     assert Executor(selector).choose_config(kernel, X) == Config()
 
 
-def test_what_is_tuned_is_stored_and_found_by_another_selector(tmp_path):
+def test_another_selector_finds_a_stored_tuning(tmp_path):
     first, second = (ConfigSelectorChain(persistent=PersistentCache(path=tmp_path)) for _ in range(2))
     kernel = Sleeper()
     inv = Invocation(kernel=kernel, args=(X,))

@@ -70,7 +70,7 @@ def test_a_call_runs_with_the_config_named_with_an_underscore(kernel):
     assert (executor(kernel, X) == X * 2).all()
 
 
-def test_no_config_with_an_underscore_is_none_given(kernel):
+def test_none_with_an_underscore_counts_as_no_config(kernel):
     executor = Executor()
     for _ in range(3):
         assert (executor(kernel, X, _cfg=None) == X * 2).all()
@@ -238,7 +238,7 @@ def test_caches_take_their_arguments_by_name(make, device):
 
 
 @pytest.mark.parametrize("make", [ConfigCache, PersistentCache])
-def test_caches_refuse_arguments_that_are_none_of_theirs(make):
+def test_caches_refuse_unknown_arguments(make):
     for given, named in [((), {}), (("d", "o"), {}), (("d",), {"call_key": "k"}), ((), {"dev": 1, "op": 2, "call_key": 3})]:
         with pytest.raises(TypeError, match=rf"\[{make.__name__}.get\] got .*; expected \(key\) or \(device, op_id"):
             make().get(*given, **named)

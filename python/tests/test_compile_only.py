@@ -113,7 +113,7 @@ def test_a_config_that_takes_too_long_is_dropped(prune):
     assert done.stdout.splitlines()[1] == "  dropped 2: it took more than 1 s"
 
 
-def test_what_was_found_until_an_interrupt_is_printed(prune, start, tmp_path):
+def test_results_until_an_interrupt_are_printed(prune, start, tmp_path):
     prune.record("Aborts", "Hangs", "Scaled")
     os.mkfifo(tmp_path / "hangs")
     # Programs that a shell starts in the background ignore it.
@@ -222,7 +222,7 @@ def test_nothing_is_said_to_compile_where_there_is_no_compiler():
         ("something else of size 3 and limit 2", None, None),
     ],
 )
-def test_what_compilers_say_of_memory_is_understood(said, needed, limit):
+def test_messages_of_compilers_about_memory_are_understood(said, needed, limit):
     class Says(Kernel):
         op_id = "says"
 

@@ -128,7 +128,7 @@ def test_any_nest_of_plain_data_comes_back(config):
     assert found == config and repr(found) == repr(config) or _unordered(found) == _unordered(config)
 
 
-def test_what_can_be_written_can_be_read_however_deep():
+def test_a_config_that_can_be_written_can_be_read_at_any_depth():
     for nest in (lambda inner: {1: inner}, lambda inner: types.SimpleNamespace(a=inner), lambda inner: (inner,)):
         config, depth = 0, 0
         while True:
@@ -256,7 +256,7 @@ def test_caches_of_two_names_do_not_share_entries():
     assert PersistentCache("a").get("d", "o@v0", "k") == 1
 
 
-def test_what_is_tuned_offline_is_found_by_a_cache_with_a_name():
+def test_a_cache_with_a_name_finds_an_offline_tuning():
     PersistentCache().put("d", "o@v0", "k", 3)  # where `python -m ejk tune` keeps it
     assert PersistentCache("a").get("d", "o@v0", "k") == 3
     PersistentCache("a").put("d", "o@v0", "k", 4)
@@ -286,7 +286,7 @@ def test_a_cache_with_a_name_needs_no_home(monkeypatch, capfd):
         (None, None),
     ],
 )
-def test_of_entries_that_say_who_made_them_those_of_tunings_are_read(entry, found, tmp_path):
+def test_entries_are_read_if_their_provenance_is_a_tuning(entry, found, tmp_path):
     file = tmp_path / "x.json"
     file.write_text(json.dumps({"d|o@v0|k": entry}))
     assert PersistentCache(path=file).get("d", "o@v0", "k") == found

@@ -36,7 +36,7 @@ class NotWhole(OneConfig):
         return cut(x, lengths)
 
 
-def test_what_cannot_be_traced_runs_as_it_is(executor):
+def test_a_function_that_cannot_be_traced_runs_as_it_is(executor):
     kernel, lengths = NotWhole(), jnp.array([1.0, 2.0, 3.0, 4.0])
     for _ in range(3):
         np.testing.assert_array_equal(executor(kernel, X, lengths), X * lengths)
@@ -85,7 +85,7 @@ def test_errors_that_plain_execution_raises_are_raised_as_they_are(executor):
             np.testing.assert_array_equal(executor(kernel, X, n), X)
 
 
-def test_a_trace_of_somebody_else_gets_no_second_jit(executor):
+def test_a_trace_of_the_caller_gets_no_second_jit(executor):
     class Plain(OneConfig):
         op_id = "plain"
 
@@ -332,7 +332,7 @@ def assert_same(got, want):
 
 @pytest.mark.parametrize("is_given", [True, False], ids=["given", "captured"])
 @pytest.mark.parametrize("name", SHOWS)
-def test_whatever_is_asked_of_a_float_it_answers(executor, name, is_given):
+def test_a_float_answers_every_question(executor, name, is_given):
     kernel, f = Rated(), SHOWS[name]
     for rate in RATES:
         ours = (rate, f) if is_given else (None, lambda x: f(x, rate))
@@ -533,7 +533,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_a_kernel_changes_it_changes_for_its_caller(executor, name):
+def test_a_kernel_changes_its_callers_objects(executor, name):
     change, make = CHANGES[name]
     kernel, ours, theirs = Changing(), make(), make()
     for _ in range(3):

@@ -48,7 +48,7 @@ def of_float64(kernel, given):
 
 
 @pytest.mark.parametrize("kernel, way, cfg, shapes", CASES, ids=lambda x: str(x) if isinstance(x, str) else None)
-def test_what_a_device_would_compute_is_right(kernel, way, cfg, shapes):
+def test_results_for_a_device_are_right(kernel, way, cfg, shapes):
     given = arrays(shapes, jnp.float32)
     got = getattr(kernel, way)(*given, cfg=cfg, interpret=True)
     assert (got.shape, got.dtype) == (kernel.run(*given, cfg=None).shape, jnp.float32)

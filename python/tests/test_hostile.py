@@ -169,7 +169,7 @@ def run(program, tmp_path, *words):
     return done.stdout
 
 
-def test_a_stored_config_that_is_none_of_the_kernels_own_is_a_miss_and_said_once(tmp_path):
+def test_a_stored_config_of_another_kernel_is_a_miss_and_said_once(tmp_path):
     program = """
 for name, document in json.loads(sys.argv[2]).items():
     store = PersistentCache(path=f"{sys.argv[1]}/{name}")

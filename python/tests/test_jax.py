@@ -106,7 +106,7 @@ def test_tuning_during_a_trace_leaves_nothing_in_the_program(executor):
     assert [e.primitive.name for e in program.eqns] == ["dot_general", "mul"]
 
 
-def test_what_is_tuned_in_a_trace_is_measured_on_real_numbers(executor, tmp_path):
+def test_a_tuning_in_a_trace_measures_on_real_numbers(executor, tmp_path):
     from ejk.ops import PersistentCache
 
     store = PersistentCache(path=tmp_path)

@@ -261,7 +261,7 @@ def test_unusual_dict_keys_are_no_error():
     assert key({(1, 2): 3}) != key({(1, 3): 3})
 
 
-def test_what_contains_itself_is_refused():
+def test_an_object_that_contains_itself_is_refused():
     loop = []
     loop.append(loop)
     with pytest.raises(ValueError, match="nested"):
@@ -427,7 +427,7 @@ def hostile_callables():
 
 
 @pytest.mark.parametrize("name", hostile_callables())
-def test_whatever_a_callable_is_it_has_a_key(name):
+def test_every_kind_of_callable_has_a_key(name):
     x = np.ones(3, "float32")
     value = hostile_callables()[name]
     keys = [Invocation(op_id="x", args=(x, value)).call_key, Invocation(op_id="x", args=(x, value)).call_key]

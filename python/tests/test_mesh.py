@@ -203,7 +203,7 @@ class InRing(Plain):
 
 
 @pytest.mark.parametrize("method", ["bogus", "shardmap", "", 3], ids=repr)
-def test_a_context_that_nobody_knows_is_an_error(untuned, method):
+def test_an_unknown_context_is_an_error(untuned, method):
     for call in (untuned, untuned.compile):
         with pytest.raises(ValueError, match=rf"\[meshed.plain\] got method={method!r}; expected"):
             call(Plain(), X, method=method)

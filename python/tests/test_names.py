@@ -205,7 +205,7 @@ def test_a_cache_key_does_not_join_calls_of_other_shapes():
         assert {((size,), 1), ((size,), 2)} <= set(seen)
 
 
-def test_what_cannot_be_tuned_is_an_error():
+def test_a_call_that_cannot_be_tuned_is_an_error():
     with pytest.raises(TypeError, match=r"\[autotune\] got 'text'; expected a function"):
         ops.autotune()("text")
     with pytest.raises(ValueError, match=r"\[autotune\] got hyperparams={'n': \[\]}; expected values"):

@@ -118,6 +118,6 @@ def test_explain_says_what_is_excluded():
     assert "numerics = same excludes 2 of 3 candidates, which are not of class 0: 2 of class 1" in text
 
 
-def test_a_word_that_is_none_is_refused():
+def test_an_unknown_word_is_refused():
     with pytest.raises(ValueError, match="expected 'any' or 'same'"):
         AutotunePolicy(numerics="equal")

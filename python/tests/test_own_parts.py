@@ -196,7 +196,7 @@ def test_a_cache_of_ones_own_is_told_of_a_heuristic(memory):
     assert log_of(memory).calls == [("get", *PLACE), ("put", *PLACE, Config(1))]
 
 
-def test_what_comes_before_memory_does_not_ask_it(memory):
+def test_tiers_before_memory_do_not_ask_it(memory):
     selector = ConfigSelectorChain(memory)
     given = Invocation(kernel=KERNEL, args=(X,), override_cfg=Config(7))
     assert selector.choose(given, KERNEL) == Config(7)
@@ -239,7 +239,7 @@ def test_a_tuning_by_hand_tells_both(memory, disk):
     assert ("put", *PLACE, Config(2)) in log_of(disk).calls
 
 
-def test_what_a_cache_of_ones_own_gives_is_any_object():
+def test_a_cache_of_your_own_may_give_any_object():
     class Opaque:
         block = 5
 
@@ -251,7 +251,7 @@ def test_what_a_cache_of_ones_own_gives_is_any_object():
     assert selector.choose(INV, KERNEL) is found
 
 
-def test_what_a_cache_of_ones_own_raises_is_raised(memory, disk):
+def test_an_error_of_a_cache_of_your_own_is_raised(memory, disk):
     class Broken(Exception):
         pass
 
@@ -403,7 +403,7 @@ def test_a_tuning_that_failed_is_not_tried_again_for_a_listener():
 
 @pytest.mark.parametrize("part", ["cache", "persistent"])
 @pytest.mark.parametrize("wrong", [{}, 3, "path"], ids=str)
-def test_what_cannot_be_asked_is_an_error(part, wrong):
+def test_a_cache_that_cannot_be_asked_is_an_error(part, wrong):
     with pytest.raises(TypeError, match=rf"\[ConfigSelectorChain\] got {part}=.*; expected an object with get"):
         ConfigSelectorChain(**{part: wrong})
 

@@ -34,14 +34,14 @@ def test_planes_are_found_by_their_device():
         Profiler.find_device_plane_ids(TRACE, "tpu")
 
 
-def test_what_overlaps_counts_once():
+def test_overlapping_events_count_once():
     assert Profiler().get_events_from_plane(TRACE, 1) == pytest.approx({"jit_f": 8e-6, "jit_g": 2e-6})
     assert Profiler(prefix_filter="").get_events_from_plane(TRACE, 1).keys() == {"jit_f", "jit_g", "eager"}
     assert Profiler(event_filter_regex="^dot").get_events_from_plane(TRACE, 1) == pytest.approx({"jit_f": 4e-6})
     assert Profiler(max_events_per_profile=1).get_events_from_plane(TRACE, 1) == pytest.approx({"jit_f": 4e-6})
 
 
-def test_what_is_no_trace_is_an_error():
+def test_a_file_that_is_not_a_trace_is_an_error():
     with pytest.raises(ProfilingError, match="got plane 2; expected 0 to 1"):
         Profiler().get_events_from_plane(TRACE, 2)
     with pytest.raises(ProfilingError, match="bytes that are no trace"):

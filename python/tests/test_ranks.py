@@ -152,7 +152,7 @@ def test_ranks_agree_while_entries_improve_one_dies_and_one_is_late(tmp_path):
         assert len({lowered for _, lowered, _ in found}) == 1
 
 
-def test_one_process_asks_for_another_place_and_says_which(tmp_path, monkeypatch):
+def test_a_single_process_asks_for_another_place_and_says_which(tmp_path, monkeypatch):
     monkeypatch.setenv("EJKERNEL_PERSISTENT_CACHE_PIN", "1")
     monkeypatch.setenv("EJKERNEL_RUN", "mine")
     monkeypatch.delenv("EJKERNEL_PERSISTENT_CACHE_URL", raising=False)

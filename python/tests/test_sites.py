@@ -225,7 +225,7 @@ def test_threads_that_enter_their_first_scopes_at_once_leave_them_too(untuned, m
         np.testing.assert_array_equal(results[function], X)
 
 
-def test_what_is_exported_for_elsewhere_is_traced_for_it(untuned):
+def test_an_export_for_another_device_is_traced_for_it(untuned):
     def exported(platform):
         return jax.export.export(function, platforms=[platform])(jnp.asarray(X)).mlir_module()
 
@@ -244,7 +244,7 @@ def test_a_scope_of_a_device_that_is_here_goes_before_the_arrays(gpu, untuned):
         assert Invocation(kernel=Ways(), args=(x,)).device_fingerprint == device_fingerprint(gpu)
 
 
-def test_what_is_for_elsewhere_does_not_compute_here(untuned):
+def test_a_call_for_another_device_does_not_compute_here(untuned):
     x = jnp.asarray(X)
     message = r"\[ways\] got a call for tpu to compute on cpu; expected arrays on tpu, or a function that is traced; move"
     with for_device("tpu"):
@@ -274,7 +274,7 @@ def test_labels_and_configs_are_those_of_the_device(untuned):
 
 
 @pytest.mark.parametrize("given", [None, 3, "M1", "TPU v1"])
-def test_what_is_no_device_is_refused(given):
+def test_an_object_that_is_not_a_device_is_refused(given):
     with pytest.raises((TypeError, ValueError), match=r"got .*; expected .*; pass one"):
         for_device(given)
 
@@ -285,7 +285,7 @@ def test_an_unknown_name_is_answered_with_those_that_are_known():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax_plugins") is not None, reason="a plugin is installed")
-def test_half_of_a_compiler_is_none(tmp_path, monkeypatch):
+def test_half_of_a_compiler_does_not_count(tmp_path, monkeypatch):
     (tmp_path / "jax_cuda13_plugin.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     wanted = f'pip install "jax[cuda13-local]=={jax.__version__}"'

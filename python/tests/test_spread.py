@@ -59,7 +59,7 @@ def test_each_host_has_one_call_of_its_device_in_the_order_of_the_plan(spread_of
     assert told.of("tuned")[0] == {"host": "b", "device": "cpu", "op": "op", "key": "2", "entry": "entry"}
 
 
-def test_what_a_worker_reports_is_reported_and_not_tried_again(spread_of, told):
+def test_an_error_that_a_worker_reports_is_not_tried_again(spread_of, told):
     spread = spread_of("1")
     up(spread, a="cpu", b="cpu")
     assert given(spread) == [("a", "1")]
@@ -169,7 +169,7 @@ def test_a_host_that_refuses_is_not_asked_again_and_its_call_is_not_to_blame(spr
     assert (host, call.key, call.ended) == ("b", "1", [])
 
 
-def test_a_device_that_nobody_has_is_said_when_all_hosts_have_said_theirs(spread_of, told):
+def test_a_device_without_a_host_is_reported_when_all_hosts_have_answered(spread_of, told):
     spread = spread_of("1", "x", "y", devices={"x": "gpu", "y": "gpu"})
     assert spread.start("ab", 0.0) == ["a", "b"]
     spread.ready("a", "cpu")
@@ -187,7 +187,7 @@ def test_without_hosts_everything_is_left_out(spread_of, told):
     assert given(spread) == [] and spread.is_over and len(told.of("left_out")) == 1
 
 
-def test_giving_up_reports_what_nobody_has_begun_or_everything(spread_of, told):
+def test_giving_up_reports_calls_that_no_host_has_begun_or_all(spread_of, told):
     spread = spread_of("1", "2", "3")
     up(spread, a="cpu")
     given(spread)

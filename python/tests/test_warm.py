@@ -179,7 +179,7 @@ def test_no_value_is_taken_for_another(executor, warm_only):
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.lists(st.sampled_from(VALUES), max_size=3), min_size=1, max_size=6))
-def test_whatever_order_they_come_in_results_are_those_of_run(calls):
+def test_results_are_those_of_run_in_any_order(calls):
     executor = without_tuning()
     for values in calls * 2:
         assert (executor(Tell(), X, *values) == X + told(*values)).all()
@@ -539,7 +539,7 @@ CHANGES_OF_CLASSES = {
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "made anew"])
 @pytest.mark.parametrize("name", CHANGES_OF_CLASSES)
-def test_what_is_changed_in_a_class_is_noticed(executor, monkeypatch, name, is_kept):
+def test_a_change_of_a_class_is_noticed(executor, monkeypatch, name, is_kept):
     cls, attribute, value = CHANGES_OF_CLASSES[name]
     kept = Mixed()
 
@@ -709,7 +709,7 @@ HEADS = [Head, head_of_a_closure, lambda number: functools.partial(Head(number))
 
 @pytest.mark.parametrize("make", HEADS, ids=["object", "closure", "partial"])
 @pytest.mark.parametrize("holder", ["kernel", "config"])
-def test_what_kernels_and_configs_made_for_one_call_hold_goes_with_them(make, holder, executor):
+def test_objects_that_a_calls_own_kernel_and_config_hold_go_with_them(make, holder, executor):
     class Part:
         """Something that is seen to go."""
 

@@ -210,7 +210,7 @@ def test_a_config_that_hangs_is_left_out(program, record):
     assert set(entries) == {"hangs@v1", "good@v1"} and entries["hangs@v1"]["config"] in (1, 3)
 
 
-def test_what_cannot_be_tuned_is_told_and_costs_only_itself(program, record):
+def test_a_call_that_cannot_be_tuned_is_reported_and_costs_no_other(program, record):
     record("Hopeless", "Raises", "Good")
     entries, skipped = tuned(program(*TUNE, "--json", expect=1))
     assert set(entries) == {"good@v1"}

@@ -30,12 +30,12 @@ using testing::StartsWith;
 // Clears a terminal, rings, begins a line, writes backwards, is no UTF-8.
 const std::string hostile = "\x1b[2J\a\n\r\x7f\xc2\x9b\xe2\x80\xae\xe2\x81\xa6\xff";
 
-TEST(Text, WhatIsPrintableStays) {
+TEST(Text, PrintableCharactersStay) {
   for (const char* text : {"", "plain", "a \\ b \"c\"", "äλ語🙂", "\xc2\xa0"})
     EXPECT_EQ(printable(text), text);
 }
 
-TEST(Text, WhatIsNotBecomesEscapes) {
+TEST(Text, OtherCharactersBecomeEscapes) {
   EXPECT_EQ(printable(hostile), R"(\x1b[2J\x07\n\x0d\x7f\x9b\u202e\u2066\xff)");
   EXPECT_EQ(printable(std::string_view("\0\t", 2)), R"(\x00\t)");
   // Overlong, a surrogate, cut off, beyond Unicode, a tag: each byte for itself where it is no

@@ -127,7 +127,7 @@ TEST_F(WarmBucket, ATakeoverLeavesCallsAloneThatItsConfigDoesNotFit) {
   expect_tiles(executor, 6, 5, 6);
 }
 
-TEST_F(WarmBucket, WhatIsTunedByHandIsForAllCallsThatItFits) {
+TEST_F(WarmBucket, ATuningByHandIsForAllCallsThatItFits) {
   const Executor executor = executor_with({.allow_autotune = false});
   expect_tiles(executor, 6, 5, 5);
   executor.tune(Six{}, std::vector<float>(6), rows);

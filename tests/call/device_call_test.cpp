@@ -98,7 +98,7 @@ TEST(DeviceCalls, AreKnownByTheirDevice) {
   EXPECT_EQ(there.words, e.describe(Scale{}, device_view<float, 1>(x), y).words);
 }
 
-TEST(DeviceCalls, OfTwoDevicesDoNotShareWarmEntries) {
+TEST(DeviceCalls, TwoDevicesDoNotShareWarmEntries) {
   fakes::FakeGpu first(Platform::opencl, 0), second(Platform::opencl, 1);
   second.device.fingerprint = "opencl|another|1";
   const Executor e = heuristics_only();

@@ -339,7 +339,7 @@ void expect_compared_and_restored(T value, size_t arrays) {
   for (size_t i = 0; i < arrays; ++i) EXPECT_EQ(tuner->first[i].bytes, tuner->second[i].bytes);
 }
 
-TEST_F(ExecutorTest, WhatRunWritesThroughAReferenceIsComparedAndPutBackInTrials) {
+TEST_F(ExecutorTest, TrialsCompareAndRestoreValuesThatRunWrites) {
   expect_compared_and_restored(2.5, 1);
   expect_compared_and_restored(std::vector<std::vector<float>>{{1}, {2}}, 3);
   expect_compared_and_restored(std::optional<std::vector<float>>({1, 2}), 1);

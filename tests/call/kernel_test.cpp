@@ -146,7 +146,7 @@ void expect_place_of_gpu() {
   EXPECT_EQ((told<plain, int>(Assembled<int, Gpu, All, Others...>{})), All<int>::told);
 }
 
-TEST(Hooks, ThoseForGpusAreUsedOnOpenClWhereItHasNone) {
+TEST(Hooks, HooksForGpusAreUsedOnOpenClWhereItHasNone) {
   expect_place_of_gpu<part_run_opencl, part_run_gpu, part_run, part_heuristic_cfg>();
   expect_place_of_gpu<part_heuristic_cfg_opencl, part_heuristic_cfg_gpu, part_heuristic_cfg,
                       part_tell>();
@@ -306,7 +306,7 @@ TEST(Configs, AreWhatTheHookThatRunsTakesFirst) {
   EXPECT_EQ(e.compile(Tiled{}, Tile{12}, ClArray{})(ClArray{}), "run_opencl with a tile of 12");
 }
 
-TEST(Configs, OfAnotherTypeAreNotGuessedOrOfferedToAPlatform) {
+TEST(Configs, APlatformIsNotOfferedConfigsOfAnotherType) {
   const Executor e = fresh_executor();
   try {
     e(Tiled{}, ClArray{});
@@ -658,7 +658,7 @@ TEST(Arguments, HalfPrecisionElementsWork) {
   EXPECT_EQ(e(Call<itself, Half>{}, Half(2.f)), Half(2.f));
 }
 
-TEST(Arguments, OfOtherPlatformsMayBeWrappedAndNamed) {
+TEST(Arguments, ArgumentsOfOtherPlatformsMayBeWrappedAndNamed) {
   constexpr auto size = [](const auto& a) { return a->size; };
   const Executor e = fresh_executor();
   EXPECT_EQ(e(Call<size, Out<ClArray>>{}, ClArray{5}), 5);
@@ -720,7 +720,7 @@ TEST(NamedArguments, MistakesWithNamesAreSaid) {
               HasSubstr("known names: none"));
 }
 
-TEST(NamedArguments, OfTheWrongTypeAreNeverPassedOver) {
+TEST(NamedArguments, ANamedArgumentOfTheWrongTypeIsNeverPassedOver) {
   const Executor e = fresh_executor();
   const std::vector<float> x(3);
   EXPECT_THAT(

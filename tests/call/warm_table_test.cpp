@@ -88,14 +88,14 @@ class WarmTableTest : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Readers, WarmTableTest, testing::Bool(),
                          [](const auto& test) { return test.param ? "Fenced" : "Unfenced"; });
 
-TEST_P(WarmTableTest, WhatIsReplacedIsFreed) {
+TEST_P(WarmTableTest, AReplacedEntryIsFreed) {
   for (int i = 1; i <= 1000; ++i) publish(table, 5, i);
   EXPECT_EQ(number_at(table, 5), 1000);
   EXPECT_EQ(table.entries(), 1u);
   EXPECT_EQ(alive, 1);
 }
 
-TEST_P(WarmTableTest, WhatWasMadeForAnEarlierGenerationIsFreed) {
+TEST_P(WarmTableTest, AnEntryOfAnEarlierGenerationIsFreed) {
   for (uint64_t generation = 0; generation < 10; ++generation)
     for (uint64_t n = 1; n <= 100; ++n) publish(table, n, static_cast<int>(n), generation);
   EXPECT_EQ(number_at(table, 7, 9), 7);
@@ -165,7 +165,7 @@ TEST_P(WarmTableTest, ThreadsUseTheReadersOfThoseThatEnded) {
   EXPECT_EQ(readers().size(), before);
 }
 
-TEST_P(WarmTableTest, OfTooManyTheFirstGoAndTheOthersAreFound) {
+TEST_P(WarmTableTest, AFullTableDropsItsFirstEntriesAndFindsTheOthers) {
   WarmTable small(64, readers());
   for (uint64_t n = 1; n <= 1000; ++n) {
     publish(small, n, static_cast<int>(n));
@@ -183,7 +183,7 @@ TEST_P(WarmTableTest, ATableForOneHoldsTheLast) {
   EXPECT_EQ(smallest.entries(), 1u);
 }
 
-TEST_P(WarmTableTest, WhatIsFoundIsNeverFreedUnderACall) {
+TEST_P(WarmTableTest, AnEntryIsNeverFreedWhileACallUsesIt) {
   constexpr int changes = sanitized ? 3000 : 20000;
   std::atomic<bool> stop{false};
   std::atomic<int> wrong{0};

@@ -231,7 +231,7 @@ TEST(Config, FieldsTheTextDoesNotNameKeepTheirDefaults) {
   EXPECT_EQ(some.tiles, std::vector{(Tile{3, 8})});
 }
 
-TEST(Config, WhatDoesNotFitIsRefusedWithTheFieldsPath) {
+TEST(Config, AValueThatDoesNotFitIsRefusedWithTheFieldsPath) {
   auto why = [](const char* text) { return refusal([&] { from_json<Everything>(text); }); };
   EXPECT_THAT(why(R"({"flags":true})"), AllOf(HasSubstr("\"flags\""), HasSubstr("Everything")));
   EXPECT_THAT(why(R"({"nested":{"row":1}})"), AllOf(HasSubstr("nested: "), HasSubstr("\"row\"")));

@@ -238,7 +238,7 @@ TEST(Space, FieldsMayBeInheritedOrNested) {
   EXPECT_EQ(nested.candidates()->find(to_value(nested[1])), 1u);
 }
 
-TEST(Space, WhatAConstraintThrowsIsPassedOnEachTime) {
+TEST(Space, AConstraintsExceptionIsPassedOnEachTime) {
   const auto s = space<Tile>().param(&Tile::rows, {1}).where([](const Tile&) -> bool {
     throw std::runtime_error("no idea");
   });
@@ -629,7 +629,7 @@ TEST(CandidatesAsJson, LargeSetsAreWrittenWithoutPointsAndReadIfTheyAreProducts)
               HasSubstr("points: is missing, and the 100899 points are not the whole product"));
 }
 
-TEST(CandidatesAsJson, WhatIsMalformedIsRefusedWithItsPlace) {
+TEST(CandidatesAsJson, AMalformedDocumentIsRefusedWithThePlace) {
   auto why = [](const std::string& text) {
     return refusal(ErrorKind::parse, [&] { candidates_from_value(parse_json(text)); });
   };

@@ -299,7 +299,7 @@ TEST_F(Background, ATuningThatIdleCutsShortGoesOnWithTheNextIdle) {
   EXPECT_LE(slow->budgets[1], slow->budgets[0]) << "there is less time left";
 }
 
-TEST_F(Background, WhatIsCutShortInTheStoreAnswersAtOnceAndGoesOnLater) {
+TEST_F(Background, AnUnfinishedStoredTuningAnswersAtOnceAndGoesOnLater) {
   {
     auto first = setup.options(dir.path());
     first.tuner = std::make_shared<fakes::FakeTuner>();
@@ -414,7 +414,7 @@ TEST_F(Background, CandidatesRunOnWhatTheArgumentsWereHoweverLargeTheyAre) {
   }
 }
 
-TEST_F(Background, WhatDoesNotFitIsRecordedInstead) {
+TEST_F(Background, ACallThatDoesNotFitIsRecordedInstead) {
   {
     auto own = options();
     own.policy->background_bytes = 2 * 8 * sizeof(float);
@@ -457,7 +457,7 @@ TEST_F(Background, ACallThatWaitsIsNotQueuedAgainHoweverManyOthersCame) {
   EXPECT_EQ(executor.chain().idle(0), 4U);
 }
 
-TEST_F(Background, WhatWaitsAtTheEndIsRecorded) {
+TEST_F(Background, CallsThatWaitAtTheEndAreRecorded) {
   busy = true;
   {
     const ejk::Executor executor(options());
@@ -744,7 +744,7 @@ TEST_F(Background, AProgramThatIsKilledLeavesNoProcessBehind) {
   EXPECT_TRUE(sign.is_gone());
 }
 
-TEST_F(Background, WhatTheProgramClosesIsClosedAlthoughAProcessTunes) {
+TEST_F(Background, ATuningProcessDoesNotKeepFilesOpenThatTheProgramCloses) {
   Sign sign(dir.path() + "/sign");
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
@@ -758,7 +758,7 @@ TEST_F(Background, WhatTheProgramClosesIsClosedAlthoughAProcessTunes) {
   ::close(ends[0]);
 }
 
-TEST_F(Background, WhatACandidateExecutesDoesNotHoldBackTheResult) {
+TEST_F(Background, AProgramThatACandidateStartsDoesNotDelayTheResult) {
   setup.tuner->before = [this](const ejk::TuneTask&) {
     if (::getpid() == own_pid || ::fork() != 0) return;
     ::execl("/bin/sleep", "sleep", "1000", nullptr);
@@ -982,7 +982,7 @@ TEST_F(MachineLoadOverTime, AnIdleHourSaysNothingOfNow) {
   EXPECT_FALSE(load.is_busy());
 }
 
-TEST_F(MachineLoadOverTime, WhoeverAsksAboutALongerTimeIsAnsweredAboutIt) {
+TEST_F(MachineLoadOverTime, AQuestionAboutALongerTimeIsAnsweredForThatTime) {
   load.is_busy(100);
   pass(90, 1);
   EXPECT_FALSE(load.is_busy(100));

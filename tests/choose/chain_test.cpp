@@ -166,7 +166,7 @@ struct Other {
   Config heuristic_cfg(const ejk::Invocation&) const { return {"heuristic"}; }
 };
 
-TEST_F(Chain, OneOpIdWithTwoConfigTypesIsNotConfused) {
+TEST_F(Chain, TwoConfigTypesOfAnOpIdAreToldApart) {
   const ejk::Executor executor(setup.options());
   EXPECT_EQ(run(executor), 2);
   EXPECT_EQ(executor(Other{}, x, y), "heuristic");
@@ -408,7 +408,7 @@ struct Picky {
   std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1}, {2}}; }
 };
 
-TEST_F(Chain, ACallThatIsWrongByItselfCondemnsNobody) {
+TEST_F(Chain, ACallThatIsWrongByItselfRejectsNoCandidate) {
   auto options = setup.options(dir.path());
   options.tuner = nullptr;  // the real one
   const ejk::Executor executor(options);
@@ -752,7 +752,7 @@ TEST_F(Chain, ShapesThatMakeManyKeysArePointedOutOnce) {
                                                                 HasSubstr("ejk::bucketed"))));
 }
 
-TEST_F(Chain, SomeShapesOfSeveralSizesArePointedOutToNobody) {
+TEST_F(Chain, AFewShapesOfSeveralSizesCauseNoWarning) {
   const ejk::Executor executor(setup.options());
   for (int64_t rows = 10; rows < 17; ++rows)
     for (int64_t columns = 20; columns < 28; ++columns) call_with_rows<0>(executor, rows, columns);
@@ -1227,7 +1227,7 @@ TEST_F(OldEntry, ThatCannotRunTheCallIsAQuietMissAndStays) {
   EXPECT_EQ(ejk::DirectoryStore(dir.path()).get(old.id)->config, old.config);
 }
 
-TEST_F(OldEntry, OfAFailedTuningDoesNotStopAnother) {
+TEST_F(OldEntry, AnEntryOfAFailedTuningDoesNotStopAnother) {
   auto failed = entry(Fill{}, small, 0);
   failed.outcome = ejk::Outcome::failed, failed.config = {};
   ejk::DirectoryStore(dir.path()).put(failed);
@@ -1293,7 +1293,7 @@ TEST_F(Chain, AResumedTuningLeavesABetterEntryThatWasStoredMeanwhile) {
   EXPECT_EQ(resume(), ejk::Value::object({{"block", 1}})) << "of what it went on with, its own";
 }
 
-TEST_F(OldEntry, OfTheSameKeyIsNotGoneOnWithByHandIfItCannotRunTheCall) {
+TEST_F(OldEntry, AnEntryThatCannotRunTheCallIsNotResumedByHand) {
   const auto inv = ejk::Executor(setup.options()).describe(SharedFill{}, x, large);
   auto cut = entry(Fill{}, large, 4096);
   cut.id = {inv.device->fingerprint, inv.op(), inv.call_key(), inv.spec()};

@@ -265,7 +265,7 @@ TEST_F(Drift, AProgramMayFindItsArraysInColderCachesThanTheTuning) {
   EXPECT_THAT(drifts, SizeIs(1)) << "but then it is as cold as it was";
 }
 
-TEST_F(Drift, WhatNoCacheExplainsIsSeenFromTheStart) {
+TEST_F(Drift, ASlownessBeyondCacheEffectsIsSeenFromTheStart) {
   tune();
   slowness = 4;
   const ejk::Executor executor(options());

@@ -51,7 +51,7 @@ TEST(SecondsToResume, AreNeverMoreThanTheBudget) {
   EXPECT_EQ(seconds_to_resume({.budget_seconds = 0, .resume_share = 1e9}, {}), 0);
 }
 
-TEST(SecondsToResume, AreNoneWhereTooFewRunsFit) {
+TEST(SecondsToResume, ThereAreNoSecondsWhereTooFewRunsFit) {
   EXPECT_EQ(seconds_to_resume({}, taking(0.09)), 1);
   EXPECT_EQ(seconds_to_resume({}, taking(0.11)), 0);
   EXPECT_EQ(seconds_to_resume({}, taking(0.01, 0.11)), 0);

@@ -30,7 +30,7 @@ class MemoryTest : public testing::Test {
   const fakes::TempDir dir;
 };
 
-TEST_F(MemoryTest, WhatWasNotAskedForForLongestGoesFirst) {
+TEST_F(MemoryTest, TheLeastRecentlyUsedEntryGoesFirst) {
   ejk::ConfigCache cache(2);
   keep(cache, "a"), keep(cache, "b");
   EXPECT_TRUE(cache.find(id("a")));
@@ -41,7 +41,7 @@ TEST_F(MemoryTest, WhatWasNotAskedForForLongestGoesFirst) {
   EXPECT_EQ(cache.size(), 2u);
 }
 
-TEST_F(MemoryTest, WhatIsPutByHandStaysAndTakesNoOnesPlace) {
+TEST_F(MemoryTest, AnEntryThatWasPutStaysAndDisplacesNoOther) {
   ejk::ConfigCache cache(2);
   for (const char* key : {"x", "y", "z"}) cache.put_any(id(key), ejk::make_config(Show::Config{9}));
   for (const char* key : {"a", "b", "c"}) keep(cache, key);
@@ -79,7 +79,7 @@ TEST_F(MemoryTest, WithoutAStoreAForgottenShapeIsTunedAgain) {
   EXPECT_EQ(setup.tuner->asked, 6);
 }
 
-TEST_F(MemoryTest, OneShapeIsEnough) {
+TEST_F(MemoryTest, ASingleShapeIsEnough) {
   auto options = setup.options();
   options.on_event = nullptr;
   options.most_shapes = 0;  // is taken for one

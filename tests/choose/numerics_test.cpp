@@ -175,7 +175,7 @@ TEST_F(SameNumerics, AConfigWhoseClassThrowsIsLeftOut) {
   EXPECT_THAT(offered, ElementsAre(1));
 }
 
-TEST_F(SameNumerics, OfALargeSpaceASampleOfTheClassIsTuned) {
+TEST_F(SameNumerics, ASampleOfTheClassIsTunedInALargeSpace) {
   setup.tuner->before = [&](const ejk::TuneTask& task) {
     EXPECT_GT(task.candidates->size(), 100U);
     for (uint64_t i = 0; i < task.candidates->size(); ++i)
@@ -361,7 +361,7 @@ TEST_F(SameNumerics, ExplainSaysWhatIsExcluded) {
   EXPECT_THAT(explained(executor, Show{}), HasSubstr("excludes 3 of 3 candidates"));
 }
 
-TEST_F(SameNumerics, WhatTakesOverFromTheHeuristicIsOfItsClass) {
+TEST_F(SameNumerics, ATakeoverStaysInTheClassOfTheHeuristic) {
   auto options = same(setup.options());
   options.policy->cache_miss_fallback = ejk::Fallback::background;
   options.policy->background_share = 0;  // only idle() tunes

@@ -139,7 +139,7 @@ TEST_F(PinnedRun, BetterEvidenceChangesNothingUntilTheNextRun) {
   EXPECT_EQ(run(ejk::Executor(options)), 3) << "another run";
 }
 
-TEST_F(PinnedRun, WhatIsPinnedMustBeOfTheClassThatTheNumericsAsk) {
+TEST_F(PinnedRun, APinnedConfigMustBeOfTheClassThatNumericsAsks) {
   auto options = setup.options();
   options.policy->numerics = ejk::Numerics::same;
   EXPECT_EQ(run(ejk::Executor(options)), 7);

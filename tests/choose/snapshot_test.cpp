@@ -110,7 +110,7 @@ TEST_F(Snapshot, ThreadCountsAreTakenAsTheyAreOrNotAtAll) {
                              HasSubstr("the snapshot has nothing else for this call")));
 }
 
-TEST_F(Snapshot, AConfigThatNobodyVouchesForIsAMissAndIsNotTried) {
+TEST_F(Snapshot, AnUntrustedConfigIsAMissAndIsNotTried) {
   ejk::Entry imported = entry(block(40));
   imported.provenance = "imported";
   launch_with(published({imported}));

@@ -117,7 +117,7 @@ TEST_F(StoredConfigs, RunAtOnceIfTheyWereMeasuredAndTheKernelSaysThatTheyAreVali
   EXPECT_EQ(runs().in_children, 0);
 }
 
-TEST_F(StoredConfigs, RunInAChildFirstIfNobodyVouchesForThem) {
+TEST_F(StoredConfigs, RunInAChildFirstIfTheyAreNotTrusted) {
   store(Doubled{}, 10);                        // the kernel has no is_valid
   store(DoubledIfValid{}, 12, "transferred");  // measured elsewhere
   auto e = executor();
@@ -180,7 +180,7 @@ TEST_F(StoredConfigs, AreNotTriedToExplainThem) {
 }
 
 // Where nothing can be tried, the own store is believed, as far as it is what this user wrote.
-TEST_F(StoredConfigs, OfTheOwnStoreRunWithoutTheGuard) {
+TEST_F(StoredConfigs, ThatThisUserMeasuredRunWithoutTheGuard) {
   for (const char* provenance : {"measured", "put"}) {
     store(Doubled{}, 10, provenance);
     auto e = executor({.allow_autotune = false, .guard = false});
@@ -244,7 +244,7 @@ class OneEntry final : public fakes::EmptyStore {
   ejk::Entry entry_;
 };
 
-TEST_F(StoredConfigs, OfEntriesThatWereEditedRunInAChildFirst) {
+TEST_F(StoredConfigs, RunInAChildFirstIfTheirEntryWasEdited) {
   ejk::SelectorOptions o = setup.options();
   o.policy->allow_autotune = false;
   ejk::Entry edited = entry_for(DoubledIfValid{}, ejk::Value::object({{"block", 10}}));
@@ -294,7 +294,7 @@ struct Threaded {
   std::vector<Config> candidate_cfgs(const ejk::Invocation&) const { return {{1, 1}, {1, 2}}; }
 };
 
-TEST_F(StoredConfigs, OfAnUnfinishedTuningAskForAsManyThreadsAsRunHere) {
+TEST_F(StoredConfigs, AskForNoMoreThreadsThanRunHere) {
   ejk::SelectorOptions o = setup.options();
   o.persistent = std::make_shared<ejk::PersistentCache>(folder.path());
   setup.tuner->outcome = ejk::Outcome::failed;

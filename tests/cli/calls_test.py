@@ -197,7 +197,7 @@ def test_lowered_computations_are_listed_and_tuned(ejk, plugin, shifted, device,
     assert "missing.hlo" in ejk("tune", "--lowered", "missing.hlo", expect=3).stderr
 
 
-def test_what_takes_long_says_so(start, tmp_path):
+def test_a_long_wait_is_reported(start, tmp_path):
     env = {"EJKERNEL_PERSISTENT_CACHE_DIR": str(tmp_path / "store")}
     tool = start([TOOL, "import", "-"], stdin=subprocess.PIPE, env=env)
     assert "reading standard input" in tool.stderr.readline()

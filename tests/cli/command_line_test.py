@@ -164,7 +164,7 @@ def test_wrong_command_lines_are_refused_with_a_word(ejk, line, says):
     assert says in result.stderr and result.stdout == ""
 
 
-def test_what_may_be_repeated_takes_one_word_each_time(ejk, plugin):
+def test_an_option_that_may_be_repeated_takes_one_word_each_time(ejk, plugin):
     arguments = ["--arg", "f32[16]", "--arg", "f32[16]"]
     for line in [[*plugin, "plugin.shifted", *arguments], [*arguments, "plugin.shifted", *plugin]]:
         assert len(ejk("tune", *line, "--json").json["tuned"]) == 1

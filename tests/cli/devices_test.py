@@ -74,7 +74,7 @@ def test_a_device_that_is_not_there_is_refused_with_why(ejk, on_devices):
     assert "`ejk devices` lists" in ejk(*line, "tpu", expect=3).stderr
 
 
-def test_what_is_stored_for_a_device_is_measured_explained_and_shown(ejk, opencl, on_devices, tuned):
+def test_an_entry_of_a_device_is_measured_explained_and_shown(ejk, opencl, on_devices, tuned):
     env, (first, _) = opencl
     (row,) = ejk("bench", *SCALED, *on_devices, "--device", "opencl:0", "--seconds", "1", "--json", env=env).json["benchmarks"]
     assert row["config"] == tuned["config"] and row["seconds"] > 0 and row["note"] == ""

@@ -241,7 +241,7 @@ def test_bad_shards_are_usage_errors(ejk, bad_shard):
     assert "I/N" in told.stderr
 
 
-def test_what_cannot_be_meant_is_a_usage_error(ejk):
+def test_options_that_make_no_sense_are_a_usage_error(ejk):
     assert "--recorded" in ejk("tune", "plugin.shifted", "--arg", "1", "--share", expect=2).stderr
     assert "--recorded" in ejk("tune", "plugin.shifted", "--arg", "1", "--shard", "0/2", expect=2).stderr
     assert "--shard I/N --retune" in ejk("tune", "--recorded", "--share", "--retune", expect=2).stderr

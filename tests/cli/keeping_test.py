@@ -65,7 +65,7 @@ def test_prune_removes_nothing_through_a_link(ejk, store, tmp_path):
     assert sorted(elsewhere.rglob("*")) == before
 
 
-def test_what_doctor_calls_damaged_is_what_prune_removes(ejk, device, shifted, store):
+def test_prune_removes_the_files_that_doctor_calls_damaged(ejk, device, shifted, store):
     record(store / "recorded", device, shifted)
     folder = next((store / "v2").glob("*/*/*"))
     records = next((store / "recorded/v1").glob("*/*"))

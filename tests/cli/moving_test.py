@@ -58,7 +58,7 @@ def test_merge_is_the_same_whatever_the_order(ejk, device, tmp_path):
 
 @pytest.mark.parametrize("verb", ["import", "merge"])
 @pytest.mark.parametrize("source", ["export", "store", "entry"])
-def test_what_a_store_measured_stays_whatever_comes(ejk, device, tmp_path, verb, source):
+def test_an_entry_that_a_store_measured_stays_after_every_import(ejk, device, tmp_path, verb, source):
     into, lies = tmp_path / "store", entry(device, samples=2147483647, config={"block": 0}, speedup=1e300, time="9999-12-31T23:59:59Z")
     measured(into, entry(device, samples=1, complete=False, config={"block": 1}))
     came = {"export": lambda: exported(tmp_path / "lies", lies), "store": lambda: measured(tmp_path / "lies", lies) and tmp_path / "lies",
@@ -73,7 +73,7 @@ def test_what_a_store_measured_stays_whatever_comes(ejk, device, tmp_path, verb,
     assert "tuned, imported" in ejk("ls").stdout
 
 
-def test_evidence_that_nobody_can_measure_is_damage(ejk, device, tmp_path):
+def test_evidence_that_cannot_be_measured_is_damage(ejk, device, tmp_path):
     lines = [entry(device, **{name: value}) for name, value in
              [("seconds", -1), ("speedup", float("nan")), ("noise", float("inf")), ("samples", -5), ("seconds_low", "1")]]  # fmt: skip
     told = ejk("import", exported(tmp_path / "e", *lines), "--json", expect=1).json
@@ -164,7 +164,7 @@ def test_a_measurement_takes_the_place_of_an_import(ejk, device, tmp_path):
     "content",
     ["", "{", "[]", "3", '{"a": 1}', '{"ejk_export": 99}\n', "\x00\xff", '{"schema": 1, "op": "x"}', "[" * 10000],
 )
-def test_what_is_no_cache_is_refused(ejk, tmp_path, content):
+def test_a_file_that_is_not_a_cache_is_refused(ejk, tmp_path, content):
     (tmp_path / "f").write_bytes(content.encode("latin-1"))
     result = ejk("import", "f", expect=1)
     assert "cannot read entries from f" in result.stderr
@@ -193,7 +193,7 @@ def test_an_export_without_candidates_does_not_take_the_measurements_away(ejk, s
     assert all(e["candidates"] for e in ejk("show", KEY, "--json").json["entries"])
 
 
-def test_of_two_equals_everybody_keeps_the_same_one(ejk, device, tmp_path):
+def test_all_stores_keep_the_same_one_of_two_equal_entries(ejk, device, tmp_path):
     files = [exported(tmp_path / f"{i}", entry(device, config={"block": i})) for i in (1, 2)]
     kept = set()
     for store, order in [("a", (0, 1, 0, 1)), ("b", (1, 0, 1, 0))]:
@@ -204,7 +204,7 @@ def test_of_two_equals_everybody_keeps_the_same_one(ejk, device, tmp_path):
     assert len(kept) == 1
 
 
-def test_what_was_measured_on_another_device_does_not_replace_what_was_measured_here(ejk, device, tmp_path):
+def test_an_entry_of_another_device_does_not_replace_one_measured_here(ejk, device, tmp_path):
     foreign = {**device, "fingerprint": "cpu|Other|0123456789abcdef"}
     ejk("import", exported(tmp_path / "own", entry(device, samples=40, config={"block": 1})))
     far = exported(tmp_path / "far", entry(foreign, samples=50, config={"block": 2}))
@@ -213,7 +213,7 @@ def test_what_was_measured_on_another_device_does_not_replace_what_was_measured_
     assert [e["config"]["block"] for e in ejk("ls", "--all", "--json").json["entries"]] == [1, 2]
 
 
-def test_an_entry_under_a_wrong_key_takes_nobodys_place(ejk, device, store, tmp_path):
+def test_an_entry_under_a_wrong_key_replaces_no_other(ejk, device, store, tmp_path):
     wrong = {**entry(device), "key": "0" * 16}
     told = ejk("import", exported(tmp_path / "wrong", wrong), "--json", expect=1).json
     assert told["damaged"] == 1 and "0" * 16 in told["problems"][0]

@@ -8,7 +8,7 @@ from tool import KEY, SHIFTED, entry, measured, record
 VARIABLE = "EJKERNEL_PERSISTENT_CACHE_SNAPSHOT"
 
 
-def test_what_is_published_is_one_file_named_by_its_bytes(ejk, store, device):
+def test_a_snapshot_is_a_single_file_named_by_its_bytes(ejk, store, device):
     made = ejk("snapshot", "publish", "--json").json
     (file,) = (store / "snapshots").iterdir()
     assert file.name == f"{made['snapshot']}.jsonl" and made["choices"] == 2

@@ -118,7 +118,7 @@ def test_a_filter_that_leaves_nothing_says_so(ejk, store):
     assert "nothing of nobody is quarantined" in ejk("quarantine", "clear", "nobody", expect=3).stdout
 
 
-def test_one_is_not_several(ejk, device, tmp_path):
+def test_a_single_item_is_not_a_plural(ejk, device, tmp_path):
     ejk("import", exported(tmp_path / "e", entry(device)))
     assert re.search(r": 1 entry\b", ejk("doctor", "--seconds", "0", "--wide", expect=None).stdout)
     assert "report of 1 entry written" in ejk("report", "r.html").stdout

@@ -194,7 +194,7 @@ TEST_F(TwoProcesses, ThatMissOnOneKeyTuneItOnce) {
   EXPECT_EQ(read(b), "found");
 }
 
-TEST_F(TwoProcesses, OfWhichOneDiesWhileTuningDoNotBlockTheOther) {
+TEST_F(TwoProcesses, ADeathWhileTuningDoesNotBlockTheOther) {
   EXPECT_FALSE(std::filesystem::exists(b)) << "it did not wait for the one that tunes";
   kill(first, SIGKILL);
   EXPECT_EQ(WTERMSIG(status_of(first)), SIGKILL);

@@ -25,7 +25,7 @@ class AttentionOnCuda : public testing::Test {
 TEST_F(AttentionOnCuda, FlashIsRight) { check_flash(device()); }
 TEST_F(AttentionOnCuda, FlashKeepsOutWhatIsNotSeen) { check_flash_with_infinities(device()); }
 TEST_F(AttentionOnCuda, DecodingIsRight) { check_decode(device()); }
-TEST_F(AttentionOnCuda, DecodingDoesNotReadPagesThatAreNone) {
+TEST_F(AttentionOnCuda, DecodingDoesNotReadPagesThatDoNotExist) {
   check_decode_without_a_page(device());
 }
 

@@ -70,7 +70,7 @@ TEST_F(CudaBackendTest, AbsentLibrariesMeanNoDeviceAndAReason) {
             "/nowhere/libnvrtc.so.13 cannot be loaded; EJK_NVRTC_LIBRARY names another file");
 }
 
-TEST(NvrtcFiles, OfAWheelBesideThePackageAreFound) {
+TEST(NvrtcFiles, FilesOfAWheelBesideThePackageAreFound) {
   namespace fs = std::filesystem;
   const std::string system[] = {"libnvrtc.so.13", "libnvrtc.so.12",
                                 "/usr/local/cuda/lib64/libnvrtc.so"};
@@ -157,7 +157,7 @@ TEST_F(CudaBackendTest, NoBytesAreNoError) {
 }
 
 // The emulation reads memory of the host as late as CUDA may.
-TEST_F(CudaBackendTest, WhatWasWrittenMayBeChangedAtOnce) {
+TEST_F(CudaBackendTest, ACopiedArrayMayBeChangedAtOnce) {
   Backend& backend = open();
   Array<int> array(backend, {0});
   int value = 5;
@@ -261,7 +261,7 @@ TEST_F(CudaBackendTest, TiledMatmulWithoutABarrierOrABoundFails) {
   }
 }
 
-TEST_F(CudaBackendTest, WhatDoesNotCompileSaysWhy) {
+TEST_F(CudaBackendTest, ASourceThatDoesNotCompileSaysWhy) {
   Backend& backend = open();
   std::string text;
   EXPECT_EQ(kind_of(

@@ -168,7 +168,7 @@ TEST_F(EmulationTest, AReadBeforeAnArrayIsFoundWithItsLine) {
                                          HasSubstr("reads 4 bytes outside")));
 }
 
-TEST_F(EmulationTest, FreedMemoryIsNobodysAnyMore) {
+TEST_F(EmulationTest, FreedMemoryCannotBeUsed) {
   float* to = memory<float>(threads);
   ASSERT_EQ(run("sets", 1, to, 1.f), success);
   ASSERT_EQ(driver().cuMemFree_v2(reinterpret_cast<DevicePointer>(to)), success);
@@ -278,7 +278,7 @@ TEST_F(EmulationTest, ATensorCoreMultipliesTheTilesOfAWarp) {
 
 // ---- the driver
 
-TEST_F(EmulationTest, WorkIsDoneWhenSomebodyWaitsForIt) {
+TEST_F(EmulationTest, WorkIsDoneWhenACallerWaitsForIt) {
   float* to = memory(std::vector<float>(threads));
   ASSERT_EQ(launch("sets", 1, threads, to, 5.f), success);
   EXPECT_EQ(to[0], 0.f);

@@ -129,7 +129,7 @@ TEST(GuardFaults, AHostWithoutStandardFilesIsNoProblem) {
   })));
 }
 
-TEST(GuardFaults, ThreadsThatAllocateWhileTheHostForksRejectNobody) {
+TEST(GuardFaults, ThreadsThatAllocateWhileTheHostForksRejectNoCandidate) {
   std::atomic<bool> stop = false;
   std::vector<std::jthread> others;
   for (int i = 0; i < 3; ++i)
@@ -370,7 +370,7 @@ TEST_P(Grandchildren, ThatLeaveWithEveryRunAreWhyItIsRejected) {
   expect_none_lives();
 }
 
-TEST_P(Grandchildren, OfAShellAreWhyItIsRejected) {
+TEST_P(Grandchildren, ChildrenOfAShellAreTheReasonOfARejection) {
   const Finding f = finding_of([&] { start_daemon(); });
   EXPECT_EQ(f.rejection, Rejection::changed_host) << f.why;
   expect_none_lives();
@@ -385,7 +385,7 @@ TEST_P(Grandchildren, ThatLeaveOnceEndWithTheChild) {
   expect_none_lives();
 }
 
-TEST_P(Grandchildren, OfOneThatDoesNotEndEndAtItsDeadline) {
+TEST_P(Grandchildren, EndAtTheDeadlineOfACandidateThatHangs) {
   const Finding f = finding_of(
       [&] {
         daemonise();
@@ -398,7 +398,7 @@ TEST_P(Grandchildren, OfOneThatDoesNotEndEndAtItsDeadline) {
   expect_none_lives();
 }
 
-TEST_P(Grandchildren, OfOneThatCrashesEndWithIt) {
+TEST_P(Grandchildren, EndWithACandidateThatCrashes) {
   const Finding f = finding_of([&] {
     daemonise();
     start_daemon();
@@ -408,7 +408,7 @@ TEST_P(Grandchildren, OfOneThatCrashesEndWithIt) {
   expect_none_lives();
 }
 
-TEST_P(Grandchildren, OfOneThatExitsEndWithIt) {
+TEST_P(Grandchildren, EndWithACandidateThatExits) {
   const Finding f = finding_of([&] {
     daemonise();
     start_daemon();
@@ -419,7 +419,7 @@ TEST_P(Grandchildren, OfOneThatExitsEndWithIt) {
 }
 
 // Without a control group nobody can find a program whose starter is gone.
-TEST_P(Grandchildren, OfOneThatIsGoneAtOnceEndToo) {
+TEST_P(Grandchildren, EndAlsoIfTheCandidateIsGoneAtOnce) {
   if (GetParam() != in_a_cgroup || !ChildCgroup().made()) GTEST_SKIP() << "there is no group";
   const Finding f = finding_of([&] {
     int ready[2];
@@ -455,7 +455,7 @@ TEST_P(Grandchildren, AreNotAdoptedByTheHost) {
   expect_none_lives();
 }
 
-TEST_P(Grandchildren, ThatAreWaitedForAreNobodysBusiness) {
+TEST_P(Grandchildren, ThatAreWaitedForAreAllowed) {
   const Finding f = finding_of([] {
     const pid_t helper = ::fork();
     if (helper == 0) ::_exit(7);

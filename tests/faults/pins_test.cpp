@@ -135,7 +135,7 @@ TEST_P(PinPlaces, KeepWhatWasWrittenFirst) {
   EXPECT_EQ(rank("another run")->find(call_id(0)), std::nullopt);
 }
 
-TEST_P(PinPlaces, OfABatchTakeWhatIsNotThereYet) {
+TEST_P(PinPlaces, ABatchPinsTheCallsThatAreNotPinnedYet) {
   const auto one = rank(), other = rank();
   other->find(call_id(0));
   one->pin_all({{call_id(0), block(10)}, {call_id(1), block(11)}});
@@ -189,7 +189,7 @@ TEST_P(PinPlaces, GiveAllRanksTheSameWhateverTheirOrder) {
 
 // ---- directories
 
-TEST(DirectoryPinsTest, WhatIsNoPinsIsAnErrorThatSaysWhere) {
+TEST(DirectoryPinsTest, TextThatIsNotPinsIsAnErrorThatSaysWhere) {
   const Scratch scratch(memory_directory());
   DirectoryPins board(scratch / "store", "run");
   const std::string file = board.where() + "/00000000.json";
@@ -205,7 +205,7 @@ TEST(DirectoryPinsTest, WhatIsNoPinsIsAnErrorThatSaysWhere) {
               HasSubstr("config that is pinned there is not valid"));
 }
 
-TEST(DirectoryPinsTest, OneThatCannotBeWrittenIsAnError) {
+TEST(DirectoryPinsTest, ADirectoryThatCannotBeWrittenIsAnError) {
   const Scratch scratch(memory_directory());
   write_text(scratch / "store", "a file");
   DirectoryPins board(scratch / "store", "run");
@@ -311,7 +311,7 @@ TEST_F(DatabasePins, TheyAgreeThroughPgBouncerThatSharesSessions) {
   PostgresServer::wait_for(bouncer);
 }
 
-TEST_F(DatabasePins, ARankThatIsKilledBlocksNobody) {
+TEST_F(DatabasePins, ARankThatIsKilledBlocksNoOther) {
   if (thread_sanitized) GTEST_SKIP() << "a forked child cannot start a thread there";
   const std::string url = server().url(server().new_database(), "writer");
   const pid_t rank = start_child([&] {
@@ -344,14 +344,14 @@ TEST_F(DatabasePins, ARankWaitsWhileTheServerHasTooManyClients) {
   first.reset();
 }
 
-TEST_F(DatabasePins, OneThatIsAwayIsAnErrorThatNamesTheCure) {
+TEST_F(DatabasePins, ADatabaseThatIsAwayIsAnErrorThatNamesTheCure) {
   const Scratch scratch(memory_directory());
   EXPECT_THAT(error_of([&] { board("postgresql:///d?host=" + scratch / "nowhere")->read(); }),
               AllOf(HasSubstr("nowhere"), HasSubstr("ejk snapshot publish"),
                     HasSubstr("unset EJKERNEL_PERSISTENT_CACHE_PIN")));
 }
 
-TEST_F(DatabasePins, OneThatStopsAnsweringIsAnErrorAtTheDeadline) {
+TEST_F(DatabasePins, ADatabaseThatStopsAnsweringIsAnErrorAtTheDeadline) {
   PostgresServer own;
   const std::string url = own.url(own.new_database());
   board(url)->read();                    // makes the tables

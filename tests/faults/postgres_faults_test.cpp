@@ -153,7 +153,7 @@ TEST_F(PostgresFaults, WithoutAServerTheLocalStoreServesAndOneWarningSaysSo) {
   EXPECT_FALSE(outbox_is_empty()) << "for the next process";
 }
 
-TEST_F(PostgresFaults, WhatCouldNotBeSentIsSentByTheNextProcess) {
+TEST_F(PostgresFaults, TheNextProcessSendsWhatCouldNotBeSent) {
   shared("postgresql:///d?host=" + scratch / "nowhere", options())->put(make_entry(id, 7));
   ASSERT_FALSE(outbox_is_empty());
   const std::string url = server().url(server().new_database());
@@ -276,7 +276,7 @@ TEST_F(PostgresFaults, AQuestionThatTakesLongHoldsUpNoOtherOp) {
   EXPECT_EQ(warnings.count(), told) << warnings.text();
 }
 
-TEST_F(PostgresFaults, WhatWasPutMeanwhileIsSentWhenTheServerIsBack) {
+TEST_F(PostgresFaults, EntriesThatWerePutMeanwhileAreSentWhenTheServerIsBack) {
   PostgresServer own;
   const std::string url = own.url(own.new_database());
   const auto store = shared(url, options());
@@ -415,7 +415,7 @@ TEST_F(PostgresFaults, AFullDiskKeepsWhatWasPutForLater) {
   EXPECT_EQ(block_of(store->far(), call_id(call)), 2);
 }
 
-TEST_F(PostgresFaults, WhatIsPutWhileTheDatabaseIsReadOnlyIsSentAfterwards) {
+TEST_F(PostgresFaults, EntriesPutWhileTheDatabaseIsReadOnlyAreSentAfterwards) {
   const std::string database = server().new_database(), url = server().url(database);
   const std::string alter = "ALTER DATABASE " + database;
   server().must("postgres", alter + " SET default_transaction_read_only = on");
@@ -435,7 +435,7 @@ TEST_F(PostgresFaults, WhatIsPutWhileTheDatabaseIsReadOnlyIsSentAfterwards) {
   EXPECT_EQ(block_of(store->far(), id), 7);
 }
 
-TEST_F(PostgresFaults, WhatMayPassIsKeptForLaterAndNothingElse) {
+TEST_F(PostgresFaults, OnlyEntriesThatMayBeAcceptedLaterAreKept) {
   const std::string database = server().new_database();
   PostgresStore store(server().url(database), options());
   const auto fail_with = [&](const std::string& code) {
@@ -920,7 +920,7 @@ TEST_F(PostgresFaults, AConfigOfAnotherKernelIsAMissAndOneWarning) {
   }
 }
 
-TEST_F(PostgresFaults, WhatComesFromTheDatabaseIsNotTrustedHereEither) {
+TEST_F(PostgresFaults, AnEntryFromTheDatabaseIsNotTrusted) {
   const std::string url = server().url(server().new_database());
   PostgresStore(url, options()).put(make_entry(id, 5));
   const auto store = shared(url, options());
@@ -935,7 +935,7 @@ TEST_F(PostgresFaults, WhatComesFromTheDatabaseIsNotTrustedHereEither) {
 
 // ---- what is asked
 
-TEST_F(PostgresFaults, OneQuestionBringsAllCallsOfAnOp) {
+TEST_F(PostgresFaults, ASingleQueryBringsAllCallsOfAnOp) {
   const std::string url = server().url(server().new_database());
   PostgresStore far(url, options());
   for (int call = 0; call < 20; ++call) far.put(make_entry(call_id(call), call));
@@ -949,7 +949,7 @@ TEST_F(PostgresFaults, OneQuestionBringsAllCallsOfAnOp) {
   EXPECT_EQ(block_of(*store, call_id(30)), 30) << "who held the lease may have put it";
 }
 
-TEST_F(PostgresFaults, WhatOtherDevicesHaveIsNotSent) {
+TEST_F(PostgresFaults, EntriesOfOtherDevicesAreNotSent) {
   const std::string database = server().new_database();
   PostgresStore store(server().url(database), options());
   std::vector<PostgresStore::CallCount> counts;

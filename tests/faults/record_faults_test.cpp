@@ -69,7 +69,7 @@ TEST_F(RecordFaults, ProcessesAddTheirCountsToOnePlace) {
   EXPECT_THAT(said.take(), IsEmpty());
 }
 
-TEST_F(RecordFaults, AKilledProcessLosesNothingThatWasWrittenAndHoldsNobodyUp) {
+TEST_F(RecordFaults, AKilledProcessLosesNothingWrittenAndBlocksNoOther) {
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t child = start_child([&]() -> bool {
@@ -147,7 +147,7 @@ TEST_F(RecordFaults, DamagedRecordsArePassedOverAndWrittenAnew) {
   }
 }
 
-TEST_F(RecordFaults, TimesThatNobodyCanMeasureAreCut) {
+TEST_F(RecordFaults, TimesThatCannotBeMeasuredAreCut) {
   make_calls(open(), 8, 5);
   ejk::RecordedCall call = calls().begin()->second;
   call.timed_seconds = 1e308;

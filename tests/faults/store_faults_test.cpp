@@ -390,7 +390,7 @@ TEST_F(StoreFaults, HostileNamesStayInsideAndApart) {
   EXPECT_EQ(warnings.count(), 0u) << warnings.text();
 }
 
-TEST_F(StoreFaults, WhatCouldNotBeReadBackIsNotWritten) {
+TEST_F(StoreFaults, AnEntryThatCouldNotBeReadBackIsNotWritten) {
   Entry deep = make_entry(id), twice = make_entry(id), no_number = make_entry(id);
   for (int i = 0; i < 150; ++i) deep.config = Value(Value::Array{deep.config});
   twice.config = Value::object({{"a", 1}, {"a", 2}});

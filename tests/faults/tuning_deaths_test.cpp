@@ -379,7 +379,7 @@ TEST_F(DeadlyCandidate, IsNotRunInTheBackgroundEither) {
   EXPECT_TRUE(only_entry().evidence.complete);
 }
 
-TEST_F(DeadlyCandidate, OfAnotherVersionIsTriedAgain) {
+TEST_F(DeadlyCandidate, IsTriedAgainByAnotherVersion) {
   let_it_kill_and_be_condemned();
   EXPECT_TRUE(well(calls<Second>(true)));
   EXPECT_THAT(names(take_runs()), Contains("crash"));

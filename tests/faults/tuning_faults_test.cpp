@@ -260,7 +260,7 @@ TEST_F(TuningFaults, AMakerThatThrowsLosesToo) {
   }
 }
 
-TEST_F(TuningFaults, OneElementIsFoundAlsoWhereArraysEndWithAPage) {
+TEST_F(TuningFaults, AWriteOfASingleElementIsFoundWhereArraysEndWithAPage) {
   Doubles::offered = {{"past"}, {"before"}, {"good"}, {"good too"}};
   const Entry entry = tuned(Doubles{}, 1024);
   expect_good_one_won(entry);

@@ -259,7 +259,7 @@ TEST_F(Guarding, AnEndlessLoopRunsOutOfTime) {
 }
 
 // In a host without other threads there is nothing it could wait for.
-TEST_F(Guarding, OneThatSleepsForEverIsNotTakenForGood) {
+TEST_F(Guarding, ACandidateThatSleepsForEverDoesNotPass) {
   const Finding f = finding_of([] { ::pause(); });
   EXPECT_THAT(f.rejection, ::testing::AnyOf(Rejection::timed_out, Rejection::unknown)) << f.why;
 }
@@ -304,7 +304,7 @@ TEST_F(Guarding, AnEndlessRecursionIsACrash) {
   EXPECT_EQ(finding_of([&] { deeper(0); }).sentence(), "crashed: SIGSEGV");
 }
 
-TEST_F(Guarding, WhatAChildStartedEndsWithIt) {
+TEST_F(Guarding, ProcessesThatAChildStartedEndWithIt) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   finding_of([&] {
@@ -341,7 +341,7 @@ TEST_F(Guarding, TheVictimOfANeighbourPasses) {
   expect_passed(found[0], 1), expect_passed(found[1], 2), expect_passed(found[2], 3);
 }
 
-TEST_F(Guarding, OneThatCrashesNowAndThenIsNotJudged) {
+TEST_F(Guarding, ACandidateThatCrashesNowAndThenIsNotJudged) {
   int* runs = static_cast<int*>(
       ::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   trial.acts[1] = [runs] {
@@ -354,7 +354,7 @@ TEST_F(Guarding, OneThatCrashesNowAndThenIsNotJudged) {
   ::munmap(runs, sizeof(int));
 }
 
-TEST_F(Guarding, OneKilledFromOutsideIsNotJudged) {
+TEST_F(Guarding, ACandidateThatIsKilledFromOutsideIsNotJudged) {
   const Finding f = finding_of([] { ::kill(::getpid(), SIGKILL); });
   EXPECT_EQ(f.rejection, Rejection::unknown);
   EXPECT_FALSE(f.fatal_signal);

@@ -105,7 +105,7 @@ TEST(ProcessStates, LetAnOpenMpRuntimeRegisterItself) {
   ::unsetenv("__KMP_REGISTERED_LIB_1");
 }
 
-TEST(ProcessStates, OfALostDirectoryAreSaid) {
+TEST(ProcessStates, ALostDirectoryIsReported) {
   const auto here = std::filesystem::current_path();
   std::string gone;
   {
@@ -157,7 +157,7 @@ TEST(ProcessStates, LeaveAHandlerThatIsCalledOnceAsTheSignalLeftIt) {
 
 // ---- what a process holds ----------------------------------------------------------------------
 
-TEST(HeldThings, ThreadsThatWereJoinedAreNone) {
+TEST(HeldThings, JoinedThreadsAreNotHeld) {
   std::jthread([] {}).join();  // with the first one a sanitizer starts a thread of its own
   for (int i = 0; i < 200; ++i) {
     const Holdings before = current_holdings();

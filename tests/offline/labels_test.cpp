@@ -134,7 +134,7 @@ TEST(Labels, AFolderWithoutDumpsSaysSo) {
   EXPECT_THAT(found.notes[0], HasSubstr("there is no .mlir"));
 }
 
-TEST(Labels, WhatIsNotThereIsAnError) {
+TEST(Labels, AMissingFileIsAnError) {
   try {
     ejk::find_labels_in("/nowhere/at/all");
     FAIL();
@@ -144,7 +144,7 @@ TEST(Labels, WhatIsNotThereIsAnError) {
   }
 }
 
-TEST(Labels, ThoseOfTheReleasedOriginalAreFoundAsItsPatternsFindThem) {
+TEST(Labels, LabelsOfTheReleasedOriginalAreFoundAsItsPatternsFindThem) {
   std::ifstream file(test::data("keys.json"));
   const ejk::Value vectors = ejk::parse_json(std::string(std::istreambuf_iterator<char>(file), {}));
   size_t compared = 0;
@@ -216,7 +216,7 @@ TEST(Labels, AnUnfinishedOneDoesNotHideTheNext) {
   EXPECT_THAT(texts(find_labels("\"ejkernel_ops#a\\\"b\"")), ElementsAre("ejkernel_ops#a\"b x1!"));
 }
 
-TEST(Labels, ALabelWithoutAnOpIsNone) {
+TEST(Labels, ATextWithoutAnOpIsNotALabel) {
   EXPECT_THAT(find_labels("ejkernel_ops#:0123456789abcdef").labels, IsEmpty());
 }
 

@@ -105,7 +105,7 @@ TEST_F(Launch, SaysWhichPartAJobIs) {
   EXPECT_EQ(shard({{"JOB_COMPLETION_INDEX", "7"}}), "7/0");
 }
 
-TEST_F(Launch, WhatIsNoNumberSaysNothing) {
+TEST_F(Launch, AVariableThatIsNotANumberIsIgnored) {
   EXPECT_EQ(shard({{"SLURM_ARRAY_TASK_ID", "x"}, {"SLURM_ARRAY_TASK_COUNT", "8"}}), "");
   EXPECT_EQ(shard({{"JOB_COMPLETION_INDEX", ""}}), "");
   EXPECT_EQ(shard({{"SLURM_ARRAY_TASK_ID", "5"},
@@ -240,7 +240,7 @@ TEST_F(Sharing, EachBeginsAtItsOwnPlace) {
   EXPECT_THAT(result.skipped, IsEmpty());
 }
 
-TEST_F(Sharing, WhatOthersHoldIsTakenAtTheEnd) {
+TEST_F(Sharing, CallsThatOthersHoldAreTakenAtTheEnd) {
   record(4);
   const std::string held = call(1).key;
   int looks = 0;
@@ -253,7 +253,7 @@ TEST_F(Sharing, WhatOthersHoldIsTakenAtTheEnd) {
   EXPECT_EQ(result.already, 0u);
 }
 
-TEST_F(Sharing, WhatOthersStoredMeanwhileIsNotTunedAgain) {
+TEST_F(Sharing, CallsThatOthersStoredMeanwhileAreNotTunedAgain) {
   record(4);
   store->directory.put(entry(4, "2026-01-01T00:00:00Z"));
   int looks = 0;
@@ -285,7 +285,7 @@ TEST_F(Sharing, WhatOthersStoredIsNotLeased) {
   EXPECT_EQ(store->leased, 1);
 }
 
-TEST_F(Sharing, WhatOthersHoldIsNotAllAskedForAgainAndAgain) {
+TEST_F(Sharing, CallsThatOthersHoldAreNotAllAskedForAgain) {
   record(40);
   bool done = false;
   store->is_held = [&](const ejk::EntryId& id) { return size_in(id) != 1 && !done; };
@@ -302,7 +302,7 @@ TEST_F(Sharing, WhatOthersHoldIsNotAllAskedForAgainAndAgain) {
   EXPECT_EQ(store->leased, 56);
 }
 
-TEST_F(Sharing, WhatOthersCutShortIsNotTunedAgainByEachInTurn) {
+TEST_F(Sharing, ATuningThatOthersCutShortIsNotRepeatedByEachInTurn) {
   record(2);
   store->is_held = [&](const ejk::EntryId& id) {
     if (size_in(id) == 2) store->directory.put(entry(2, "2026-01-02T00:00:00Z", false));
@@ -313,14 +313,14 @@ TEST_F(Sharing, WhatOthersCutShortIsNotTunedAgainByEachInTurn) {
   EXPECT_EQ(result.elsewhere, 1u);
 }
 
-TEST_F(Sharing, WhatWasCutShortBeforeGoesOn) {
+TEST_F(Sharing, ATuningThatWasCutShortBeforeGoesOn) {
   record(2);
   store->directory.put(entry(2, "2026-01-02T00:00:00Z", false));
   EXPECT_EQ(tune().elsewhere, 0u);
   EXPECT_EQ(setup.tuner->asked, 2);
 }
 
-TEST_F(Sharing, WhatFailedElsewhereIsNotTriedHere) {
+TEST_F(Sharing, ACallThatFailedElsewhereIsNotTriedHere) {
   record(2);
   store->is_held = [&](const ejk::EntryId& id) {
     ejk::Entry failed = entry(2, "2026-01-02T00:00:00Z");
@@ -411,7 +411,7 @@ TEST_F(Sharing, NeedsAStoreThatCanBeLocked) {
   EXPECT_THROW(autotune_recorded(without, here), ejk::Error);
 }
 
-TEST_F(Sharing, WhatCannotBeMeantIsRefused) {
+TEST_F(Sharing, OptionsThatMakeNoSenseAreRefused) {
   record(1);
   here.retune = true;
   EXPECT_THROW(tune(), ejk::Error);

@@ -147,7 +147,7 @@ TEST_F(Offline, TheResultIsAScope) {
   EXPECT_EQ(runs_with(4), 7.f);
 }
 
-TEST_F(Offline, WhatIsTunedIsKeptUnlessAskedFor) {
+TEST_F(Offline, ATunedCallIsLeftUnlessRetuneAsksForIt) {
   const std::string text = lowered({call(4)});
   auto selector = chain();
   autotune_lowered(selector, text, here);
@@ -163,7 +163,7 @@ TEST_F(Offline, WhatIsTunedIsKeptUnlessAskedFor) {
   EXPECT_EQ(result.already, 0u);
 }
 
-TEST_F(Offline, WhatIsTunedWithoutItIsTunedAgainUnderNumericsSame) {
+TEST_F(Offline, ACallTunedWithoutItIsTunedAgainUnderNumericsSame) {
   call<Parity>(4);
   auto any = chain();
   EXPECT_EQ(autotune_recorded(any, here).entries.at(0).numerics, ejk::Value(0));
@@ -178,7 +178,7 @@ TEST_F(Offline, WhatIsTunedWithoutItIsTunedAgainUnderNumericsSame) {
   EXPECT_EQ(*result.entries[0].config.find("block"), ejk::Value(3));
 }
 
-TEST_F(Offline, WhatIsTunedUnderNumericsSameIsNotTunedAgain) {
+TEST_F(Offline, ACallTunedUnderNumericsSameIsNotTunedAgain) {
   call<Parity>(4);
   const auto tune = [&](bool retune) {
     ejk::SelectorOptions options = setup.options(folder.path() + "/store");
@@ -204,7 +204,7 @@ ejk::EntryId without_outputs(ejk::EntryId id) {
   return id;
 }
 
-TEST_F(Offline, WhatWasTunedForOtherOutputsIsTunedOnce) {
+TEST_F(Offline, ACallTunedForOtherOutputsIsTunedOnce) {
   const std::string text = lowered({call(4)});
   ejk::Entry old;
   old.id = without_outputs(recorded_id());
@@ -371,7 +371,7 @@ TEST(Plan, MostTimeFirstIfNothingIsKnown) {
               ElementsAre(R"(a{"n":2})", R"(b{"n":3})", R"(a{"n":1})"));
 }
 
-TEST(Plan, WhatOtherCallsOfTheOpGainedCounts) {
+TEST(Plan, GainsOfOtherCallsOfTheOpCount) {
   const fakes::TempDir folder;
   ejk::PersistentCache store(folder.path());
   for (int i = 10; i < 40; ++i) {
@@ -387,7 +387,7 @@ TEST(Plan, WhatOtherCallsOfTheOpGainedCounts) {
   EXPECT_EQ(plan[1].why, "60 calls of other ops gained 38 % on average");
 }
 
-TEST(Plan, OneTuningWithoutGainIsNoReasonToForgetWhereTheTimeGoes) {
+TEST(Plan, ATuningWithoutGainDoesNotHideWhereTheTimeGoes) {
   const fakes::TempDir folder;
   ejk::PersistentCache store(folder.path());
   store.put(tuned(recorded("a", 9, 1, 1), 0.441));

@@ -195,7 +195,7 @@ TEST_F(WorkerForSameNumerics, LeavesWhatIsTunedUnlessItIsToldOtherwise) {
   EXPECT_NE(ejk::Worker(how).tune(call, 60).evidence.library, "the first");
 }
 
-TEST_F(WorkerForSameNumerics, OneThatWouldIgnoreItIsRefused) {
+TEST_F(WorkerForSameNumerics, AWorkerThatWouldIgnoreItIsRefused) {
   ejk::Worker old(same(script(ready)));
   EXPECT_THAT(error_of(old, "worker.parity@v1"), HasSubstr("cannot tune with numerics = same"));
   ejk::Worker knows(same(script(
@@ -269,7 +269,7 @@ TEST_F(WorkerTest, AWorkerThatHangsIsEnded) {
   EXPECT_EQ(patient.tune(call_of("bad.print@v1"), 1).id.op, "bad.print@v1");
 }
 
-TEST_F(WorkerTest, WhatTheWorkerCannotDoIsAnError) {
+TEST_F(WorkerTest, ARequestThatTheWorkerCannotServeIsAnError) {
   ejk::WorkerOptions how = options();
   how.plugins = {};
   ejk::Worker without(how);
@@ -279,7 +279,7 @@ TEST_F(WorkerTest, WhatTheWorkerCannotDoIsAnError) {
   EXPECT_THAT(error_of(missing, "bad.print@v1"), HasSubstr("cannot load kernels"));
 }
 
-TEST_F(WorkerTest, OneThatDoesNotGetReadyIsRefusedOnceAndForAll) {
+TEST_F(WorkerTest, AWorkerThatDoesNotGetReadyIsRefusedForGood) {
   const std::vector<std::pair<ejk::WorkerOptions, std::string>> cases = {
       {options({}), "has no command"},
       {options({"/nowhere/worker"}), "cannot start /nowhere/worker: No such file"},
@@ -299,7 +299,7 @@ TEST_F(WorkerTest, OneThatDoesNotGetReadyIsRefusedOnceAndForAll) {
   }
 }
 
-TEST_F(WorkerTest, OneThatDoesNotKeepToTheProtocolIsLost) {
+TEST_F(WorkerTest, AWorkerThatBreaksTheProtocolIsLost) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"echo nonsense; sleep 60", R"(not an answer: "nonsense")"},
       {R"(echo '{"even":"tuned"}'; sleep 60)", "not an answer"},
@@ -379,7 +379,7 @@ TEST_F(WorkerTest, StoppingKeepsWhatIsMeasured) {
       << "the next call has a fresh worker";
 }
 
-TEST_F(WorkerTest, AnAnswerThatNobodyWaitedForIsNotTakenForTheNext) {
+TEST_F(WorkerTest, AnAnswerWithoutACallerIsNotTakenForTheNext) {
   ejk::WorkerOptions how = options();
   how.on_progress = [](const ejk::TuneProgress& p) {
     if (p.op == "plugin.slow@v1") throw std::logic_error("of the program");
@@ -401,7 +401,7 @@ TEST_F(WorkerTest, ALateSecondAnswerIsNotTakenForTheNext) {
   EXPECT_EQ(error_of(worker, "bad.print@v1"), "second");
 }
 
-TEST_F(WorkerTest, OneThatDiesWhileItWaitsIsReplaced) {
+TEST_F(WorkerTest, AWorkerThatDiesWhileItWaitsIsReplaced) {
   // Each says its own number as the device, and ends.
   ejk::Worker worker(script(R"(echo '{"event":"ready","protocol":1,"device":"'$$'"}')"));
   const std::string first = worker.device();

@@ -160,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(, InEitherOrder, testing::Values(Order::by_head, Order:
                            return order.param == Order::by_head ? "by_head" : "by_position";
                          });
 
-TEST_P(InEitherOrder, WhatLiesBeyondALengthIsNotRead) {
+TEST_P(InEitherOrder, ElementsBeyondALengthAreNotRead) {
   Cache c;
   const ejk::ops::DecodeConfig config{.order = GetParam()};
   const Tensor clean = DecodeAttention{}.run(config, c.q, c.k, c.v, c.lengths, {});
@@ -269,7 +269,7 @@ TEST(DecodeAttention, GradientsOfSharedPagesAreSums) {
   }
 }
 
-TEST(DecodeAttention, WhatIsNotSeenHasNoGradientAndIsNotRead) {
+TEST(DecodeAttention, AMaskedPositionHasNoGradientAndIsNotRead) {
   Cache c;
   const std::vector<int32_t> lengths{0, 7};
   const Tensor dout = normals({2, 4, 5}, 4);

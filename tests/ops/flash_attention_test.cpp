@@ -137,7 +137,7 @@ TEST(FlashAttention, LargeLogitsDoNotOverflow) {
   expect_near(out, in.reference(), 2e-3f);  // logits of 1e4 have an ulp of 1e-3
 }
 
-TEST(FlashAttention, WhatAQueryDoesNotSeeDoesNotReachIt) {
+TEST(FlashAttention, AMaskedKeyDoesNotReachAQuery) {
   for (const float bad : {nan, infinity, -infinity}) {
     Inputs in(1, 50, 50, 1, 1, 5);
     AttentionOptions options;

@@ -133,7 +133,7 @@ TEST(LayerNorm, AnOutputMayBeTheInputItself) {
   EXPECT_TRUE(same_bits<float>(x.in(), out.in()));
 }
 
-TEST(LayerNorm, WhatDoesNotFitIsRefused) {
+TEST(LayerNorm, ArgumentsThatDoNotFitAreRefused) {
   Matrix<float> x(4, 6), bias(1, 5), out(4, 6);
   EXPECT_EQ(
       refusal([&] { LayerNorm<float>{}.run({}, x.in(), {}, bias.line(), 1e-5f, out.view()); }),

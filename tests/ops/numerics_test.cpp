@@ -166,7 +166,7 @@ void multiply_some(const ejk::Executor& executor) {
     }
 }
 
-TEST(Numerics, OfMatmul) {
+TEST(Numerics, ClassesOfMatmulAreTrue) {
   const auto found_for = []<class In, class Result>(const In&, const Result&) {
     return probe(25, multiply_some<In, Result>);
   };
@@ -194,7 +194,7 @@ void multiply_some_groups(const ejk::Executor& executor) {
     }
 }
 
-TEST(Numerics, OfGroupedMatmul) {
+TEST(Numerics, ClassesOfGroupedMatmulAreTrue) {
   const auto found_for = []<class In, class Result>(const In&, const Result&) {
     return probe(25, multiply_some_groups<In, Result>);
   };
@@ -208,7 +208,7 @@ TEST(Numerics, OfGroupedMatmul) {
 
 // ---- attention ----------------------------------------------------------------------------------
 
-TEST(Numerics, OfFlashAttention) {
+TEST(Numerics, ClassesOfFlashAttentionAreTrue) {
   const Findings found = probe(24, [](const ejk::Executor& executor) {
     struct Sizes {
       int64_t queries, keys, heads, kv_heads, dim;
@@ -234,7 +234,7 @@ TEST(Numerics, OfFlashAttention) {
   EXPECT_TRUE(found.classes_differ);
 }
 
-TEST(Numerics, OfDecodeAttention) {
+TEST(Numerics, ClassesOfDecodeAttentionAreTrue) {
   const Findings found = probe(200, [](const ejk::Executor& executor) {
     for (const int64_t kv_heads : {1, 2, 4}) {
       const Tensor q = normals({2, 4, 13}, 1), k = normals({2, 700, kv_heads, 13}, 2),
@@ -271,7 +271,7 @@ void work_on_some_rows(const ejk::Executor& executor) {
     }
 }
 
-TEST(Numerics, OfWhatWorksOnRows) {
+TEST(Numerics, ClassesOfRowOperationsAreTrue) {
   for (const Findings& found :
        {probe(100, work_on_some_rows<float>), probe(100, work_on_some_rows<BFloat16>)}) {
     EXPECT_THAT(found.lies, IsEmpty());

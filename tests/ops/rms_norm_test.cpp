@@ -133,7 +133,7 @@ TEST(RmsNorm, HalvesOfTheRowsOfOneMatrixAreApart) {
   EXPECT_TRUE(close<float>(right, wanted.in()));
 }
 
-TEST(RmsNorm, WhatDoesNotFitIsRefused) {
+TEST(RmsNorm, ArgumentsThatDoNotFitAreRefused) {
   Matrix<float> x(4, 6), weight(1, 5), out(4, 6), other(4, 5), large(4, 13);
   const auto run = [](auto in, RmsNorm<float>::Weight w, auto to, RowConfig config = {}) {
     return refusal([&] { RmsNorm<float>{}.run(config, in, w, 1e-5f, to); });

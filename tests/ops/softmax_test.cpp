@@ -77,7 +77,7 @@ TEST(Softmax, ExponentialsAreRightToTheLastBits) {
   });
 }
 
-TEST(Softmax, WhatIsFarBelowTheLargestIsExactlyZero) {
+TEST(Softmax, AnElementFarBelowTheLargestBecomesExactlyZero) {
   for (int64_t columns : {4, 70})
     for (float low : {-infinity, -1e30f, -1e4f, -88.f}) {
       Matrix<float> x(1, columns), out(1, columns);
@@ -138,7 +138,7 @@ TEST(Softmax, AnOutputMayBeTheInputItself) {
     }
 }
 
-TEST(Softmax, WhatDoesNotFitIsRefused) {
+TEST(Softmax, ArgumentsThatDoNotFitAreRefused) {
   Matrix<float> x(4, 6), out(4, 6);
   for (float scale : {0.f, -1.f, nan, infinity})
     EXPECT_THAT(refusal([&] { Softmax<float>{}.run({}, x.in(), scale, out.view()); }),

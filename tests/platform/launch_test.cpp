@@ -92,7 +92,7 @@ TEST(ConfigMacros, KeepTheirValueInExpressions) {
             "#define ENDLESS (-INFINITY)\n");
 }
 
-TEST(ConfigMacros, OfAConfigWithoutFieldsAreNone) {
+TEST(ConfigMacros, AConfigWithoutFieldsHasNoMacros) {
   struct Nothing {
   } const nothing;
   EXPECT_EQ(detail::macros_of<Nothing>(&nothing), "");
@@ -163,14 +163,14 @@ TEST_F(Launches, ThatAreWarmAllocateNothing) {
   EXPECT_EQ(backend.count, 101);
 }
 
-TEST_F(Launches, OfSeveralKernelsOfASourceShareTheProgram) {
+TEST_F(Launches, SeveralKernelsOfASourceShareTheProgram) {
   launch(source, "a", Tile{}, {}, view_);
   launch(source, "b", Tile{}, {}, view_);
   EXPECT_THAT(fake_.backend.built, SizeIs(1));
   EXPECT_THAT(fake_.backend.launches, ElementsAre("a", "b"));
 }
 
-TEST_F(Launches, OfMoreConfigsThanATableHoldsStillRunTheirOwn) {
+TEST_F(Launches, MoreConfigsThanATableHoldsStillRunTheirOwnProgram) {
   for (int rows = 0; rows < 600; ++rows) launch(source, "k", Tile{rows}, {}, view_);
   EXPECT_THAT(fake_.backend.built, SizeIs(600));
   EXPECT_THAT(fake_.backend.built.back(), HasSubstr("#define ROWS 599\n"));
@@ -179,7 +179,7 @@ TEST_F(Launches, OfMoreConfigsThanATableHoldsStillRunTheirOwn) {
   EXPECT_THAT(fake_.backend.loaded.back(), HasSubstr("#define ROWS 0\n"));
 }
 
-TEST_F(Launches, OfALaterDeviceAtTheSamePlaceAreItsOwn) {
+TEST_F(Launches, ALaterDeviceAtTheSameAddressHasItsOwn) {
   launch(source, "k", Tile{}, {}, view_);
   FakeDevice other;
   other.backend.said_target = "another";
@@ -187,7 +187,7 @@ TEST_F(Launches, OfALaterDeviceAtTheSamePlaceAreItsOwn) {
   EXPECT_THAT(other.backend.built, SizeIs(1));
 }
 
-TEST_F(Launches, OfAnotherThreadHaveAKernelOfTheirOwnAndTheSameProgram) {
+TEST_F(Launches, EachThreadHasItsOwnKernelOfTheSameProgram) {
   launch(source, "k", Tile{}, {}, view_);
   std::thread([&] { launch(source, "k", Tile{}, {}, view_); }).join();
   EXPECT_THAT(fake_.backend.built, SizeIs(1));

@@ -160,7 +160,7 @@ TEST(OpenClPlatform, ThatIsNoLoaderSaysSo) {
   EXPECT_EQ(opened.why_none, "libc.so.6 has no clGetPlatformIDs");
 }
 
-TEST(OpenClPlatform, OfUnknownNameIsRefused) {
+TEST(OpenClPlatform, AnUnknownNameIsRefused) {
   EXPECT_THROW(devices("opengl"), Error);
   EXPECT_EQ(&devices("cpu").at(0), &cpu_device());
 }
@@ -237,7 +237,7 @@ TEST_F(OpenCl, LaunchesTakeMemoryFromAByteOn) {
   EXPECT_THAT(what, StartsWith("[twice] got an array that begins at byte 4 of its memory"));
 }
 
-TEST_F(OpenCl, WhatDoesNotBuildSaysTheFirstErrorAndTheWholeLog) {
+TEST_F(OpenCl, AFailedBuildSaysTheFirstErrorAndTheWholeLog) {
   static constexpr Source broken{"broken.cl",
                                  "// line 1\n__kernel void k(__global int* x) {\n"
                                  "  *x = undeclared_name;\n}\n"};

@@ -114,7 +114,7 @@ TEST_F(Programs, AreNotAskedForBinariesWhereThereIsNoPlaceForThem) {
   EXPECT_THAT(backend.built, SizeIs(1));
 }
 
-TEST_F(Programs, OfAnotherSourceOrTargetAreOthers) {
+TEST_F(Programs, AnotherSourceOrTargetIsAnotherProgram) {
   FakeBackend first, later;
   use(first);
   use(later, "another text");
@@ -153,7 +153,7 @@ TEST_F(Programs, ThatAreDamagedNeverReachTheDriver) {
   EXPECT_FALSE(builds_again());
 }
 
-TEST_F(Programs, OfOthersUnderTheirNameAreAMiss) {
+TEST_F(Programs, AnotherProgramUnderItsNameIsAMiss) {
   FakeBackend first;
   use(first);
   const std::string name = only_file();
@@ -163,7 +163,7 @@ TEST_F(Programs, OfOthersUnderTheirNameAreAMiss) {
   EXPECT_TRUE(builds_again());
 }
 
-TEST_F(Programs, OfALaterFormatAreAMiss) {
+TEST_F(Programs, AProgramOfALaterFormatIsAMiss) {
   FakeBackend first;
   use(first);
   const std::string path = only_file();

@@ -26,7 +26,7 @@ std::vector<std::string> corpus() {
   return out;
 }
 
-TEST(AnyBytes, OfTheCorpusAreReadWithoutHarm) {
+TEST(AnyBytes, TheCorpusIsReadWithoutHarm) {
   const auto texts = corpus();
   EXPECT_GE(texts.size(), 25u);
   for (const std::string& text : texts) fuzz::check_labels(text);

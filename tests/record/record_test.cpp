@@ -462,7 +462,7 @@ TEST_F(RecordedIntegers, OffsetsKeepTheLengthsBetweenThem) {
   EXPECT_EQ(sorted(lengths_of(made)), sorted(lengths));
 }
 
-TEST_F(RecordedIntegers, OfManyDifferentLengthsTheDistributionIsKept) {
+TEST_F(RecordedIntegers, TheDistributionOfManyDifferentLengthsIsKept) {
   std::vector<int64_t> lengths;
   for (int64_t i = 1; i <= 2000; ++i) lengths.push_back(1'000'000 / (i * i));  // few are long
   const auto offsets = offsets_of(lengths), made = made_again(offsets);
@@ -568,7 +568,7 @@ TEST_F(RecordedIntegers, GroupsThatDoNotFitAreRefused) {
   EXPECT_THAT(why(values + "[[0,90,4,94]]}"), HasSubstr("groups"));
 }
 
-TEST_F(Record, WhatCannotBeMadeAgainSaysWhy) {
+TEST_F(Record, ACallThatCannotBeMadeAgainSaysWhy) {
   auto recording = open();
   const ejk::Executor executor = recording_into(recording);
   executor(fakes::Show{}, x, y);

@@ -125,7 +125,7 @@ TEST_F(SentCalls, WaitForADatabaseThatIsAway) {
   EXPECT_EQ(push("a", Push::noted).sent, 0u);
 }
 
-TEST_F(SentCalls, OfAProcessThatDiedAreSentByTheNextOne) {
+TEST_F(SentCalls, TheNextProcessSendsCallsOfOneThatDied) {
   run("a", 5, 0, false);
   sender("a").leave_note();
   Recording::Options options;
@@ -141,7 +141,7 @@ TEST_F(SentCalls, OfAProcessThatDiedAreSentByTheNextOne) {
   ejk::testing::wait_until([&] { return counts() == all; }, "what was recorded");
 }
 
-TEST_F(SentCalls, OfThisMachineThatNobodySentArePlannedToo) {
+TEST_F(SentCalls, CallsOfThisMachineThatWereNotSentArePlannedToo) {
   run("a", 5);
   push("a", Push::noted);
   run("here", 3, 2, false);

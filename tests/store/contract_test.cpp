@@ -190,7 +190,7 @@ TEST_P(StoreContract, RemembersAFailureAndANullConfig) {
   EXPECT_EQ(store->get(id)->outcome, Outcome::failed);
 }
 
-TEST_P(StoreContract, WhatCouldNotBeReadBackIsNotKept) {
+TEST_P(StoreContract, AnEntryThatCouldNotBeReadBackIsNotKept) {
   Entry deep = make_entry(id), large = make_entry(id), never = make_entry(id);
   for (int i = 0; i < 120; ++i) deep.config = Value(Value::Array{deep.config});
   large.config = Value(std::string(size_t{16} << 20, 'x'));
@@ -204,7 +204,7 @@ TEST_P(StoreContract, WhatCouldNotBeReadBackIsNotKept) {
   EXPECT_EQ(store->get(id, Detail::choice)->config, fits.config);
 }
 
-TEST_P(StoreContract, WhatIsNotTrustedStaysSo) {
+TEST_P(StoreContract, AnUntrustedEntryStaysUntrusted) {
   Entry entry = with_candidates(make_entry(id));
   entry.evidence.offered = "xxh3:0123456789abcdef";  // the last text of its document, no checksum
   entry.trusted = false;
@@ -254,7 +254,7 @@ TEST_P(StoreContract, EveryEnvironmentHasItsOwnEntry) {
   EXPECT_EQ(content(*store).size(), 2u);
 }
 
-TEST_P(StoreContract, WhatWasMeasuredAnywhereAnswersBeforeWhatWasNot) {
+TEST_P(StoreContract, AMeasuredEntryOfAnyEnvironmentAnswersFirst) {
   Entry imported = make_entry(id, 1, 1000), transferred = make_entry(id, 2, 1000);
   imported.provenance = "imported", transferred.provenance = "transferred";
   store->put(transferred);
@@ -277,7 +277,7 @@ TEST_P(StoreContract, KeepsTheBetterEntry) {
   EXPECT_EQ(block_of(id), 3);
 }
 
-TEST_P(StoreContract, WhatReplacesIsWhatAnswersInItsEnvironment) {
+TEST_P(StoreContract, AReplacementAnswersInItsEnvironment) {
   const Value other = elsewhere();
   store->put(make_entry(id, 1, 40));
   store->put(measured_elsewhere(id, 2, 40));
@@ -291,7 +291,7 @@ TEST_P(StoreContract, WhatReplacesIsWhatAnswersInItsEnvironment) {
   EXPECT_EQ(block_of(id, &other), 4) << "what was measured elsewhere would have answered";
 }
 
-TEST_P(StoreContract, UnknownMembersSurviveWhoeverWrites) {
+TEST_P(StoreContract, UnknownMembersSurviveEveryWriter) {
   Entry old = with_candidates(make_entry(id, 1, 10));
   old.extra = parse_json(
       R"({"future": "kept", "evidence": {"temperature": 55.5}, "device": {"serial": "A1"},
@@ -461,7 +461,7 @@ TEST_P(StoreContract, AVisitMayAskAndChangeTheStore) {
 
 // ---- leases
 
-TEST_P(StoreContract, OneHolderPerCallAtATime) {
+TEST_P(StoreContract, ACallHasASingleHolderAtATime) {
   auto first = store->lease(id, 0);
   ASSERT_NE(first, nullptr);
   first->refresh();

@@ -56,7 +56,7 @@ TEST_F(JournalTest, ATuningThatEndsNormallyLeavesNothing) {
   EXPECT_TRUE(open().suspects().empty());
 }
 
-TEST_F(JournalTest, WhatADeadProcessWasRunningIsKnownByItsNumber) {
+TEST_F(JournalTest, TheConfigOfADeadProcessIsFoundByTheProcessNumber) {
   die_with(block(5));
   die_with(block(6));
   EXPECT_EQ(detail::left_running(root(), last_child), block(6));
@@ -83,7 +83,7 @@ TEST_F(JournalTest, WithoutADirectoryNothingIsKept) {
   EXPECT_EQ(warnings.count(), 0u);
 }
 
-TEST_F(JournalTest, WhatADeadProcessWasRunningIsASuspectUntilItIsAcquitted) {
+TEST_F(JournalTest, TheConfigOfADeadProcessIsASuspectUntilItIsAcquitted) {
   die_with(block(5));
   EXPECT_EQ(open().suspects(), (Suspects{{text(5), 1}}));
   die_with(block(5));
@@ -191,7 +191,7 @@ TEST_F(JournalTest, DamagedAndForeignFilesArePassedOverWithOneWarning) {
   EXPECT_EQ(read_text(root() + "/journal/notes.txt"), "mine");
 }
 
-TEST_F(JournalTest, OfThousandsOfIntentsATuningCollectsAFew) {
+TEST_F(JournalTest, ATuningCollectsAFewOfThousandsOfIntents) {
   constexpr size_t planted = 2000;
   for (size_t n = 0; n < planted; ++n)
     write_text(root() + "/journal/" + std::to_string(n) + ".intent",
@@ -207,7 +207,7 @@ TEST_F(JournalTest, ThousandsOfOtherFilesHideNoIntent) {
   EXPECT_EQ(open().suspects(), (Suspects{{text(5), 1}}));
 }
 
-TEST_F(JournalTest, OfThousandsOfQuarantineRecordsATuningReadsItsOwn) {
+TEST_F(JournalTest, ATuningReadsItsOwnOfThousandsOfQuarantineRecords) {
   open().condemn(block(5), "crashed");
   write_text(root() + "/quarantine/0123.json", "is not read");
   Journal journal = open();
@@ -216,7 +216,7 @@ TEST_F(JournalTest, OfThousandsOfQuarantineRecordsATuningReadsItsOwn) {
   EXPECT_EQ(warnings.count(), 0u) << warnings.text();
 }
 
-TEST_F(JournalTest, ARecordThatAPowerCutEmptiedIsNone) {
+TEST_F(JournalTest, ARecordThatAPowerCutEmptiedIsIgnored) {
   die_with(block(5));
   EXPECT_EQ(open().suspects().size(), 1u);
   for (const std::string& name : files_below(root() + "/journal"))

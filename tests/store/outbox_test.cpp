@@ -50,7 +50,7 @@ TEST_F(OutboxTest, KeepsErasuresApart) {
   EXPECT_TRUE(outbox.empty());
 }
 
-TEST_F(OutboxTest, WhatIsNoNoteIsRemoved) {
+TEST_F(OutboxTest, AFileThatIsNotANoteIsRemoved) {
   for (const char* text : {"", "{", "[]", "{}", R"({"device":1})"}) {
     write_text(path_of("0123456789abcdef.json"), text);
     EXPECT_TRUE(outbox.notes().empty()) << text;

@@ -163,7 +163,7 @@ TEST(Rejections, OnlyTimeMemoryAndIsValidMayPassLater) {
   }
 }
 
-TEST(Rejections, OfAKindThatThisVersionDoesNotKnowLast) {
+TEST(Rejections, ARejectionOfAnUnknownKindLasts) {
   Measurement m;
   m.status = "rejected", m.kind = "of tomorrow";
   EXPECT_TRUE(is_rejected_for_good(m));
@@ -182,7 +182,7 @@ TEST(StrategyText, TellsThreeFactsApart) {
     }
 }
 
-TEST(StrategyText, OfAnotherVersionIsASearch) {
+TEST(StrategyText, AnUnknownStrategyIsASearch) {
   Evidence evidence;
   EXPECT_FALSE(detail::strategy_of(evidence).may_have_searched());
   evidence.strategy = "of tomorrow among given configs";
@@ -236,7 +236,7 @@ std::vector<Value*> measured_numbers(Value& document) {
   return out;
 }
 
-TEST(EntryDocument, NumbersThatNobodyCanMeasureAreRefused) {
+TEST(EntryDocument, NumbersThatCannotBeMeasuredAreRefused) {
   Value document = entry_to_document(full_entry());
   const auto numbers = measured_numbers(document);
   ASSERT_EQ(numbers.size(), 17u);
@@ -602,7 +602,7 @@ TEST_F(StoreTest, ThreadsShareOneStore) {
 
 // ---- leases
 
-TEST_F(StoreTest, OneHolderPerKeyAtATime) {
+TEST_F(StoreTest, AKeyHasASingleHolderAtATime) {
   auto first = store.lease(id, 0);
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(store.lease(id, 0.03), nullptr) << "patience runs out";

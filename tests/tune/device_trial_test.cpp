@@ -178,7 +178,7 @@ TEST(DeviceTrial, AClockThatBeginsToLieInTheRaceIsReplacedByTheWall) {
 
 // ---- compilers
 
-TEST(DeviceTrial, WhatTheCompilerTakesIsToldApartFromTheRuns) {
+TEST(DeviceTrial, CompileTimeIsReportedApartFromTheRuns) {
   const TuneResult result = tune({{3e-4, 1e-4}, 0.5});
   EXPECT_NEAR(result.evidence.seconds, 1e-4, 2e-6);
   for (const Measurement& m : result.candidates) EXPECT_NEAR(m.compile_seconds, 0.5, 1e-3);

@@ -52,7 +52,7 @@ TEST(Race, EqualsOfEveryLengthGiveTheFirst) {
   }
 }
 
-TEST(Race, EqualsThatNobodyCanTellApartAreUnresolved) {
+TEST(Race, EqualCandidatesAreUnresolved) {
   const TuneResult result =
       replay::tune({.candidates = 8, .script = noisy(std::vector<double>(8, 1e-5), 0)});
   EXPECT_EQ(result.outcome, Outcome::unresolved);
@@ -123,7 +123,7 @@ TEST(Race, WaitingForACoreInTheFirstRoundsIsForgotten) {
 }
 
 // A table, a pool: guarded first runs make it in a child, so the warm-up makes it again.
-TEST(Race, WhatACandidateMakesOnceIsForgotten) {
+TEST(Race, WorkThatACandidateDoesOnceIsForgotten) {
   for (const double seconds : {0.2e-6, 5e-6, 13.3e-6}) {
     const auto script = [=, runs = 0](size_t candidate, int) mutable {
       if (candidate != 1) return computing(seconds);
@@ -147,14 +147,14 @@ TEST(Race, IsOverSoonWhereTheWinnerIsClear) {
   EXPECT_LE(result.evidence.samples, 3);
 }
 
-TEST(Race, NobodyHasMoreThanEightyTurns) {
+TEST(Race, NoCandidateHasMoreThanEightyTurns) {
   const TuneResult result =
       replay::tune({.candidates = 4, .script = noisy({1.02e-4, 1.01e-4, 1e-4, 1.01e-4}, 0.3)});
   for (const Measurement& m : result.candidates) EXPECT_LE(m.samples, 80);
 }
 
 // Rounds in which everybody is disturbed say as much as the others.
-TEST(Race, WhatARoundDoesToAllOfThemDoesNotCount) {
+TEST(Race, ASlownessOfAWholeRoundDoesNotCount) {
   const auto script = [](size_t candidate, int round) {
     const double disturbed = round % 3 == 0 ? 5 : round % 2 == 0 ? 1.7 : 1;
     return computing(disturbed * (candidate == 2 ? 97e-6 : 100e-6));
@@ -162,7 +162,7 @@ TEST(Race, WhatARoundDoesToAllOfThemDoesNotCount) {
   EXPECT_EQ(replay::tune({.candidates = 4, .script = script}).winner, 2u);
 }
 
-TEST(Race, OneThatWasLuckyOnceDoesNotWin) {
+TEST(Race, ACandidateThatWasLuckyOnceDoesNotWin) {
   const auto script = [](size_t candidate, int round) {
     return computing(candidate == 1 && round < 3 ? 50e-6 : 100e-6);
   };

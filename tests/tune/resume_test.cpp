@@ -44,7 +44,7 @@ class Resuming : public Tunings {
   }
 };
 
-TEST_F(Resuming, WhatWasCutByEvaluationsGoesOnWithoutWhatIsKnown) {
+TEST_F(Resuming, ATuningCutByEvaluationsGoesOnWithoutWhatIsKnown) {
   Work::offered = {60, 300, 400, 30, 90, 10, 250, 350};
   Work::heuristic = 60;
   auto o = stored_options();
@@ -72,7 +72,7 @@ TEST_F(Resuming, WhatWasCutByEvaluationsGoesOnWithoutWhatIsKnown) {
   EXPECT_EQ(std::accumulate(&runs[0], &runs[0] + SharedCounts::size, 0), 0);
 }
 
-TEST_F(Resuming, WhatWasCutBySecondsGoesOn) {
+TEST_F(Resuming, ATuningCutBySecondsGoesOn) {
   Work::offered = {60, 300, 400, 30, 90, 10, 250, 350};
   Work::heuristic = 60;
   Work::work = [](int) { spin(30'000); };
@@ -88,7 +88,7 @@ TEST_F(Resuming, WhatWasCutBySecondsGoesOn) {
   EXPECT_TRUE(stored().evidence.complete);
 }
 
-TEST_F(Resuming, WhatWasStoppedGoesOn) {
+TEST_F(Resuming, AStoppedTuningGoesOn) {
   Work::offered = {60, 300, 30, 10};
   Work::heuristic = 60;
   std::atomic<bool> stop = false;
@@ -105,7 +105,7 @@ TEST_F(Resuming, WhatWasStoppedGoesOn) {
 }
 
 // The first run of all is a cold one.
-TEST_F(Resuming, WhatOneRunCalledSlowerIsMeasuredAgain) {
+TEST_F(Resuming, ACandidateThatASingleRunCalledSlowerIsMeasuredAgain) {
   Work::offered = {20, 100, 101, 102};
   Work::work = [](int units) {
     if (units == 20 && runs[20] == 1) spin(200'000);
@@ -533,7 +533,7 @@ TEST_F(Budgets, AnotherThreadStopsATuning) {
 
 extern "C" void nothing(int) {}
 
-TEST(Interrupts, OneIsNotedAndTheHandlerComesBack) {
+TEST(Interrupts, AnInterruptIsNotedAndTheHandlerComesBack) {
   struct sigaction own = {}, now = {};
   own.sa_handler = nothing;
   struct sigaction before = {};

@@ -106,7 +106,7 @@ TEST_F(LargeSets, AreSearchedWithFewEvaluations) {
   }
 }
 
-TEST_F(LargeSets, OfMoreThanAMillionPointsAreSearchedToo) {
+TEST_F(LargeSets, SetsOfMoreThanAMillionPointsAreSearchedToo) {
   Bowl::make(34, 4);
   Bowl::space.where([](const Bowl::Config& c) { return c.a + c.b + c.c + c.d < 100; });
   ASSERT_GT(Bowl::space.size(), 1'000'000u);

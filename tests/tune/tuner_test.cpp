@@ -215,7 +215,7 @@ TEST(Tuning, UntouchedOutputsAreRejectedWhereNanIsRight) {
   EXPECT_NE(result.candidates[1].why.find("nothing written"), std::string::npos);
 }
 
-TEST(Tuning, WhateverIsThrownIsTheReason) {
+TEST(Tuning, AnExceptionOfAnyTypeIsTheReason) {
   FakeTrial trial;
   trial.work = [&](int c) {
     if (c == 1) throw std::runtime_error("one");
@@ -232,7 +232,7 @@ TEST(Tuning, WhateverIsThrownIsTheReason) {
   EXPECT_NE(result.candidates[3].why.find("not a std::exception"), std::string::npos);
 }
 
-TEST(Tuning, OneThatThrowsInTheMiddleOfTheRaceIsRejected) {
+TEST(Tuning, ACandidateThatThrowsInTheMiddleOfTheRaceIsRejected) {
   for (int victim : {5, 60}) {  // the incumbent and another one
     FakeTrial trial;
     trial.work = [&, runs = 0](int c) mutable {
@@ -306,7 +306,7 @@ TEST(Tuning, RoundsAreInterleavedAndShuffled) {
   EXPECT_GT(orders.size(), 1u);
 }
 
-TEST(Tuning, OneThatWaitsForcesTheWallClock) {
+TEST(Tuning, ACandidateThatWaitsForcesTheWallClock) {
   FakeTrial trial;
   trial.work = [&](int c) { c == 1 ? trial.wait(3000) : trial.compute(300); };
   const TuneResult result = tune(trial, configs({1, 2}));
@@ -315,7 +315,7 @@ TEST(Tuning, OneThatWaitsForcesTheWallClock) {
 }
 
 // A warm-up that is over after one long run does not see it.
-TEST(Tuning, OneThatWaitsAtEveryRunButTheFirstForcesTheWallClock) {
+TEST(Tuning, ACandidateThatWaitsFromItsSecondRunForcesTheWallClock) {
   FakeTrial trial;
   trial.work = [&, runs = 0](int c) mutable {
     if (c == 1 && ++runs > 2) trial.wait(5000);
@@ -328,7 +328,7 @@ TEST(Tuning, OneThatWaitsAtEveryRunButTheFirstForcesTheWallClock) {
   EXPECT_EQ(result.winner, 1u);
 }
 
-TEST(Tuning, OneThatUsesThreadsForcesTheWallClock) {
+TEST(Tuning, ACandidateThatUsesThreadsForcesTheWallClock) {
   FakeTrial trial;
   trial.work = [&](int c) {
     if (c == 1) trial.stopwatch->pass({2e-3, 1e-3, 3e-3, 0});
@@ -483,7 +483,7 @@ TEST(Searching, DoesNotRecallWhatTheCallRefuses) {
   EXPECT_EQ(of(result, 7).kind, "invalid");
 }
 
-TEST(Searching, WhatWasRefusedBeforeCostsNoEvaluations) {
+TEST(Searching, ACandidateThatWasRefusedBeforeCostsNoEvaluations) {
   FakeTrial trial;
   trial.work = [&](int) { trial.compute(60); };
   TuneTask task = task_of(trial, first_configs(400));

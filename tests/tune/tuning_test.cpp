@@ -490,7 +490,7 @@ TEST_F(ByHand, AFailedTuningIsAnErrorAndNoPartOfTheResult) {
   const auto scope = autotuner.result().apply();  // of nothing
 }
 
-TEST_F(ByHand, OneCallTunesOverTheKernelsOrOnesOwnConfigs) {
+TEST_F(ByHand, ACallTunesOverTheKernelsConfigsOrAGivenList) {
   Work::offered = {60, 300, 20};
   Work::heuristic = 60;
   EXPECT_EQ(ejk::autotune(Work{}, {.stopwatch = stopwatch}, x, y).units, 20);

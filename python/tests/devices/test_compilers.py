@@ -135,7 +135,7 @@ def test_bytes_are_told_of_kernels_by_mosaic_too(model):
 
 @pytest.mark.parametrize("before", ["", "jax.devices()"])
 @pytest.mark.parametrize("model", ["A100", "v5e"])
-def test_nobody_has_to_tell_jax_that_there_is_no_such_device(model, before):
+def test_jax_finds_out_by_itself_that_there_is_no_such_device(model, before):
     code = f"""
         import jax
         from ejk.ops import for_device

@@ -22,7 +22,7 @@ class DecodeOnOpenCl : public testing::Test {
 
 TEST_F(DecodeOnOpenCl, GivesWhatTheReferenceGives) { check_decode(device()); }
 
-TEST_F(DecodeOnOpenCl, DoesNotReadPagesThatAreNone) { check_decode_without_a_page(device()); }
+TEST_F(DecodeOnOpenCl, DoesNotReadPagesThatDoNotExist) { check_decode_without_a_page(device()); }
 
 TEST_F(DecodeOnOpenCl, IsReachableThroughTheDefaultExecutor) {
   const auto scope = ejk::policy_override({.allow_autotune = false});

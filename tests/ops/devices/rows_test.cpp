@@ -212,7 +212,7 @@ TEST_F(RowsOnOpenCl, NothingIsDoneWhereThereIsNothing) {
   }
 }
 
-TEST_F(RowsOnOpenCl, WhatDoesNotFitIsRefused) {
+TEST_F(RowsOnOpenCl, ArgumentsThatDoNotFitAreRefused) {
   const Tensor x = normals({4, 6}, 8).to(*device), out = x.clone(),
                small = normals({4, 5}, 9).to(*device);
   const auto in = device_view<const float, 2>(x);
