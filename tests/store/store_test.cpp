@@ -65,6 +65,7 @@ Entry full_entry() {
                     1.4e-6,
                     1.6e-6,
                     3e-6,
+                    Value::object({{"block", 1}}),
                     2.0,
                     1.9,
                     2.1,
