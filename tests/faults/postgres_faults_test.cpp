@@ -210,7 +210,8 @@ TEST_F(PostgresFaults, CallsOfManyThreadsLeaveAStoppedServerAtTheirDeadlines) {
   auto with = options(0.5);
   with.breaker = {};
   const auto store = shared(own.url(own.new_database()), with);
-  wait_until([&] { return store->put(make_entry(id)) && store->push(false).left == 0; });
+  wait_until(
+      [&] { return store->put(make_entry(id)) && store->push(detail::Push::noted).left == 0; });
   const size_t told = warnings.count();
   own.stop_time();
   std::vector<std::jthread> threads;
@@ -234,7 +235,8 @@ TEST_F(PostgresFaults, ACallThatMeetsAStoppedServerRunsWithinItsDeadlines) {
   auto with = options(0.5);
   with.breaker = {};
   const std::shared_ptr<SharedStore> store = shared(own.url(own.new_database()), with);
-  wait_until([&] { return store->put(make_entry(id)) && store->push(false).left == 0; });
+  wait_until(
+      [&] { return store->put(make_entry(id)) && store->push(detail::Push::noted).left == 0; });
   const size_t told = warnings.count();
   own.stop_time();
   EXPECT_LT(over_wait_of(with.connect_seconds + with.prefetch_seconds, [&] { call_with(store); }),
@@ -251,7 +253,8 @@ TEST_F(PostgresFaults, AQuestionThatTakesLongHoldsUpNoOtherOp) {
   auto with = options(0.5);
   with.connect_seconds = with.prefetch_seconds = 60;
   const auto store = shared(url, with);
-  wait_until([&] { return store->put(make_entry(id)) && store->push(false).left == 0; });
+  wait_until(
+      [&] { return store->put(make_entry(id)) && store->push(detail::Push::noted).left == 0; });
   const size_t told = warnings.count();
 
   detail::postgres::Link::Options patient;
@@ -549,7 +552,7 @@ TEST_F(PostgresFaults, WhatIsErasedWhileTheDatabaseIsAwayIsErasedThereAfterwards
   }
   const auto next = shared(url, options());
   EXPECT_EQ(block_of(*next, id), 4);
-  EXPECT_EQ(next->push(false).left, 0u);
+  EXPECT_EQ(next->push(detail::Push::noted).left, 0u);
   EXPECT_TRUE(outbox_is_empty());
   EXPECT_EQ(block_of(next->far(), id), 4);
 }
@@ -561,7 +564,7 @@ TEST_F(PostgresFaults, AnErasureThatTheRoleMayNotMakeIsNotWaitedFor) {
   far.put(make_entry(id, 1));
   shared(nowhere, options())->erase(id);
   const auto store = shared(server().tcp_url(database, "writer", password_in_url), options());
-  EXPECT_EQ(store->push(false).refused, 1u);
+  EXPECT_EQ(store->push(detail::Push::noted).refused, 1u);
   EXPECT_TRUE(outbox_is_empty());
   EXPECT_NE(warnings.text().find("ejk_admin"), std::string::npos) << warnings.text();
   EXPECT_EQ(block_of(*store, id), 1);

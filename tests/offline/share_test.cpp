@@ -277,7 +277,7 @@ TEST_F(Sharing, WhatOthersStoredIsNotLeased) {
   record(12);
   store->is_held = [&](const ejk::EntryId& id) {
     for (size_t size = 1; size <= 12; ++size)
-      if (size != size_in(id)) store->kept.put(entry(size, "2026-01-02T00:00:00Z"));
+      if (size != size_in(id)) store->directory.put(entry(size, "2026-01-02T00:00:00Z"));
     return false;
   };
   EXPECT_EQ(tune().elsewhere, 11u);
@@ -295,7 +295,8 @@ TEST_F(Sharing, CallsThatOthersHoldAreNotAllAskedForAgain) {
     leased.push_back(store->leased);
     if (leased.size() < 4) return;
     done = true;
-    for (size_t size = 2; size <= 40; ++size) store->kept.put(entry(size, "2026-01-02T00:00:00Z"));
+    for (size_t size = 2; size <= 40; ++size)
+      store->directory.put(entry(size, "2026-01-02T00:00:00Z"));
   };
   EXPECT_EQ(tune().elsewhere, 39u);
   EXPECT_THAT(leased, ElementsAre(44, 48, 52, 56)) << "each once, then a few";
