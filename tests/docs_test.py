@@ -70,6 +70,7 @@ MAY_SLEEP = {
     "tests/guard/guard_test.cpp": "a run that lasts",
     "tests/plugins/bad.cpp": "a run that does not end",
     "tests/plugins/slow.cpp": "a run that lasts",
+    "tests/postgres_server.py": "looks again until the deadline",
     "tests/tune/race_test.cpp": "what a stopwatch must see",
     "tests/tune/tuning_test.cpp": "what a benchmark must see",
     "python/tests/fleet/test_ray.py": "looks again until the deadline, in two processes",

@@ -43,8 +43,9 @@ def running():
         [PROGRAMS[-1] / "postgres", "-D", folder / "data", "-F", "-k", folder, "-c", "listen_addresses="], **how
     )
     try:
+        patience = time.monotonic() + 60
         while subprocess.run([PROGRAMS[-1] / "pg_isready", "-q", "-h", folder]).returncode != 0:
-            assert server.poll() is None, "the server does not start"
+            assert server.poll() is None and time.monotonic() < patience, "the server does not start"
             time.sleep(0.05)
         yield Server(folder)
     finally:
