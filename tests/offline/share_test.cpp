@@ -519,8 +519,10 @@ TEST_F(Sharing, ADatabaseIsAskedForAllThatOthersStoredAtOnce) {
   std::string questions;
   here.tune_call = [&](const ejk::RecordedCall& call, double) {
     EXPECT_TRUE(questions.empty()) << "the others did the rest";
-    for (size_t size = 1; size <= 24; ++size)
-      if (size != size_in(call.id)) EXPECT_TRUE(others.put(entry(size, "2026-01-02T00:00:00Z")));
+    for (size_t size = 1; size <= 24; ++size) {
+      if (size == size_in(call.id)) continue;
+      EXPECT_TRUE(others.put(entry(size, "2026-01-02T00:00:00Z")));
+    }
     questions = ejk::testing::read_text(server.log());
     return entry(size_in(call.id), "2026-01-02T00:00:00Z");
   };
