@@ -100,8 +100,8 @@ class PersistentCache(Generic[Cfg]):
             fitted: Cfg | None = _configs.fit(config, self.cfg_type)
             return fitted
         except ValueError as error:
-            where = self._where()
-            _log.warn_once((where, device, op, key), f"[{op}] the config for key {key} in {where}: {error}")
+            store = self._where()
+            _log.warn_once((store, device, op, key), f"[{op}] the config for key {key} in {store}: {error}")
             return None
 
     def _decoded(self, written: Any, op: str) -> Any:
