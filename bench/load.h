@@ -37,7 +37,7 @@ class BusyProcesses {
     const pid_t parent = getpid(), child = fork();
     if (child < 0) throw std::runtime_error("fork failed");
     if (child > 0) return child;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a benchmark that is stopped leaves nobody behind
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a benchmark that is stopped leaves no process behind
     if (getppid() != parent) _exit(1);
     pin_to_core(core);
     work(core);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tuning of the example kernels costs and loses beside a race that drops nobody, and whether
-// a tuning on a loaded machine ever does harm.
-// Options: --repeats N of the comparison with the full race (3), --under-load N tunings (50).
+// What a tuning of the example kernels costs and loses beside a race that drops no candidate, and
+// whether a tuning on a loaded machine ever does harm. Options: --repeats N of the comparison with
+// the full race (3), --under-load N tunings (50).
 #include <array>
 #include <cmath>
 #include <cstdio>

@@ -25,7 +25,7 @@ struct FleetOptions {
 
 using enum Table::Align;
 
-// A call that somebody tunes at the moment.
+// A call that a process tunes at the moment.
 struct Lease {
   std::string holder;
   std::string since;  // UTC, ISO 8601
@@ -65,7 +65,7 @@ Leases leases_of(const std::string& directory) {
   return out;
 }
 
-// Since 1970; nullopt if it is no time.
+// Since 1970; nullopt if it is not a time.
 std::optional<double> seconds_of(const std::string& utc) {
   tm parts{};
   const char* const end = strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts);

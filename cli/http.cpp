@@ -232,7 +232,7 @@ class PageServer::Server : public httplib::Server {
     ::shutdown(socket_.get(), SHUT_RDWR);  // ends accept()
     acceptor_.join();
     std::unique_lock lock(mutex_);
-    for (const int one : open_) ::shutdown(one, SHUT_RDWR);  // nobody waits for a slow reader
+    for (const int one : open_) ::shutdown(one, SHUT_RDWR);  // do not wait for a slow reader
     idle_.wait(lock, [&] { return open_.empty(); });
   }
 

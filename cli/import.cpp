@@ -43,7 +43,7 @@ void move_to_device(Entry& entry, const std::string& device) {
   if (is_measured(entry)) entry.provenance = name_of(Provenance::transferred);
 }
 
-// Nobody here saw it being measured, whatever it says of itself.
+// It was not measured here, whatever it says of itself.
 void mark(Entry& entry) {
   if (!is(entry.provenance, Provenance::transferred))
     entry.provenance = name_of(Provenance::imported);

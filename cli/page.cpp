@@ -216,7 +216,7 @@ std::string entry_html(size_t number_of_entry, const Value& e) {
          "<p><a href=\"#top\">to the top</a></p></section>\n";
 }
 
-// ---- what stands above the entries
+// ---- above the entries
 
 std::string gains_html(const Value& gains) {
   if (gains.as_array().empty()) return "";

@@ -23,7 +23,7 @@ constexpr auto names_of(LiveStatus) {
 
 std::string html(std::string_view text);
 
-// Of a document that `ejk report --json` prints: what stands in the page, and the whole page, which
+// Of a document that `ejk report --json` prints: the content of the page, and the whole page, which
 // needs nothing else.
 std::string report_html(const Value& document);
 std::string report_page(const Value& document);

@@ -79,7 +79,8 @@ std::string shown_store(const std::string& store);
 // What a store is called in messages.
 std::string store_name(const std::string& given);
 // The directories that hold entries: the given store, or the default one with its layers behind it.
-// Throws Failure(nothing) if the given one does not exist, Failure(failed) if it is no directory.
+// Throws Failure(nothing) if the given one does not exist, Failure(failed) if it is not a
+// directory.
 std::vector<std::string> store_paths(const std::string& given);
 // The same for verbs that only read: with the database that is given, or is the default one.
 std::vector<std::string> stores_to_read(const std::string& given);
@@ -88,14 +89,14 @@ std::vector<std::string> stores_to_read(const std::string& given);
 // nothing on disk. Shows progress.
 std::vector<Held> read_entries(const std::vector<std::string>& paths, const Filter& filter,
                                Problems& problems, Detail detail = Detail::all);
-// What stands where this entry is or would be kept, of the same call and environment.
+// The entry in the place where this one is or would be kept, of the same call and environment.
 std::optional<Entry> entry_in_place_of(const DirectoryStore& store, const Entry& entry);
 
 // A file that is not what its place says.
 struct BadFile {
   enum class Kind {
     damaged,
-    altered,  // its checksum is wrong: perhaps by somebody who meant it
+    altered,  // its checksum is wrong: perhaps on purpose
     newer,    // of a later version, which knows it
     unreadable,
   };

@@ -118,7 +118,7 @@ class Workers {
 
  private:
   static bool is_usable(Worker& worker) {
-    if (StopOnInterrupt::requested()) return true;  // nobody knows
+    if (StopOnInterrupt::requested()) return true;  // not known after Ctrl-C
     try {
       return static_cast<void>(worker.device()), true;
     } catch (const Error&) {

@@ -12,7 +12,7 @@ class App;
 
 namespace ejk::cli {
 
-// Of the words behind "ejk": the first one is no verb, or options come before it. "": neither.
+// Of the words behind "ejk": the first one is not a verb, or options come before it. "": neither.
 std::string wrong_first_word(const CLI::App& app, const std::vector<std::string_view>& words);
 
 // Of a line that CLI11 refused, and what it said.

@@ -11,5 +11,5 @@ function(ejk_check_headers_alone target)
   endforeach()
   add_library(${target} OBJECT ${units})
   target_link_libraries(${target} PRIVATE ejk ejk_warnings)
-  target_compile_options(${target} PRIVATE -Wpedantic -Wsign-conversion -O0 -g0)  # nobody runs them
+  target_compile_options(${target} PRIVATE -Wpedantic -Wsign-conversion -O0 -g0)  # they never run
 endfunction()

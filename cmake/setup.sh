@@ -119,7 +119,7 @@ make_venv() {
   [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ] || return 0
   stage "making $venv"
   logged venv "$python" -m venv --clear "$venv"
-  # Without --no-compile pip would compile thousands of files that nobody imports.
+  # Without --no-compile pip would compile thousands of files that are never imported.
   logged venv "$venv/bin/pip" install --disable-pip-version-check --no-compile -r requirements.txt
   printf '%s\n' "$stamp" >"$venv/stamp"
 }

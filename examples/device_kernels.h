@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // OpenCL kernels that the tour tunes: as one writes them for a GPU, and one as for a CPU. Each
-// guess is what is usually taken when nobody measures.
+// guess is what is usually taken without measuring.
 #pragma once
 
 #include <algorithm>

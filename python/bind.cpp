@@ -92,7 +92,7 @@ bool is_finalizing() {
 int depth() { return me().depth.load(std::memory_order_relaxed); }
 void set_depth(int depth) { me().depth.store(depth, std::memory_order_relaxed); }
 
-// Runs take(), which takes the GIL; after `closed` nobody but the closer does.
+// Runs take(), which takes the GIL; after `closed` only the closer does.
 template <class F>
 void ask_for_gil(F&& take) {
   ++asking;

@@ -27,7 +27,7 @@ nb::object object_of(const Value& value);
 std::string text_of(nb::handle text);
 
 // The canonical texts of what becomes a value while this lives, as Python writes them: the core
-// takes half characters for bytes that are no text.
+// takes half characters for bytes that are not text.
 class CanonicalTexts {
  public:
   CanonicalTexts();
@@ -40,7 +40,7 @@ class CanonicalTexts {
   bool outer_;  // what is known of one further out, whose objects may ask for texts themselves
 };
 
-// A Python object as a configuration of `op`, written by ejk._configs; "": of nobody.
+// A Python object as a configuration of `op`, written by ejk._configs; "": of no op.
 AnyConfig config_of(nb::handle object, const std::string& op);
 nb::object object_of(const AnyConfig& config);
 extern const ConfigType python_config;

@@ -348,7 +348,7 @@ void warn(const std::string& message) {
 
 struct Selector {
   std::atomic<bool> stop{false};
-  nb::object hears;  // is called with what happens in tunings, as workers say it; null: nobody
+  nb::object hears;  // is called with what happens in tunings, as workers say it; null: nothing is
   std::unique_ptr<ConfigSelectorChain> chain;
 
   // Threads of the chain end here, which may wait for the GIL.
@@ -530,7 +530,7 @@ nb::object recorded_calls(const std::string& folder, const std::string& device) 
   return out;
 }
 
-// Candidates side by side, as a tuning measures them: the winner's place (None: nobody is left),
+// Candidates side by side, as a tuning measures them: the winner's place (None: all are rejected),
 // and (status, seconds, why) of each.
 nb::object race(nb::handle trial_side, nb::handle configs, int warmup, int iters, double budget) {
   std::atomic<bool> stop{false};

@@ -105,7 +105,7 @@ struct Key {
   uint64_t hash() const { return detail::hash_words(words.data(), word_count); }
 
   bool counts_by_identity() const { return word_count > 0 && words[0] != Kind::object; }
-  // Among the arrays and what was captured so far; behind them if it is none of those.
+  // Among the arrays and what was captured so far; behind them if it is not one of those.
   size_t place_of(PyObject* array) const {
     const auto direct = std::find(arrays.begin(), arrays.begin() + array_count, array);
     const auto end = captured.begin() + captured_count;
@@ -124,10 +124,10 @@ struct Key {
 // A class whose objects are what their attributes are.
 struct PlainClass {
   nb::object type;
-  nb::object look;    // gives slots and members as they are now, None if it is no such class
+  nb::object look;    // gives slots and members as they are now, None if the class is not plain
   nb::tuple slots;    // names of attributes that are not in __dict__
   nb::tuple members;  // what else objects have from their class, as methods: these very objects
-  unsigned version;   // of the type: another one if somebody has set an attribute since
+  unsigned version;   // of the type: another one if an attribute was set since
 
   bool is_unchanged() const { return version != 0 && version == tag(type); }
 
@@ -615,7 +615,7 @@ class Dispatcher {
   Captured captured_;
   std::shared_ptr<ConfigCache> cache_;
   std::vector<nb::object> array_types_, constant_types_;
-  mutable std::vector<PlainClass> plain_classes_;  // their versions, when somebody looks
+  mutable std::vector<PlainClass> plain_classes_;  // their versions, as of the last look
   std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<uint32_t> slots_;  // open addressing; place of an entry + 1, 0: free
 };

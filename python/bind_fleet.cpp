@@ -17,7 +17,7 @@ std::shared_ptr<PersistentCache> store_at(const std::string& place) {
                        : std::make_shared<PersistentCache>(place);
 }
 
-// (calls to tune as (device, op, key, record), calls that are tuned, those tuned in vain as
+// (calls to tune as (device, op, key, record), calls that are tuned, those whose tuning failed as
 // (device, op, key)).
 nb::object plan_for_all_devices(const std::string& store, const std::string& recorded,
                                 const std::vector<std::string>& ops, bool retune) {

@@ -75,7 +75,7 @@ Value integer(nb::handle object) {
   return parse_json(text_of(digits));
 }
 
-// What json.dumps writes for a key that is no string.
+// What json.dumps writes for a key that is not a string.
 std::string key_text(nb::handle key, int depth) {
   if (PyUnicode_Check(key.ptr())) return text_of(key);
   if (key.is_none()) return "null";
@@ -121,7 +121,7 @@ Value object_value(nb::handle dict, int depth) {
   return out;
 }
 
-// An array or anything that stands for one, by type and shape; null if it is none.
+// An array or anything that stands for one, by type and shape; null for anything else.
 Value array_value(nb::handle object) {
   const nb::object shape = nb::getattr(object, "shape", nb::none());
   const nb::object dtype = nb::getattr(object, "dtype", nb::none());
@@ -339,7 +339,7 @@ void bind_values(nb::module_& m) {
         if (!parts) return nb::none();
         return nb::make_tuple(parts->prefix, parts->op, parts->key);
       },
-      "(prefix, op, key) of a label, None if it is none.");
+      "(prefix, op, key) of a label, None for any other text.");
   m.def(
       "find_labels",
       [](nb::handle lowered, std::vector<std::string> prefixes) {

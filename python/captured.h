@@ -130,7 +130,7 @@ class Captured {
       if (!PyModule_Check(next)) return sink.identity(at.ptr()) && value(next, sink);
       at = nb::borrow(next);
     }
-    return false;  // the module itself: nobody knows what is read of it
+    return false;  // the module itself: what is read of it is not known
   }
 
   std::unordered_map<PyObject*, Reads> codes_;

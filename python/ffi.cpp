@@ -43,7 +43,7 @@ CallArray array_of(const ffi::AnyBuffer& buffer) {
           {dimensions.begin(), dimensions.size()}};
 }
 
-// What XLA cannot decode is an argument that is no buffer: a token, for example.
+// What XLA cannot decode is an argument that is not a buffer: a token, for example.
 template <class T>
 T decoded(const ffi::ErrorOr<T>& found) {
   if (!found.has_value()) throw Error(ErrorKind::invalid_argument, found.error().message());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the tests of tunings on devices share: a kernel with every kind of bad config, and processes
-// in which nobody has touched a driver yet.
+// that have not touched a driver yet.
 #pragma once
 
 #include <pthread.h>

@@ -18,7 +18,7 @@ def sources(folder):
 
 
 def section(text, title):
-    """What stands under the heading that begins so, up to the next one of its level or above."""
+    """The text under the heading that begins so, up to the next one of its level or above."""
     level = title.split()[0]
     begin = text.index(f"\n{title}")
     end = re.compile(rf"(?m)^#{{1,{len(level)}}} ").search(text, begin + len(title) + 1)

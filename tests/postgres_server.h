@@ -65,7 +65,7 @@ class PostgresServer {
   }
 
   // `listening`: on loopback too, at a free port, with passwords and these lines in its settings.
-  // `network`: the file of a namespace that it runs in, where it listens to everybody.
+  // `network`: the file of a namespace that it runs in, where it listens to all addresses.
   // `place`: where its directory is made.
   explicit PostgresServer(bool listening = false, const std::string& settings = "",
                           const std::string& network = "",

@@ -101,7 +101,7 @@ def test_a_measurement_is_kept_and_used_again_the_same_day(project):
     assert kept["machine"]["cores"] > 0 and kept["command"] == "make bench-labels"
     assert "| `seconds` | 0.5 | for 100 MB |" in (project / "docs/results.md").read_text()
 
-    (project / "bench/labels.py").write_text("exit 1\n")  # nobody asks it
+    (project / "bench/labels.py").write_text("exit 1\n")  # it is not asked for
     assert results.main(["labels"], project) == 0
     assert (project / "asked").read_text() == "bench-labels\n"
 

@@ -23,7 +23,7 @@ SHAPES = [
 
 
 def random_shapes(seed, count):
-    """Sizes from 1 to 4096, small ones as likely as large ones: nobody chose them."""
+    """Sizes from 1 to 4096, small ones as likely as large ones, drawn at random."""
     choose = random.Random(seed)
     shapes = []
     while len(shapes) < count:

@@ -28,7 +28,9 @@ namespace EJK_EXPORT ejk {
 // `const` elements are inputs; others are in-out arguments, which tuning saves and restores. A
 // Tensor, a std::vector or a value is an input unless it is taken by non-const reference or as Out.
 
-// The value counts, also for floating-point numbers and vectors of numbers.
+// A parameter whose value counts in the key, also for floating-point numbers and vectors of
+// numbers. Each value is a key of its own, to be tuned and stored: use it for what takes few
+// values.
 template <class T>
 struct Keyed {
   T value{};  // what `run` reads
@@ -39,7 +41,8 @@ struct Keyed {
   const T* operator->() const noexcept { return &value; }
 };
 
-// Neither value nor presence counts.
+// A parameter of which neither value nor presence counts in the key: a config must be right for any
+// value of it.
 template <class T>
 struct Unkeyed {
   T value{};  // what `run` reads
@@ -50,8 +53,9 @@ struct Unkeyed {
   const T* operator->() const noexcept { return &value; }
 };
 
-// A view that the kernel promises to overwrite completely. It counts as the view does: a config
-// that fits a large output may write past a small one.
+// A view that the kernel promises to overwrite completely, without reading it. Tuning fills it with
+// poison before a run, so that a candidate which leaves elements out is rejected. It counts in the
+// key as the view does: a config that fits a large output may write past a small one.
 template <class V>
 struct Out {
   V view{};  // the array that `run` writes
@@ -92,9 +96,11 @@ KeywordArgument<T> kw(std::string_view name, T&& value) {
 
 // Types of your own become parameters with one free function beside them, found by ADL:
 //   void ejk_key(ejk::KeySink& key, const MyType& m) { key("rows", m.rows)("kind", m.kind); }
-// It names what counts; copies are made by the copy constructor. Tensor types of your own become
-// arguments for any view parameter with
+// It names what counts and is called at every call, from any thread; names and their order are part
+// of the key. Copies are made by the copy constructor. Tensor
+// types of your own become arguments for any view parameter with
 //   ejk::AnyView ejk_view(const MyTensor& t);
+// What it returns is used during the call only; shape and strides must live as long as `t`.
 class KeySink {
  public:
   template <class T>

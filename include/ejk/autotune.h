@@ -25,11 +25,13 @@ struct AutotuneData {
 struct AutotuningResult {
   std::string device;          // fingerprint
   std::vector<Entry> entries;  // one for each call that was tuned
-  // While the returned scope lives, calls of this thread use these configs.
+  // While the returned scope lives, calls of this thread use these configs. The scope holds copies:
+  // this object may go away first.
   Scope apply() const;
 };
 
-// Tunes calls through an executor's own chain and tuner, and collects what they gave.
+// Tunes calls through an executor's own chain and tuner, and collects what they gave. It refers to
+// the executor, which must outlive it. For one thread at a time.
 class Autotuner {
  public:
   explicit Autotuner(const Executor& executor = default_executor()) : executor_(executor) {}

@@ -18,12 +18,16 @@
 
 namespace EJK_EXPORT ejk {
 
-// Which axis of an argument runs over the batch: an int (negative counts from the end), or none.
+// Which axis of an argument runs over the batch: an int, or `none` for an argument that all
+// elements share. A std::vector that is not an array itself is a list of elements, with axis 0
+// only.
 struct Axis {
-  std::optional<int> index;  // counted from 0; empty: the argument has no batch axis
+  // Counted from 0, or from the end if it is negative; empty: the argument has no batch axis.
+  std::optional<int> index;
   constexpr Axis(int i) : index(i) {}
   constexpr Axis(std::nullopt_t) {}
 };
+// The axis of a shared argument: vmap_with_config(executor, kernel, 0, ejk::none).
 inline constexpr std::nullopt_t none = std::nullopt;
 
 namespace detail {
@@ -244,11 +248,16 @@ class BatchArgument {
 }  // namespace detail
 
 // A kernel over a batch. Made by vmap_with_config and pmap_with_config.
+//
+// It owns a copy of the kernel and refers to the executor, which must outlive it. Several threads
+// may call it at once. It calls `run` of one kernel object from several threads: `run` must allow
+// that, and no two elements may write to the same memory.
 template <class K>
 class Batched {
  public:
   // Whether the elements of the batch are spread over this process's threads or over devices.
   enum class Over { threads, devices };
+  // Without axes, arrays and lists are batched over their first axis and everything else is shared.
   Batched(const Executor& executor, K kernel, std::vector<Axis> axes, Over over)
       : executor_(executor),
         kernel_(std::move(kernel)),
@@ -256,16 +265,32 @@ class Batched {
         over_(over),
         workers_(over == Over::threads ? visible_cores() : 1) {}
 
-  // On how many threads elements on the CPU run at most. Default: the cores this process may use
-  // (vmap), or one, as there is one such device (pmap).
+  // On how many threads elements on the CPU run at most; less than 1 counts as 1. Default: the
+  // cores this process may use (vmap), or one, as there is one such device (pmap). Elements on
+  // devices do not heed it.
   Batched threads(int count) && {
     workers_ = std::max(1, count);
     return std::move(*this);
   }
 
   // Runs all elements with one config, chosen for the shape of one of them; elements of a list that
-  // have other shapes run with configs of their own. Gives a vector of what run returns, in order;
-  // nothing if it returns nothing.
+  // have other shapes run with configs of their own. Gives a vector of what `run` returns, in
+  // order; nothing if it returns nothing. A batch of size 0 chooses and runs nothing.
+  //
+  // Arguments are those of `run`, by position, each with its batch axis. The kernel's `prepare` has
+  // no place here, and what `run` writes through a reference to a value would be lost: both are
+  // compile errors. Where `run` takes a packed array and an element is not packed, each element is
+  // copied before `run`, and back after it if `run` may write it.
+  //
+  // Each thread takes a stretch of elements in order. They see the calling thread's scopes. If an
+  // element throws, its thread leaves out those behind it, the other threads finish theirs, and the
+  // exception of the first such stretch is thrown again.
+  //
+  // Throws Error(invalid_argument), before anything runs, if
+  //   - there is not one axis for each argument, or no argument has one
+  //   - an argument has no such axis, or batches have different sizes
+  //   - elements of vmap_with_config live on several devices
+  // and Error(no_configuration) as a call of the executor does.
   //
   // On devices elements run where their arrays live. They are begun like other calls of the calling
   // thread; those of several devices, which pmap takes in lists, are done when this returns.
@@ -434,9 +459,10 @@ class Batched {
   int workers_;
 };
 
-// vmap_with_config(executor, kernel, 0, ejk::none, 1)(a, b, c): the kernel for every element of the
-// batch, with one axis per argument. Elements are spread over threads, or run on the one device
-// that all arrays live on; an output must not be shared between them.
+// The kernel for every element of a batch, with one axis per argument:
+//   vmap_with_config(executor, kernel, 0, ejk::none, 1)(a, b, c)
+// Elements are spread over threads, or run on the one device that all arrays live on. An output
+// must have an axis: elements that shared it would write over each other.
 template <class K, std::convertible_to<Axis>... Axes>
 Batched<K> vmap_with_config(const Executor& executor, K kernel, Axes... axes) {
   return {executor, std::move(kernel), {Axis(axes)...}, Batched<K>::Over::threads};
@@ -447,8 +473,9 @@ Batched<K> vmap_with_config(const Executor& executor, K kernel, std::vector<Axis
 }
 
 // The same with one worker per device: elements of lists whose arrays live on several devices of a
-// platform run there at the same time, with one choice for each device. On the CPU that is one
-// worker; threads(n) splits it.
+// platform run there at the same time, each on a thread and queue of its own, with one choice for
+// each device. What the calling thread began on these devices before is waited for. On the CPU that
+// is one worker; threads(n) splits it.
 template <class K, std::convertible_to<Axis>... Axes>
 Batched<K> pmap_with_config(const Executor& executor, K kernel, Axes... axes) {
   return {executor, std::move(kernel), {Axis(axes)...}, Batched<K>::Over::devices};

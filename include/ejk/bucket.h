@@ -14,8 +14,12 @@
 
 namespace EJK_EXPORT ejk {
 
-// The smallest bound that is not less than the size. Beyond the largest bound, that one is doubled
-// until it is large enough; without bounds the result is the next power of two. 0 stays 0.
+// A size rounded up, so that calls of nearby sizes get one key. Gives
+//   - the smallest bound that is not less than the size
+//   - beyond the largest bound, that one doubled until it is large enough
+//   - without bounds, the next power of two
+//   - 0 for 0 and for negative sizes
+// Bounds need not be in order. bucket(100) == 128, bucket(100, {96, 200}) == 200.
 constexpr int64_t bucket(int64_t size, std::initializer_list<int64_t> bounds = {}) {
   if (size <= 0) return 0;
   int64_t largest = 1, best = 0;
@@ -40,7 +44,8 @@ constexpr int64_t bucket(int64_t size, std::initializer_list<int64_t> bounds = {
 //
 // Strides that are not packed are rounded to powers of two, and stay different from packed ones.
 // `run` and the other hooks see the exact sizes. A choice is made for the first size of a bucket,
-// so `is_valid` should say which others a config can run: it is asked for each of them.
+// so `is_valid` should say which others a config can run: it is asked for each of them. The result
+// has no elements, so use it for keys only. It refers to nothing.
 template <class T, int Rank>
 constexpr View<T, Rank> bucketed(const View<T, Rank>& array,
                                  std::initializer_list<int64_t> bounds = {}) {

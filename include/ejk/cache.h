@@ -22,11 +22,14 @@ enum class Origin : uint8_t { override_, overlay, memory, persistent, autotune, 
 std::string_view origin_name(Origin origin);
 
 // Configurations of this process. Thread-safe. Any number of selectors may share one cache; each
-// has its own warm table in front of it. A put from outside, an erase or a clear makes these tables
-// void. Configs that you put stay. Of those that selections keep, the least recently used ones are
-// dropped when there are more than most_shapes calls; such a call is chosen again. Derive from it
-// to bring your own: override find, insert and clear, and call changed() whenever what they hold
-// changes other than through insert.
+// has its own warm table in front of it.
+//   - A put from outside, an erase or a clear makes these tables void.
+//   - Configs that you put stay.
+//   - Of those that selections keep, the least recently used ones are dropped when there are more
+//     than most_shapes calls; such a call is chosen again.
+//
+// Derive from it to bring your own: override find, insert and clear, each safe to call from several
+// threads at once, and call changed() whenever what they hold changes other than through insert.
 class ConfigCache {
  public:
   // What the cache holds for one call.
@@ -47,11 +50,12 @@ class ConfigCache {
   virtual void insert(const EntryId& id, Record record);
   virtual void clear();
   virtual size_t size() const;
-  // What it holds, without specs.
+  // What it holds, without specs, in no particular order.
   virtual std::vector<EntryId> keys() const;
 
   // For people: by text, any config type. A kernel whose Config is of another type reads the same
-  // fields from it, or does not find it.
+  // fields from it, or passes it over. What is put replaces what was there and counts for calls
+  // from then on; get gives nullopt and erase does nothing if there is nothing under that key.
   template <class C>
   void put(std::string device, std::string op, std::string key, C config) {
     put_any({std::move(device), std::move(op), std::move(key), {}}, make_config(std::move(config)));

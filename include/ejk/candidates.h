@@ -46,7 +46,7 @@ inline constexpr uint64_t max_written_points = 100'000;
 std::shared_ptr<const CandidateSet> candidate_list(std::vector<AnyConfig> configs);
 
 // What CandidateSet::to_value wrote; its configs are plain Values. Throws Error(parse) that names
-// the place of whatever does not fit, and for a set without "points" that is no plain product.
+// the place of whatever does not fit, and for a set without "points" that is not a plain product.
 std::shared_ptr<const CandidateSet> candidates_from_value(const Value& value);
 
 // `count` different points in random order, every choice equally likely; all of them if there are

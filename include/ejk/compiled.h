@@ -11,8 +11,15 @@
 
 namespace EJK_EXPORT ejk {
 
-// A kernel with its configuration chosen once. Calling it is calling the kernel: prepare and the
-// platform's run, nothing else. Safe to call from several threads if the kernel is.
+// A kernel with its configuration chosen once, which Executor::compile makes for you. It owns
+// copies of the kernel and the config, and refers to neither the executor nor the example
+// arguments.
+//
+// A call is the kernel's `prepare`, if it has one, and the platform's `run`, nothing else:
+//   - the config stays the same for arguments of other shapes; is_valid is not asked
+//   - events, hooks, recordings and scopes do not see it
+//   - a better config that is found later does not take over
+// Several threads may call it at once if the kernel's `run` allows that.
 template <class P>
 class Compiled {
  public:
@@ -21,6 +28,8 @@ class Compiled {
   Compiled(typename P::Kernel kernel, Config config, Origin origin)
       : kernel_(std::move(kernel)), config_(std::move(config)), origin_(origin) {}
 
+  // Gives what `run` returns, and throws what it throws. Throws Error(invalid_argument) for
+  // arguments that `run` cannot take, as an array on another platform.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) const {
     if constexpr (P::has_prepare)
@@ -28,7 +37,7 @@ class Compiled {
                     prepared(detail::hook_prepare::call(kernel_, std::forward<Args>(args)...)));
     else return P::run(kernel_, config_, P::bind_all(std::forward<Args>(args)...));
   }
-  // What was chosen, and by which tier.
+  // What was chosen, and by which tier; Origin::override_ if the config was given to `compile`.
   const Config& config() const noexcept { return config_; }
   Origin origin() const noexcept { return origin_; }
 

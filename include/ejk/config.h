@@ -24,10 +24,25 @@
 #include <ejk/error.h>
 #include <ejk/value.h>
 
-// A config is a plain aggregate of bools, numbers, enums, strings, optionals, vectors, arrays,
-// tuples, maps and other such structs; its fields are found without help. A struct with a base or
-// C arrays, or with more than 24 fields, names its fields inside itself:
+// A config is a plain aggregate with a default constructor. Its fields are found without a macro
+// and may be
+//   - bools, numbers, enums, strings
+//   - std::optional, std::vector, std::array, std::tuple and std::pair of such values
+//   - std::map from strings or integers to such values
+//   - other such structs
+// Any other type is a compile error that says so.
+//
+// Their names are what stores keep: a stored config that lacks a field, or has one that the struct
+// has not, does not fit any more and is passed over. Raise the kernel's `version` if a field keeps
+// its name and changes its meaning.
+//
+// A struct names its fields inside itself if it
+//   - has a base class,
+//   - has C arrays as fields, or
+//   - has more than 24 fields:
 //   struct Config : Base { int own = 1;  EJK_CONFIG(Config, inherited, own) };
+// The list then decides which fields count and in which order they are written. The number of
+// fields in it has no limit.
 #define EJK_CONFIG(Type, ...)                                       \
   using ejk_config_self = Type;                                     \
   static constexpr std::string_view ejk_field_names = #__VA_ARGS__; \
@@ -257,21 +272,34 @@ inline constexpr ConfigType config_type_of = {
 
 }  // namespace detail
 
-// What the core knows of the config type C.
+// How the core reads and writes configs of type C. The object lives as long as the process.
 template <class C>
 constexpr const ConfigType& config_type() {
   return detail::config_type_of<C>;
 }
 
-// Takes any config struct and forgets its type, which AnyConfig::as names again.
+// Moves a config behind a type that compiled code can pass around; AnyConfig::as names the type
+// again. Copies of the result share one immutable config, so several threads may read them.
 template <class C>
 AnyConfig make_config(C config) {
   return {std::make_shared<C>(std::move(config)), &config_type<C>()};
 }
 
-// A config (or any value made of the types above) as Value, as JSON text and back.
-// `from_json` keeps the default of a field that the text does not name, and throws Error(parse)
-// that names the field for anything else that does not fit.
+// A config, or any other value made of the types above,
+//   to_value, from_value   as a Value, and back
+//   to_json, from_json     as JSON text, and back
+//   stable_json            as its canonical text: equal configs have equal texts
+//   short_hash             as the first 16 hex digits of the hash of that text
+// All of them may be called from several threads.
+//
+// Written are an enum as the name of its enumerator (its number, if it has no name), an empty
+// optional as null, tuples and pairs as arrays, maps and structs as objects.
+//
+// from_value and from_json
+//   - keep the default of a field that the document does not name, at any depth
+//   - read an enumerator by name or by number
+//   - throw Error(parse) that names the field for an unknown field, another type, a number out of
+//     range, an enumerator that does not exist or an array of another length
 template <class T>
 requires(!std::same_as<T, Value>) Value to_value(const T& config) {
   return detail::value_of(config);
@@ -300,11 +328,11 @@ requires(!std::convertible_to<const T&, Value> &&
   return short_hash(detail::value_of(config));
 }
 
-// Standard parameter containers of attention-like kernels. An unset field leaves the choice to
-// the kernel.
+// Parameters of attention-like kernels, as ejkernel has them: a config of their own, or fields of
+// one. A field that is not set leaves the choice to the kernel. No part of the library reads them.
 struct FwdParams {
-  // Sizes of blocks along each axis, number of splits along the keys, and how a GPU runs the block.
-  // The names are those of ejkernel.
+  // Sizes of blocks along each axis, number of splits along the keys, and how a GPU runs the block
+  // (warps per block, stages of its pipeline).
   std::optional<int> blocksize_m = {}, blocksize_k = {}, blocksize_n = {}, q_blocksize = {},
                      kv_blocksize = {}, blocksize_heads = {}, blocksize_keys = {},
                      num_key_splits = {}, num_warps = {}, num_stages = {};

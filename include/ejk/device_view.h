@@ -15,7 +15,9 @@
 namespace EJK_EXPORT ejk {
 
 // A packed row-major array of fixed rank in the memory of an OpenCL or CUDA device. Someone else
-// owns it. `const T` marks an input. What is here are handles: only the device can read elements.
+// owns it: a Tensor, whose elements outlive the view, or memory of another library. `const T` marks
+// an input. What is here are handles: only the device can read elements. All views of one call must
+// be of one device.
 template <Element T, int Rank>
 struct DeviceView {
   // What the view is made of: element type, number of axes, platforms, sizes by axis.

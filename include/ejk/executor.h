@@ -24,7 +24,7 @@
 
 namespace EJK_EXPORT ejk {
 
-// A configuration and where it came from.
+// A configuration and where it came from. What choose_config gives; it owns its copy of the config.
 template <class Config>
 struct Chosen {
   // The config that a call would run with, and the tier that gave it.
@@ -32,41 +32,70 @@ struct Chosen {
   Origin origin;
 };
 
-// A configuration found by tuning, with its evidence.
+// A configuration found by tuning, with its evidence. What `tune` and `tune_among` give.
 template <class Config>
 struct Tuned {
-  // The winner, and the entry as it was stored.
+  // The winner, and its entry: entry.evidence says how sure it is, entry.candidates how each
+  // candidate did.
   Config config;
   Entry entry;
 };
 
-// Sees every call of an executor, with its label made on demand: recording and profiling hang here.
+// Sees every call of an executor, for example to profile it. The executor shares ownership of it.
 class CallHook {
  public:
   virtual ~CallHook() = default;
-  // Called on the caller's thread, after the choice and before the kernel runs. Several threads may
-  // call at once. What it throws reaches the caller, and the kernel does not run.
+  // Called on the caller's thread, after the choice and before the kernel runs: also for
+  // choose_config and `compile`, which run nothing, and once per choice of a batch. The arguments
+  // are valid during the call only. Several threads may call at once. What it throws reaches the
+  // caller, and the kernel does not run.
   virtual void on_call(const Invocation& inv, const Choice& choice, const std::string& label) = 0;
 };
 
 // What an executor adds to its chooser.
 struct ExecutorOptions {
-  std::string stamp_prefix = "ejkernel_ops";  // of labels
-  std::shared_ptr<CallHook> hook = {};  // default: none; costs an abstract description per call
+  // What labels begin with: "PREFIX#OP:KEY".
+  std::string stamp_prefix = "ejkernel_ops";
+  // Default: none. With a hook no call is warm: each is described, and the chooser is asked.
+  std::shared_ptr<CallHook> hook = {};
 };
 
-// Calls from several threads at once are fine. What it was made with (cache, store, selector) is
-// shared, not copied. A warm call makes its key, probes one table and runs the kernel.
+// Runs kernels, each call with the config that its chooser gives. Every function may be called from
+// several threads at once, if the kernel's hooks allow that. A copy of an executor shares cache,
+// store and chooser with it.
+//
+// A call takes these steps, on the calling thread:
+//   1. The kernel's `prepare`, if it has one, turns the arguments into those of `run`.
+//   2. The warm table is asked, which takes no lock and allocates nothing. On a hit: step 5.
+//   3. The chooser is asked. Under Fallback::autotune the first call with a key may take seconds.
+//   4. The hook is called, if there is one.
+//   5. `run` runs with the config, and the call returns what it returns.
+//
+// A call throws
+//   - Error(invalid_argument) if an argument does not fit, or lives where the kernel cannot run
+//   - Error(no_configuration) if no tier of the chain has a config that this call can run with
+//   - what `prepare`, `run`, the hook and a chooser of your own throw
+// Failures of stores, tunings and heuristics are events or warnings, and the next tier answers.
+//
+// The kernel and the arguments are used during the call only, but for what vjp returns. Under
+// Fallback::background the chain keeps copies of both.
+//
 // On cache lines of its own: on a stack, what its neighbours write would slow other threads' calls.
 class alignas(64) Executor {
  public:
   // The default chain: memory, the default persistent cache, autotune, heuristics, with the policy
-  // of the environment.
+  // of the environment. Throws Error(invalid_argument) if an environment variable that the chain
+  // reads has a value that it cannot have.
   Executor();
+  // Asks a chooser that may be shared with other executors, a chain or one of your own. Throws
+  // Error(invalid_argument) for nullptr.
   explicit Executor(std::shared_ptr<ConfigChooser> chooser, ExecutorOptions options = {});
+  // Makes a ConfigSelectorChain of its own from these options.
   explicit Executor(SelectorOptions options);
 
-  // Runs the kernel. A config given first, as in run, is used for this call only.
+  // Runs the kernel: executor(kernel, arguments...), or executor(kernel, config, arguments...). A
+  // config given first, as in `run`, is used for this call only: it is neither checked by is_valid
+  // nor kept. Gives what `run` returns.
   template <class K, class... Args>
   requires(!detail::config_comes_first<K, Context::plain, Args...>) decltype(auto) operator()(
       const K& kernel, Args&&... args) const {
@@ -85,7 +114,8 @@ class alignas(64) Executor {
     return run_with<Context::plain>(kernel, config, std::forward<Args>(args)...);
   }
 
-  // The same in a context, for the `_shard_map` and `_batch` hooks.
+  // The same in a context, for the `_shard_map` and `_batch` hooks: executor.call<Context::batch>(
+  // kernel, arguments...). The context is part of the key.
   template <Context C, class K, class... Args>
   requires(!detail::config_comes_first<K, C, Args...>) decltype(auto)
       call(const K& kernel, Args&&... args) const {
@@ -108,7 +138,9 @@ class alignas(64) Executor {
     return run_with<C>(kernel, config, std::forward<Args>(args)...);
   }
 
-  // What a call would run with, without running it: a Chosen<Config>.
+  // What a call would run with, without running it: a Chosen<Config>. Chooses as a call does, so it
+  // may tune, and its answer is kept. It counts as a call in a recording. Where it is known at run
+  // time only which config the call takes, name the platform: choose_config<Platform::cuda>(...).
   template <class K, class... Args>
   auto choose_config(const K& kernel, Args&&... args) const {
     return detail::where_config_is_known<K>(
@@ -122,7 +154,8 @@ class alignas(64) Executor {
     return choose_on<detail::Plan<K, Context::plain, On>>(kernel, std::forward<Args>(args)...);
   }
 
-  // Chooses once, for these example arguments, and gives a function without any selection.
+  // Chooses once, for these example arguments, and gives a function without any selection (see
+  // Compiled). Takes the config instead of choosing if one is given. Neither runs the kernel.
   template <class K, class... Args>
   requires(!detail::config_comes_first<K, Context::plain, Args...>) auto compile(
       const K& kernel, Args&&... args) const {
@@ -143,8 +176,8 @@ class alignas(64) Executor {
     else return Compiled<P>(kernel, config, Origin::override_);
   }
 
-  // Every tier: what it held, why it did or did not answer. Changes nothing. Needs a selector
-  // chain.
+  // Every tier: what it held, why it did or did not answer. Changes nothing. Throws
+  // Error(invalid_argument) if the chooser is not a chain.
   template <class K, class... Args>
   Explanation explain(const K& kernel, Args&&... args) const {
     return detail::where_arrays_live<K, Context::plain>(
@@ -159,8 +192,10 @@ class alignas(64) Executor {
         args...);
   }
 
-  // Tunes this call now, whatever is stored, and keeps the result. Needs a selector chain. Gives a
-  // Tuned<Config>.
+  // Tunes this call now, whatever is stored, and keeps the result for all calls with its key. Gives
+  // a Tuned<Config>. Candidates run on private copies: the caller's arrays do not change. Throws
+  // Error(no_configuration) if every candidate is rejected, and Error(invalid_argument) if the
+  // chooser is not a chain.
   template <class K, class... Args>
   auto tune(const K& kernel, Args&&... args) const {
     return detail::where_config_is_known<K>(
@@ -188,9 +223,11 @@ class alignas(64) Executor {
         args...);
   }
 
-  // Runs forward and gives {out, pull}; pull(dy) gives the gradients. The pull-back keeps views of
-  // the arguments: they must outlive it. On a device if the arrays live there: then the output,
-  // dy and the gradients do, too.
+  // Runs forward and gives {out, pull}; pull(dy) gives the gradients. One config is chosen for both
+  // directions. The pull-back owns copies of the kernel and the config and keeps views of the
+  // arguments: these must outlive it unchanged. (What `prepare` made of them it owns.) An owning
+  // temporary among the arguments is a compile error, as is a kernel without a gradient.
+  // If the arrays live on a device, the output, dy and the gradients do, too.
   template <class K, class... Args>
   auto vjp(const K& kernel, Args&&... args) const {
     constexpr detail::Platforms open =
@@ -211,14 +248,15 @@ class alignas(64) Executor {
     return vjp_on<detail::Plan<K, Context::plain, On>>(kernel, std::forward<Args>(args)...);
   }
 
-  // The label of a call: "PREFIX#OP:KEY".
+  // The label of a call, "PREFIX#OP:KEY", by which `ejk` and labels.h find it. Chooses nothing.
   template <class K, class... Args>
   std::string label(const K& kernel, Args&&... args) const {
     const Invocation inv = describe(kernel, std::forward<Args>(args)...);
     return make_label(inv.op(), inv.call_key(), options_.stamp_prefix);
   }
 
-  // The abstract call, as heuristics see it and keys are made from it.
+  // The abstract call, as heuristics see it and keys are made from it. It holds no data of arrays
+  // and refers to none. Chooses nothing.
   template <Context C = Context::plain, class K, class... Args>
   Invocation describe(const K& kernel, Args&&... args) const {
     return detail::where_arrays_live<K, C>(
@@ -232,7 +270,8 @@ class alignas(64) Executor {
 
   // What this executor asks on a miss. Lives at least as long as the executor.
   ConfigChooser& chooser() const noexcept { return *chooser_; }
-  // Throws Error(invalid_argument) if the chooser is one of your own.
+  // The same as a chain, for what only a chain can do: cache(), policy(), resume(), idle(). Throws
+  // Error(invalid_argument) if the chooser is one of your own.
   ConfigSelectorChain& chain() const;
 
   // -- for batch.h --
@@ -248,7 +287,8 @@ class alignas(64) Executor {
   }
 
   // -- for record.h --
-  // Keeps this call in a recording, as one that was made once, without making it.
+  // Keeps this call in a recording, as one that was made once, without making it. The arrays are
+  // read, to sketch what they hold.
   template <class K, class... Args>
   void record(Recording& recording, const K& kernel, Args&&... args) const {
     detail::where_arrays_live<K, Context::plain>(
@@ -507,8 +547,9 @@ class alignas(64) Executor {
   bool quiet_ = false;  // a chain without event sink, and no hook
 };
 
-// The process-wide executor, used wherever no other one is passed. Created on first use; lives
-// until the process ends.
+// The process-wide executor, used wherever no other one is passed. Created on first use, with the
+// environment as it is then; lives until the process ends. Throws what Executor() throws, and tries
+// again at the next use.
 Executor& default_executor();
 
 }  // namespace ejk

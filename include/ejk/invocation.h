@@ -82,7 +82,7 @@ struct Invocation {
   AnyConfig override_cfg;                           // given with the call
   std::vector<uint64_t> words;                      // the warm key; empty: not to be kept warm
   uint32_t record = 0;                              // in a recording; 0: is not recorded
-  std::string data;                                 // what stands for the data; "": the caller's
+  std::string data;                                 // where the data come from; "": the caller
 
   // The named argument, nullptr if the kernel has none of that name.
   const Arg* kw(std::string_view name) const;

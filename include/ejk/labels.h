@@ -30,7 +30,8 @@ struct LabelParts {
   std::string op;      // "name@vVERSION"; without a version if the label has none
   std::string key;     // 16 hex digits
 };
-// The parts of a text that is one label and nothing else, in either spelling. Empty if it is none.
+// The parts of a text that is one label and nothing else, in either spelling. Empty for any other
+// text.
 std::optional<LabelParts> parse_label(std::string_view label);
 
 // A label that was found, and how often.

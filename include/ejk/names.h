@@ -19,42 +19,62 @@
 
 namespace EJK_EXPORT ejk {
 
-// Entry::provenance
-enum class Provenance : uint8_t { measured, put, imported, transferred };
-// Measurement::status, the best first
-enum class CandidateStatus : uint8_t { ok, tied, slower, untried, rejected };
-// Measurement::kind
+// Entry::provenance: how the entry came into its store.
+enum class Provenance : uint8_t {
+  measured,     // a tuning on that device found it
+  put,          // a program put it under its key
+  imported,     // `ejk import` read it from a file
+  transferred,  // it was found on another device
+};
+// Measurement::status: how a candidate did, the best first.
+enum class CandidateStatus : uint8_t {
+  ok,        // the winner
+  tied,      // the race could not tell it from the winner
+  slower,    // it is clearly slower than the winner
+  untried,   // it was not run: the budget was spent, or the search did not ask for it
+  rejected,  // it must not run this call; Measurement::kind says why
+};
+// Measurement::kind: why a candidate was rejected.
 enum class Rejection : uint8_t {
-  wrong,     // results
-  unsteady,  // results that change from run to run
-  threw,
+  wrong,           // its results differ from those expected
+  unsteady,        // its results change from run to run
+  threw,           // it threw an exception
   unbuildable,     // a device's compiler refused its program
   invalid_launch,  // a device cannot run groups of such a size, or takes no such arguments
   crashed,         // by a fatal signal, or what ended a device's context
-  exited,          // ended the process
-  timed_out,       // ran longer than its deadline
-  out_of_memory,   // asked for more than its limit
-  out_of_bounds,   // missed one of its arrays, or wrote into an input
-  changed_host,    // left settings of the process changed, or more of what it holds with every run
-  quarantined,     // crashed in earlier tunings
-  invalid,         // is_valid
-  unknown,         // failed in a child process, which does not tell of what
+  exited,          // it ended the process
+  timed_out,       // it ran longer than its deadline
+  out_of_memory,   // it asked for more than its limit
+  out_of_bounds,   // it missed one of its arrays, or wrote into an input
+  changed_host,    // it left settings of the process changed, or more of what it holds each time
+  quarantined,     // it crashed in earlier tunings
+  invalid,         // is_valid refused it for this call
+  unknown,         // it failed in a child process that could not say how
 };
-// What came before the race; race: nothing, all candidates were in it
-enum class Search : uint8_t { race, exhaustive, random, automatic };
-// Evidence::guard: where first runs happened
-enum class FirstRuns : uint8_t { child, here, mixed };
-// Event::kind
+// Evidence::strategy: what came before the race.
+enum class Search : uint8_t {
+  race,        // nothing: all candidates were in the race
+  exhaustive,  // every point in the order of the list
+  random,      // every point in random order
+  automatic,   // a model of the times picked the points; its word is "auto"
+};
+// Evidence::guard: where the first runs of candidates happened.
+enum class FirstRuns : uint8_t {
+  child,  // in a child process
+  here,   // in the process itself; its word is "none", for no guard
+  mixed,  // in a child process, and here those of configs that only waited there
+};
+// Event::kind: what a chain did for a call.
 enum class EventKind : uint8_t {
-  override_,
-  overlay_hit,
-  cache_hit,
-  autotune_start,
-  autotune_finish,
-  heuristics,
-  error,
-  takeover,
-  drift,
+  override_,        // the call came with a config; its word is "override"
+  overlay_hit,      // an overlay in scope answered
+  cache_hit,        // memory or the store answered; Event::tier says which
+  autotune_start,   // a tuning begins
+  autotune_finish,  // a tuning ended; Event::message says how
+  heuristics,       // the heuristic answered
+  error,            // there is no config for the call, which throws
+  takeover,         // calls have another config from now on, which was tuned in the background
+  drift,            // calls have become slower than the evidence of their config says
 };
 
 // ---- their names, in the order of the enums
@@ -64,7 +84,8 @@ constexpr auto words(auto... word) {
   return std::array<std::string_view, sizeof...(word)>{word...};
 }
 }  // namespace detail
-// The words of an enum, in the order of its values: those that stand in files and messages.
+// The words of an enum, in the order of its values, as files and messages have them. These words do
+// not change: what earlier versions wrote stays readable.
 constexpr auto names_of(Provenance) {
   return detail::words("measured", "put", "imported", "transferred");
 }
@@ -94,13 +115,14 @@ constexpr auto names_of(ErrorKind) {
   return detail::words("invalid_argument", "no_configuration", "parse", "io", "device");
 }
 
-// The word that stands for a value in files and messages, the value of a word, and whether a word
-// stands for a value.
+// The word of a value, for example name_of(Rejection::wrong) == "wrong". It lives as long as the
+// process.
 template <class E>
 constexpr std::string_view name_of(E value) {
   return names_of(value)[static_cast<size_t>(value)];
 }
-// nullopt: this version does not know the name.
+// The value of a word: named<Rejection>("wrong"). nullopt if this version does not know the word,
+// as one that a later version wrote; keep such a word as it is.
 template <class E>
 constexpr std::optional<E> named(std::string_view name) {
   constexpr auto names = names_of(E{});
@@ -108,6 +130,7 @@ constexpr std::optional<E> named(std::string_view name) {
     if (names[i] == name) return static_cast<E>(i);
   return std::nullopt;
 }
+// Whether a word means that value: is(measurement.status, CandidateStatus::rejected).
 template <class E>
 constexpr bool is(std::string_view name, E value) {
   return name == name_of(value);
@@ -115,8 +138,8 @@ constexpr bool is(std::string_view name, E value) {
 
 // ---- what follows from them
 
-// Whether a tuning that wrote to this store measured the entry. Only such an entry is trusted as
-// evidence, and only such a tuning is continued.
+// Whether a tuning that wrote to this store measured the entry (Provenance::measured). Only such an
+// entry is trusted as evidence, and only such a tuning is continued.
 bool is_measured(const Entry& entry);
 
 // Whether the rejection also holds next time. A candidate that ran out of time or memory, or that
@@ -125,8 +148,9 @@ constexpr bool is_permanent(Rejection kind) {
   return kind != Rejection::timed_out && kind != Rejection::out_of_memory &&
          kind != Rejection::invalid;
 }
+// Whether this candidate was rejected, for a reason that also holds next time.
 bool is_rejected_for_good(const Measurement& m);
-// It took part and was not rejected.
+// Whether this candidate ran and was not rejected: only then its times mean something.
 bool has_time(const Measurement& m);
 
 }  // namespace ejk

@@ -14,8 +14,13 @@ using PartOfWork = void(const void* work, int64_t begin, int64_t end);
 void run_parts(int64_t count, int threads, PartOfWork* part, const void* work);
 }  // namespace detail
 
-// Calls work(begin, end) for `threads` equal parts of [0, count), the first on the calling thread,
-// and returns when all are done. `work` must not throw. With one thread it is a plain call.
+// Calls work(begin, end) for at most `threads` parts of [0, count), equal but for the last, and
+// returns when all are done. The first part runs on the calling thread, each other one on a thread
+// that is started for it. With one thread, or fewer, it is the plain call work(0, count).
+//
+// `work` must not throw: on one of these threads that ends the program. The calling thread's scopes
+// do not apply on the others (current_scopes() takes them there). Throws std::system_error, with
+// parts left out, if a thread cannot be started.
 template <class F>
 void in_parts(int64_t count, int threads, const F& work) {
   if (threads <= 1) work(int64_t{0}, count);
@@ -26,7 +31,8 @@ void in_parts(int64_t count, int threads, const F& work) {
         &work);
 }
 
-// The thread counts worth trying here: one, powers of two, and as many as can run.
+// The thread counts worth trying here, ascending: one, powers of two, and visible_cores(). Values
+// for the member of a Config that says how many threads `run` uses.
 std::vector<int> thread_counts();
 
 }  // namespace ejk

@@ -24,7 +24,7 @@ struct QuarantineRecord {
 };
 
 // All readable records of the store in that directory, by op and time. A store that does not exist
-// has none. Files that are no records are passed over with one warning (default:
+// has none. Files that are not records are passed over with one warning (default:
 // stderr_warnings()).
 std::vector<QuarantineRecord> quarantine_list(const std::string& store_path, WarningSink warn = {});
 

@@ -100,7 +100,7 @@ using RecordedCalls =
 RecordedCalls read_recorded(const std::string& place, const WarningSink& on_warning = {});
 
 // The JSON document of a record, and back; docs/reference/store_format.md specifies it. Throws
-// Error(parse) for what is no record of a known schema.
+// Error(parse) for a document that is not a record of a known schema.
 inline constexpr int record_schema = 1;
 Value record_to_document(const RecordedCall& call);
 RecordedCall record_from_document(const Value& document);

@@ -18,6 +18,9 @@
 
 // Makes a kernel known by its op: once per kernel type, at namespace scope of a source file,
 //   EJK_REGISTER(Saxpy);
+// That happens before main() begins, or while load_kernels() loads the library. A kernel need not
+// be registered to be run, only to be run from a record, from Python or by `ejk`.
+//
 // In a static library the linker drops a file that nothing refers to, registration included. In a
 // shared library it is all that load_kernels() needs.
 #define EJK_REGISTER(...)                                                     \
@@ -31,57 +34,76 @@
 
 namespace EJK_EXPORT ejk {
 
-// A recorded call made again: the kernel, and arguments like the recorded ones.
+// A recorded call made again: the kernel, and arguments like the recorded ones, which it owns. For
+// one thread at a time. rebuild_call makes them.
 class RebuiltCall {
  public:
   virtual ~RebuiltCall() = default;
-  // The call and its kernel, as a chain is asked for a config. Both live as long as this object.
+  // The call and its kernel, as a chain is asked for a config: chain.tune(c.invocation(),
+  // c.kernel()). Both live as long as this object.
   virtual const Invocation& invocation() const = 0;
   virtual const AnyKernel& kernel() const = 0;
-  // Runs it, with a config of its kernel's type, on its arrays. Gives the tensors that `run`
-  // returns.
+  // Runs it on its arrays, which keep what `run` writes. Gives the tensors that `run` returns; a
+  // number counts as a tensor of rank 0. Throws what `run` throws. `config` must be of
+  // kernel().config_type(); that is not checked.
   virtual std::vector<Tensor> run(const AnyConfig& config) = 0;
 };
 
-// What must be known of a kernel to make its calls again.
+// What must be known of a kernel to make its calls again. EJK_REGISTER fills it in. The functions
+// may be called from several threads, and live as long as the process.
 struct KernelType {
-  std::string op;         // "name@vVERSION"
-  std::string type_name;  // for people
+  // "name@vVERSION".
+  std::string op;
+  // The C++ type, for messages. Two types of one op are told apart by it.
+  std::string type_name;
   // Throws Error if the record does not fit the kernel.
   std::unique_ptr<RebuiltCall> (*rebuild)(const RecordedCall& call) = nullptr;
   // Throws Error if the config does not fit; what fits of the arguments is seen when it runs.
+  // nullptr: calls of it cannot be made ready, as of a kernel that does not run on the CPU.
   std::unique_ptr<ReadyCall> (*ready)(const Value& arguments, const Value& config) = nullptr;
+  // Whether it has a gradient on the CPU, for `pull` of a ready call.
   bool has_gradient = false;
-  // Of each platform; nullptr: the kernel does not run there.
+  // The type of its configs by Platform; nullptr: the kernel does not run there.
   std::array<const ConfigType*, 3> configs = {};
 };
 
-// Thread-safe, as are the next ones. The same type again changes nothing; two types of one op are a
-// mistake, which rebuild_call reports.
+// Makes a kernel known until the process ends. All functions of this header may be called from
+// several threads. The same type again changes nothing; two types of one op are a mistake, which
+// rebuild_call and ready_call report.
 void register_kernel(KernelType type);
-// Ops of the kernels known in this process, sorted.
+// Ops of the kernels known in this process, sorted; and whether one is among them.
 std::vector<std::string> registered_kernels();
 bool is_registered(const std::string& op);
-// The type of that kernel's configs; nullptr if no kernel that runs there is known as `op`.
+// The type of that kernel's configs, which lives as long as the process; nullptr if no kernel that
+// runs there is known as `op`.
 const ConfigType* registered_config(const std::string& op, Platform platform = Platform::cpu);
 
 // Loads a shared library of kernels and registers them; they stay for the process's life. Returns
-// their ops. Throws Error(io) if it cannot be loaded and Error(invalid_argument) if it holds no
-// kernels or was built with another version of this library or compiler.
+// their ops. A path without '/' is looked for as dlopen does. Loading runs the library's code in
+// this process: load only what you trust. Throws
+//   - Error(io) if it cannot be loaded
+//   - Error(invalid_argument) if it holds no kernels, or was built with another version of this
+//     library or another compiler
 std::vector<std::string> load_kernels(const std::string& path);
 
-// The call with the kernel of its op, its arrays on the device it names. Throws
-// Error(invalid_argument) that says why it cannot be made: the op is not registered, the device is
-// not here, an argument cannot be rebuilt, or the kernel is another one now and gives another key.
-// A call without a spec, written by hand, gets whatever key it gives.
+// The call with the kernel of its op, its arrays on the device it names. A call without a spec,
+// written by hand, gets whatever key it gives. Throws Error(invalid_argument) that says why the
+// call cannot be made:
+//   - no kernel of that op is registered, or two different ones are
+//   - the kernel does not run on the call's platform, or the device is not here
+//   - an argument cannot be rebuilt, or the arrays do not fit into memory
+//   - the kernel is another one now and gives another key
 std::unique_ptr<RebuiltCall> rebuild_call(const RecordedCall& call);
 
-// A call of the kernel of this op, for arrays that come later: "arguments" are those of `run`,
-// values as they are and {"given": i} for array i. Throws Error(invalid_argument).
+// A call of the kernel of this op on the CPU, for arrays that come later: "arguments" are those of
+// `run`, values as they are and {"given": i} for array i. Fields that the config does not name keep
+// their defaults. Throws Error(invalid_argument) that says why if there is no such kernel, if it
+// cannot be made ready (KernelType::ready), or if the config does not fit.
 std::unique_ptr<ReadyCall> ready_call(const std::string& op, const Value& arguments,
                                       const Value& config);
-// Whether the kernel of this op can pull gradients back. Throws Error(invalid_argument) if there is
-// none.
+// Whether the kernel of this op has a gradient on the CPU, for `pull` of a ready call. Throws
+// Error(invalid_argument) as ready_call does if there is no such kernel, or if it cannot be made
+// ready.
 bool has_gradient(const std::string& op);
 
 namespace detail {

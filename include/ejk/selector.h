@@ -196,7 +196,7 @@ struct Explanation {
   // One place in which the nearest stored call differs from this one.
   struct Difference {
     std::string field;   // "args_spec[0].shape[1]"
-    Value stored, call;  // what stands there in either
+    Value stored, call;  // the values of that field
   };
 
   std::string device, op, key, spec;  // of the call, as in EntryId

@@ -19,7 +19,7 @@ namespace EJK_EXPORT ejk {
 
 // The configurations a kernel may run with: every combination of the parameters' values that the
 // constraints accept, in the order the values were given (the last parameter varies fastest).
-// Fields that are no parameter keep their defaults.
+// Fields that are not parameters keep their defaults.
 //
 //   ejk::space<Config>()
 //       .param(&Config::block, {256, 1024})
@@ -63,6 +63,9 @@ class Space {
   Space param(Outer Owner::*field, T Inner::*part, std::type_identity_t<Values<T>> values) && {
     return std::move(param(field, part, std::move(values)));
   }
+  // A constraint: only configs for which it gives true are points. It sees the parameters that were
+  // declared before it, is called by the thread that asks for the points, and should give the same
+  // answer each time.
   Space& where(std::function<bool(const Config&)> accept) & {
     definition_.constraints.push_back(
         {definition_.parameters.size(), [accept = std::move(accept)](const void* config) {
@@ -76,6 +79,8 @@ class Space {
   }
 
   uint64_t size() const { return candidates()->size(); }  // configs that all conditions accept
+  // The config at a place from 0 on, in the order above. Throws Error(invalid_argument) behind the
+  // last one.
   Config operator[](uint64_t point) const {
     const AnyConfig config = candidates()->config(point);
     return config.as<Config>();
@@ -93,11 +98,13 @@ class Space {
   }
   // The valid points that differ from this one in exactly one parameter, ascending.
   std::vector<uint64_t> neighbours(uint64_t point) const { return candidates()->neighbours(point); }
+  // The place of a config; nullopt if it is not a point of this space.
   std::optional<uint64_t> index_of(const Config& config) const {
     return candidates()->find(to_value(config));
   }
 
-  // Without counting the points. Throws what a constraint or a function of values throws.
+  // Whether a config is a point, without counting the points. Throws what a constraint or a
+  // function of values throws.
   bool contains(const Config& config) const {
     return detail::space_contains(definition_, to_value(config));
   }

@@ -52,13 +52,16 @@ enum class DType : uint8_t {
   uint2,
 };
 
-std::string_view dtype_name(DType dtype);  // as NumPy and JAX spell it: "float32", "bool", ...
-// Throws Error(invalid_argument) that lists the known names.
+// The name as NumPy and JAX spell it: "float32", "bool", ... It lives as long as the process.
+std::string_view dtype_name(DType dtype);
+// The type of such a name. Throws Error(invalid_argument) that lists the known names.
 DType dtype_from_name(std::string_view name);
+// The size of one element in memory, in bits: 8 of a bool, 4 of an int4.
 size_t dtype_bits(DType dtype);
 
-// IEEE half precision and bfloat16: storage types that convert to and from float, rounding to
-// nearest even.
+// IEEE half precision and bfloat16: storage types that convert to and from float. From float they
+// round to nearest even; what is too large becomes an infinity, and a NaN stays a NaN. Equality
+// compares bits, so a NaN equals itself and -0 does not equal 0.
 struct Half {
   uint16_t bits = 0;  // as in memory
   Half() = default;
@@ -110,7 +113,11 @@ concept Element = detail::dtype_index_of<T>()
 template <Element T>
 inline constexpr DType dtype_of = static_cast<DType>(detail::dtype_index_of<T>());
 
-// A packed row-major array of fixed rank that someone else owns. `const T` marks an input.
+// A packed row-major array of fixed rank that someone else owns, in memory that this process can
+// read. `const T` marks an input: a kernel's parameter that `run` does not write.
+//
+// A view is a pointer and sizes, so copies are cheap and refer to the same elements, which must
+// outlive them. Accesses are neither checked nor synchronised.
 template <Element T, int Rank>
 struct View {
   // What the view is made of: element type, number of axes, sizes by axis.
@@ -127,6 +134,7 @@ struct View {
     for (int64_t d : shape) n *= d;
     return n;
   }
+  // One element, by an index for each axis, from 0. Not checked.
   template <std::integral... I>
   requires(sizeof...(I) == Rank) T& operator()(I... index) const {
     int64_t at = 0, d = 0;
@@ -137,7 +145,8 @@ struct View {
   operator View<const T, Rank>() const requires(!std::is_const_v<T>) { return {data, shape}; }
 };
 
-// The same with strides, counted in elements.
+// The same with strides, which are counted in elements and may be 0 or negative. `data` is the
+// element of index 0 on every axis, which need not be the lowest address.
 template <Element T, int Rank>
 struct StridedView {
   // What the view is made of: element type, number of axes, sizes by axis.
@@ -170,47 +179,65 @@ struct StridedView {
 };
 
 // An array of any element type and rank that someone else owns, shape and strides included (they
-// must outlive the view). No strides means packed. On a device `data` is the handle of its memory
-// (a cl_mem, a CUdeviceptr), never an address of this process.
+// must outlive the view). `ejk_view` returns one for a tensor type of your own (see KeySink).
 struct AnyView {
-  // The first element, the type of all, where they live, and how many there are along each axis.
+  // The first element, the type of all, where they live, and how many there are along each axis. On
+  // a device `data` is the handle of its memory (a cl_mem, a CUdeviceptr), never an address of this
+  // process.
   void* data = nullptr;
   DType dtype = DType::float32;
   Platform platform = Platform::cpu;
   std::span<const int64_t> shape = {};
-  std::span<const int64_t> strides = {};  // in elements
-  bool writable = true;                   // false: `data` is only read
-  const Device* device = nullptr;         // where it lives; null: on the CPU
-  size_t offset = 0;  // on a device: of the first element in its memory, in bytes
+  // In elements, one for each axis; empty: packed.
+  std::span<const int64_t> strides = {};
+  // Whether the elements may be written. A kernel that writes refuses a view that may not be.
+  bool writable = true;
+  // Where the elements live; null: on the CPU. `platform` must be the device's.
+  const Device* device = nullptr;
+  // On a device: where the first element is in its memory, in bytes.
+  size_t offset = 0;
 
   int64_t size() const;  // number of elements
-  bool packed() const;   // row-major without gaps; dimensions of size 1 may have any stride
-  // Of a packed copy.
+  // Whether the elements lie row-major without gaps. Axes of size 1 may have any stride.
+  bool packed() const;
+  // What a packed copy takes; elements smaller than a byte share bytes.
   size_t bytes() const { return (static_cast<size_t>(size()) * dtype_bits(dtype) + 7) / 8; }
 };
 
-// Copies the elements of `from` into `to` (same dtype and shape, else Error(invalid_argument)).
-// Where the two overlap, both must be packed and on the CPU. Returns when `to` can be read there;
-// on a device it can in what this thread does next.
+// Copies the elements of `from` into `to`, which may live on different devices and have any
+// strides. Where the two overlap, both must be packed and on the CPU. Returns when `to` can be read
+// there; on a device it can in what this thread does next. Throws Error(invalid_argument) if
+//   - dtype or shape differ: copies never convert
+//   - `to` is not writable
+//   - a view is on a device and does not say which
 void copy_elements(const AnyView& from, const AnyView& to);
 
 std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"
 
 // An owning array, zeroed when made, in CPU memory (aligned to 64 bytes) or in a device's. Copies
-// share the elements (as arrays do in Python); clone() copies them.
+// share the elements (as arrays do in Python), and the last one frees them; clone() copies them.
+// `const` speaks of the tensor, not of its elements, as with a pointer.
+//
+// Several threads may use copies of one tensor. What they read and write in its elements is not
+// synchronised.
 class Tensor {
  public:
-  Tensor() = default;  // no elements: float32 of shape [0]
-  // Throws Error(invalid_argument) for negative sizes or more bytes than can exist.
+  // No elements: float32 of shape [0].
+  Tensor() = default;
+  // Throws Error(invalid_argument) for negative sizes or more bytes than can exist, std::bad_alloc
+  // if there is not so much memory, and DeviceError on a device.
   Tensor(DType dtype, std::vector<int64_t> shape);
-  // In the memory of a device, which must live as long as the elements do.
+  // In the memory of a device, which must live as long as the elements do, as those that devices()
+  // lists. cpu_device() is CPU memory.
   Tensor(DType dtype, std::vector<int64_t> shape, const Device& device);
 
+  // By the element's C++ type: Tensor::of<float>({2, 3}).
   template <Element T>
   static Tensor of(std::vector<int64_t> shape) {
     return Tensor(dtype_of<T>, std::move(shape));
   }
-  // Throws Error(invalid_argument) if the number of values is not the shape's size.
+  // With a copy of these values, row by row. Throws Error(invalid_argument) if the number of values
+  // is not the shape's size.
   template <Element T>
   static Tensor of(std::vector<int64_t> shape, std::span<const T> values) {
     Tensor t = of<T>(std::move(shape));
@@ -219,29 +246,33 @@ class Tensor {
   }
 
   // A tensor over elements that `owner` keeps alive; without an owner they must outlive it and all
-  // tensors that share them.
+  // tensors that share them. Kernels may write them, whatever elements.writable says. Shape and
+  // strides are copied. Throws Error(invalid_argument) for elements on a device that is not given.
   static Tensor around(const AnyView& elements, std::shared_ptr<void> owner = {});
 
-  // Type, number of axes, and elements along each axis.
+  // Type, number of axes, elements along each axis, and the step in elements from one to the next.
   DType dtype() const noexcept { return dtype_; }
   int rank() const noexcept { return static_cast<int>(shape_.size()); }
   const std::vector<int64_t>& shape() const noexcept { return shape_; }
-  const std::vector<int64_t>& strides() const noexcept { return strides_; }  // in elements
-  // Number of elements; whether they lie row-major without gaps; a view of them, valid as long as
-  // this tensor.
+  const std::vector<int64_t>& strides() const noexcept { return strides_; }
+  // Number of elements; whether they lie row-major without gaps; a writable view of them, which
+  // refers to this tensor's shape and is valid as long as this object.
   int64_t size() const { return any().size(); }
   bool packed() const { return any().packed(); }
   AnyView any() const;
-  const Device& device() const;                                // cpu_device() for CPU memory
-  bool on_cpu() const noexcept { return device_ == nullptr; }  // its elements can be read here
+  // Where the elements live: cpu_device() for CPU memory, where this process can read them.
+  const Device& device() const;
+  bool on_cpu() const noexcept { return device_ == nullptr; }
 
-  // The elements as T. Throws Error(invalid_argument) if they are of another type or, as view() and
-  // strided() do, if they live on a device.
+  // The first element as T; strides() says where the others are. Throws Error(invalid_argument) if
+  // they are of another type or, as view() and strided() do, if they live on a device: to() brings
+  // them here.
   template <Element T>
   T* data() const {
     return static_cast<T*>(checked_data(dtype_of<T>, -1, false));
   }
-  // Throws Error(invalid_argument) if type or rank differ or, for view, the tensor is not packed.
+  // A view of the elements, which lives as long as a tensor that shares them. Throws
+  // Error(invalid_argument) if type or rank differ or, for view(), the tensor is not packed.
   template <Element T, int Rank>
   View<T, Rank> view() const {
     View<T, Rank> v{static_cast<T*>(checked_data(dtype_of<T>, Rank, true)), {}};
@@ -256,15 +287,22 @@ class Tensor {
     return v;
   }
 
-  // Tensors that share these elements. Axes and indices count from 0 and must lie inside, else
-  // Error(invalid_argument); so must elements smaller than a byte begin one.
-  Tensor transposed(std::vector<int> order) const;  // order[i]: old axis of new axis i
+  // Tensors that share these elements. Axes and indices count from 0 and must lie inside, and a
+  // part of elements smaller than a byte must begin at a whole byte, else Error(invalid_argument).
+  //
+  // Axes in another order: axis i of the result is axis order[i] of this one, each given once.
+  Tensor transposed(std::vector<int> order) const;
+  // Indices begin, begin + step, ... below `end` of one axis. 0 <= begin <= end <= size, step >= 1.
   Tensor sliced(int axis, int64_t begin, int64_t end, int64_t step = 1) const;
-  Tensor selected(int axis, int64_t index) const;     // one rank less
-  Tensor reshaped(std::vector<int64_t> shape) const;  // packed only
-  Tensor clone() const;                               // packed, its own elements, on its device
+  // One index of an axis, which the result does not have any more.
+  Tensor selected(int axis, int64_t index) const;
+  // The same elements in row-major order under another shape of the same size. This must be packed.
+  Tensor reshaped(std::vector<int64_t> shape) const;
+
+  // A packed tensor with elements of its own, equal to these, on the same device.
+  Tensor clone() const;
   // The same elements on a device (ejk::cpu_device() for the CPU), packed. A tensor that is there
-  // and packed shares them.
+  // and packed is shared, not copied. A copy to the CPU waits for what this thread began there.
   Tensor to(const Device& device) const;
 
  private:

@@ -71,7 +71,8 @@ class Value {
   Value& operator=(Value&& other) noexcept;
   ~Value();
 
-  // Empty ones, and an object with these members, whose names must differ.
+  // An empty array, an empty object, and an object with these members in this order, whose names
+  // must differ (that is not checked).
   static Value array();
   static Value object();
   static Value object(std::vector<Member> members);
@@ -106,7 +107,9 @@ class Value {
   // Objects: the member of that name, nullptr if there is none or this is not an object.
   const Value* find(std::string_view name) const noexcept;
   Value* find(std::string_view name) noexcept;
-  // Objects (null becomes one): the member of that name, added as null if missing.
+  // Objects (null becomes one): the member of that name, added as null behind the others if
+  // missing. The reference holds until a member is added or removed. Throws Error(parse) for other
+  // kinds, as do the next two.
   Value& operator[](std::string_view name);
   // Objects: removes the member if it is there.
   void erase(std::string_view name);

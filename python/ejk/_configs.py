@@ -33,7 +33,7 @@ _opaque: dict[int, tuple[str, Callable[[], Any]]] = {}
 _opaque_kept: collections.deque[int] = collections.deque(maxlen=256)  # of those without weak references: they stay a while
 _opaque_count, _opaque_lock = itertools.count(), threading.RLock()  # a reference may be cleared while it is held
 
-# Types of elements are data, whoever names them.
+# Types of elements are data, in any module.
 _DTYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
 )

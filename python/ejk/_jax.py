@@ -122,7 +122,7 @@ def example_numbers(dtype: Any, shape: tuple[int, ...], index: int) -> Any:
     random = numpy.random.default_rng(index)
     if dtype.kind == "c":
         data = random.standard_normal(shape) + 1j * random.standard_normal(shape)
-    elif dtype.kind == "f" or dtype.name.startswith(("float", "bfloat")):  # those of JAX are no kind
+    elif dtype.kind == "f" or dtype.name.startswith(("float", "bfloat")):  # those of JAX are not a kind
         data = random.standard_normal(shape, dtype=numpy.float32)
     elif dtype == numpy.bool_:
         data = random.random(shape) < 0.5

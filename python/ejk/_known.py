@@ -25,7 +25,7 @@ class NotKnown(ValueError):
 
 
 class _Opaque:
-    """Objects without a written form, by name. Whoever has such a config keeps them; of those that have no weak
+    """Objects without a written form, by name. Such a config keeps them alive; of those that have no weak
     references the newest stay."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Known:
             self._objects[tag, name] = obj
 
     def declare(self, hint: Any) -> None:
-        """What an annotation names, and the annotations of its fields. Types that are no configs are left out."""
+        """What an annotation names, and the annotations of its fields. Types that are not configs are left out."""
         for part in typing.get_args(hint):
             self.declare(part)
         if not is_built(hint) or self._types.get(name_of(hint)) is hint:

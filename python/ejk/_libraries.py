@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which modules are libraries, and which of these give the same whenever they are asked.
 
-Everything else may read a file, a clock, the environment or random numbers: what depends on it is no constant.
+Everything else may read a file, a clock, the environment or random numbers: what depends on it is not a constant.
 """
 
 from __future__ import annotations

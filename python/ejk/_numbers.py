@@ -3,7 +3,7 @@
 
 A `Number` takes the place of a float while a function is traced. What Python computes of floats alone is noted, and done
 before every call in Python, in double precision; each number that meets an array is an input of the function. Whatever
-would show the value, or that it is none, is refused, so what was traced is what happens for every value.
+would show the value, or that it is not a float, is refused, so what was traced is what happens for every value.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Numbers:
         return 1 if self._learns else len(self._inputs)
 
     def of(self, inputs: Sequence[Any]) -> list[Number]:
-        """What stands for the floats in a trace with these inputs."""
+        """The numbers that take the place of the floats in a trace with these inputs."""
         _register(_jax.loaded())
         return [Number(self, place, inputs) for place in range(len(self.places))]
 
@@ -64,11 +64,11 @@ class Numbers:
         self.check()
 
     def check(self) -> None:
-        if self.is_refused:  # whoever asked may have caught the error
+        if self.is_refused:  # the function may have caught the error
             raise Refused
 
     def values(self, floats: Sequence[Any]) -> list[float]:
-        """The inputs of a call. Refused if Python cannot compute them, or they are no floats."""
+        """The inputs of a call. Refused if Python cannot compute them, or they are not floats."""
         known = [floats[place] for place in self.places]
         try:
             for function, operands in self._steps:
@@ -112,7 +112,7 @@ class Numbers:
         self.is_refused |= asks is not Asks.NEVER
 
 
-_KNOWING = ("ejk", "jax", "jaxlib")  # that it is no float
+_KNOWING = ("ejk", "jax", "jaxlib")  # that it is not a float
 _HIDDEN = frozenset("__array__ __array_ufunc__ __class__ __jax_array__ _inputs _numbers _place".split())
 
 
@@ -240,7 +240,7 @@ def _register(jax: Any) -> None:
 
 
 def _flatten(number: Number) -> tuple[tuple[Any], _Origin]:
-    """For JAX alone: whoever looks at the leaves of a tree would see that it is no float."""
+    """For JAX alone: the leaves of a tree would show that it is not a float."""
     frame: types.FrameType | None = sys._getframe(1)
     of_trees = ("jax._src.tree", "jax._src.tree_util")
     if frame is not None and frame.f_globals.get("__name__") in of_trees:

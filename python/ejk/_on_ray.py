@@ -84,7 +84,7 @@ def _connected(address: str) -> Any:
             'pip install "ejk[ray]"'
         ) from error
     try:
-        # Never one of its own: Ray listens on all interfaces, and whoever reaches it runs code.
+        # Never one of its own: Ray listens on all interfaces, and anyone who reaches it can run code.
         ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # of Ray, which has many for this
         raise NoCluster(
@@ -135,7 +135,7 @@ class _Driver:
             for answer in done:
                 self._take(answer, time.monotonic())
         elif not self.spread.is_over:
-            time.sleep(LOOK_AROUND / 4)  # everybody rests
+            time.sleep(LOOK_AROUND / 4)  # all hosts rest
         now = time.monotonic()
         for name in self.spread.overdue(now):
             self.spread.lost(name, "it did not answer in time", now)
@@ -144,7 +144,7 @@ class _Driver:
             self._show(now)
 
     def _start(self, name: str) -> None:
-        """All of the host, so that nobody else works there while it measures."""
+        """All of the host, so that no other task works there while it measures."""
         node, given = self.nodes[name], self.wanted
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         there = node["Resources"]

@@ -114,7 +114,7 @@ class Spread:
     # ---- calls
 
     def hand_out(self, now: float) -> list[tuple[str, Call]]:
-        """Who tunes what from now on, until `answered`, `lost` or `refused`. Says which devices nobody has."""
+        """Who tunes what from now on, until `answered`, `lost` or `refused`. Says which devices no host has."""
         out = []
         for name, host in self._hosts.items():
             if host.state is not State.IDLE:
@@ -149,7 +149,7 @@ class Spread:
             self._report(call, text, lost=False)
 
     def give_up(self, why: str, also_busy: bool = False) -> None:
-        """Reports what nobody has begun, or is at."""
+        """Reports the calls that no host has begun, or is tuning."""
         for queue in self._queues.values():
             while queue:
                 self._report(queue.popleft(), why, lost=False)

@@ -60,7 +60,7 @@ def serve(modules: list[str]) -> int:
 
 
 def _remember_kernels_of(module: ModuleType) -> None:
-    """Those that are no subclasses of Kernel; the others are known already."""
+    """Those that are not subclasses of Kernel; the others are known already."""
     from ejk.ops.core.kernel import remember_class
 
     for cls in vars(module).values():

@@ -154,9 +154,9 @@ HOSTILE = {
     "name that is a type": {"$type": {"$type": "subprocess:Popen", "args": ["true"]}},
     "builtin": {"$type": "builtins:exec", "source": "import os"},
     "pydantic": {"$type": "pydantic:BaseModel"},
-    "tuple that is none": {"$tuple": 3},
+    "tuple that is a number": {"$tuple": 3},
     "set of lists": {"$set": [[1]], "frozen": True},
-    "bytes that are none": {"$bytes": 3},
+    "bytes that are a number": {"$bytes": 3},
     "unknown": {"$pickle": "gASVIQAAAAAAAACMBXBvc2l4"},
 }  # fmt: skip
 

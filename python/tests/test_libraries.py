@@ -67,7 +67,7 @@ struct Sums {  // of the rows of a matrix; and the number of rows
 };
 EJK_REGISTER(Sums);
 
-struct Cube {  // what arrays of whole numbers are for is nobody's business
+struct Cube {  // what arrays of whole numbers are for is not asked
   static constexpr std::string_view op_id = "mine.cube", version = "1";
   struct Config { int times = 3; };
   ejk::Tensor power(const ejk::Tensor& x, const ejk::Tensor& factor, float of, int times) const {

@@ -42,7 +42,7 @@ class Directory {
   // directory is not opened (EPERM).
   const std::string& exposed() const noexcept { return exposed_; }
   bool refused() const noexcept { return error_.refused; }
-  bool is_private() const;  // it is this user's, and nobody else may write here
+  bool is_private() const;  // it is this user's, and no other user may write here
 
   std::vector<std::string> names() const;  // sorted; none if it cannot be read
   // Those that end so, at most so many: others may have put any number there. At random, so that
@@ -112,7 +112,7 @@ class FileLock {
   bool held() const noexcept { return fd_.valid(); }
   const FileError& error() const noexcept { return error_; }
   const Fd& file() const noexcept { return fd_; }
-  // Who holds the lock of that file, as far as its signs tell. nullopt: nobody does.
+  // Who holds the lock of that file, as far as its signs tell. nullopt: it is free.
   struct Holder {
     std::string host;     // its name
     std::string process;  // its number there

@@ -14,7 +14,7 @@
 namespace ejk::base {
 namespace {
 
-// "7f00-7fff rw-p ..." in hexadecimal. False if the line is no such.
+// "7f00-7fff rw-p ..." in hexadecimal. False for any other line.
 bool read_range(std::string_view line, uintptr_t& begin, uintptr_t& end) {
   const char* const last = line.data() + line.size();
   const auto [dash, wrong] = std::from_chars(line.data(), last, begin, 16);

@@ -17,7 +17,7 @@ std::shared_ptr<std::byte> huge_pages(size_t bytes);
 // For memory that was not touched yet: what was stays on the pages it has.
 void ask_for_huge_pages(void* begin, size_t bytes);
 
-// Whether somebody asked for them there, or they are there.
+// Whether huge pages were asked for there, or are there.
 bool on_huge_pages(const void* at);
 
 }  // namespace ejk::base

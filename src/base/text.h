@@ -9,7 +9,7 @@
 
 namespace ejk::base {
 
-// One code point of a string. A byte that is no part of valid UTF-8 counts as the lone surrogate
+// One code point of a string. A byte that is not part of valid UTF-8 counts as the lone surrogate
 // 0xdc00 + byte (Python's "surrogateescape"), which valid UTF-8 never contains.
 struct CodePoint {
   uint32_t code;

@@ -12,7 +12,7 @@ namespace ejk::base {
 
 using Clock = std::chrono::steady_clock;
 
-// Of a clock that nobody sets.
+// Of a clock that is never set back.
 inline double seconds_now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }

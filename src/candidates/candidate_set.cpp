@@ -98,7 +98,7 @@ std::optional<uint64_t> IndexedCandidates::find(const Value& config) const {
   const auto indices = table_.indices_in(config);
   if (!indices) return std::nullopt;
   const auto point = points_->find(*indices);
-  // The fields that are no parameter must be the same too.
+  // The fields that are not parameters must be the same too.
   return point && this->config(*point).to_value() == config ? point : std::nullopt;
 }
 

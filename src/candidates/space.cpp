@@ -237,7 +237,7 @@ bool space_contains(const SpaceDefinition& space, const Value& config) {
     parameter->set(so_far.get(), *found);
     if (!accepted(i + 1)) return false;
   }
-  // The fields that are no parameter must be the same too.
+  // The fields that are not parameters must be the same too.
   return space.type->to_value(so_far.get()) == config;
 }
 

@@ -334,7 +334,7 @@ std::string Chain::local_directory() const {
 // ---- telling -----------------------------------------------------------------------------------
 
 void Chain::emit(const Event& event) {
-  const WhileOthersMayFork free;  // whoever hears of it may have locks of its own
+  const WhileOthersMayFork free;  // the sink may take locks of its own
   try {
     options_.on_event(event);
   } catch (...) {

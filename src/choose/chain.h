@@ -257,7 +257,7 @@ struct Chain::Call {
   base::OrWhy<Checked> check(const Value& config) const;
   // The caller's own wish is not questioned.
   Checked override_cfg() const { return Checked(inv.override_cfg); }
-  // By a thread that keeps the program from forking: it waits for nobody, and forks with care.
+  // By a thread that keeps the program from forking: it waits for no other, and forks with care.
   bool in_background() const {
     return turn != nullptr && turn->place == Background::Place::process;
   }
@@ -277,7 +277,7 @@ struct Chain::Call {
   double resume_seconds = 0;                  // for so long; 0: for the whole budget
   AnyConfig winner;                           // of the tuning, as the tuner gave it
   TuningLease* lease = nullptr;               // while this call's tuning runs
-  bool by_hand = false;                       // nobody waits who did not ask for a tuning
+  bool by_hand = false;                       // the caller asked for a tuning
   const Background::Turn* turn = nullptr;     // its tuning happens after it has returned
   bool gave_way = false;                      // and was broken off
   double started;

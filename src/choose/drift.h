@@ -31,7 +31,7 @@ enum class TunedBy : uint8_t { this_process, another };
 //      cold caches allows nothing for them. Evidence of this very process is not doubted.
 //   4. A later window is slow if it takes more than the evidence's upper bound and more than the
 //      usual, by more than the margin.
-//   5. A slow window on a busy machine says nothing, nor does one of which nobody knows that.
+//   5. A slow window says nothing if the machine was busy, or may have been.
 //   6. Two slow windows in a row are a drift.
 // Not thread-safe.
 class DriftRule {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of the machine nobody uses.
+// How much of the machine is idle.
 #pragma once
 
 #include <sched.h>
@@ -23,9 +23,9 @@ class MachineLoad {
   MachineLoad(std::function<double()> clock, std::function<std::optional<double>()> idle);
 
   // Whether less than half a core was free since the last look; a look that comes too soon after it
-  // gives the same answer. What was before the last `seconds` is not asked about: if nobody has
-  // looked for longer, nothing is known and the machine counts as busy, as at first. Idle where the
-  // machine does not tell.
+  // gives the same answer. Times before the last `seconds` do not count: if the last
+  // look is longer ago, nothing is known and the machine counts as busy, as at first. Idle where
+  // the machine does not tell.
   bool is_busy(double seconds = recently);
 
   static constexpr double recently = 2;  // less than that counts as that

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The persistent tier of a run with pins: what this rank would take is offered, and what stands
-// there then runs as it is.
+// The persistent tier of a run with pins: this rank offers what it would take, and runs
+// the config that is pinned then as it is.
 #include "candidates/thread_fields.h"
 #include "choose/chain.h"
 

@@ -37,7 +37,7 @@ bool has_new_candidates(const Entry& entry, const Invocation& inv, const AnyKern
 // Whether a tuning in which every candidate was rejected would end so again: it was done here, and
 // no candidate has come since.
 bool still_hopeless(const Entry& failed, const Invocation& inv, const AnyKernel& kernel) {
-  if (!is_measured(failed)) return false;  // nobody here saw it fail
+  if (!is_measured(failed)) return false;  // no tuning of this store saw it fail
   const Strategy strategy = strategy_of(failed.evidence);
   if (strategy.given_list) return false;  // not the kernel's own
   if (failed.environment != inv.device->environment || !failed.evidence.complete) return false;

@@ -81,7 +81,7 @@ const Value& member(const Value& document, std::string_view name) {
   return *found;
 }
 
-// Throws Error(parse) for what is none.
+// Throws Error(parse) for any other document.
 TuneResult result_of(const Value& document, const TuneTask& task) {
   const Entry entry = entry_from_document(member(document, "entry"));
   TuneResult result;
@@ -103,7 +103,7 @@ TuneResult result_of(const Value& document, const TuneTask& task) {
 
 // ---- the process -------------------------------------------------------------------------------
 
-// Whoever waits for this tuning hears that it goes on.
+// Tells the process that waits for this tuning that it goes on.
 class SignOfLife final : public TuningLease {
  public:
   explicit SignOfLife(Board& board) : board_(board) {}
@@ -264,7 +264,7 @@ class TuningProcess {
   std::string end() {
     if (pid_ <= 0) return {};
     const pid_t pid = std::exchange(pid_, -1);
-    // Its number is its own as long as nobody has reaped it.
+    // Its number is not given to another process until it is reaped.
     siginfo_t info{};
     if (base::retry_interrupted([&] {
           return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT);

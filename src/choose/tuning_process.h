@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tuning in a process of its own, which computes only when nobody else wants to.
+// A tuning in a process of its own, which computes only when no other program wants to.
 #pragma once
 
 #include <ejk/tuner.h>

@@ -9,7 +9,7 @@
 namespace ejk::detail {
 
 // Below the group of this process, where the system has groups (cgroup v2, Linux 5.14) and lets
-// this user make some. Everywhere else it holds nobody.
+// this user make some. Everywhere else it is empty.
 class ChildCgroup {
  public:
   ChildCgroup();
@@ -20,7 +20,7 @@ class ChildCgroup {
   bool made() const { return !directory_.empty(); }
   // Takes in a child that has started nothing yet.
   void add(pid_t child);
-  // Ends all that it holds at once. False if it holds nobody: look for them in another way.
+  // Ends all that it holds at once. False if it is empty: look for them in another way.
   bool end_all();
 
  private:

@@ -181,7 +181,7 @@ bool GuardChild::start_worker(const base::Fd& parcel, Purpose purpose) {
   if (!worker) return false;
   pid_ = *worker;
   if (cgroup_) cgroup_->add(pid_);
-  // Nobody but the zygote reaps it, and only when told to: its number is its own.
+  // Only the zygote reaps it, and only when told to: until then its number is not given away.
   pidfd_ = base::Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   if (pidfd_.valid()) return true;
   why_not_started_ = error_text("watch a worker");
@@ -220,7 +220,7 @@ bool GuardChild::alive() const {
   return look(info) && info.si_pid == 0;
 }
 
-// Its number is its own as long as nobody has reaped it.
+// Its number is not given to another process until it is reaped.
 void GuardChild::kill_group() {
   siginfo_t info{};
   if (!look(info)) return;
@@ -259,7 +259,8 @@ void GuardChild::drain_stderr() {
   }
 }
 
-// The ends of pipes are no sign of death: another thread's child may hold copies of them.
+// An end of a pipe does not show whether a child is dead: another thread's child may hold copies of
+// them.
 GuardChild::Event GuardChild::wait(Clock::time_point deadline) {
   using std::chrono::milliseconds;
   for (;;) {
@@ -423,7 +424,7 @@ JobReport GuardChild::told(size_t job) {
       report.may_be_ours = report.needs_control = true;
       return rejected(Rejection::out_of_memory, "ran out of memory: " + why);
     case Board::Verdict::out_of_bounds:
-      kill_group(), reap();  // nobody knows what else it wrote
+      kill_group(), reap();  // it may have written more
       return rejected(Rejection::out_of_bounds, why);
     case Board::Verdict::changed_host:
       kill_group(), reap();  // not everything can be put back

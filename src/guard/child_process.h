@@ -105,14 +105,14 @@ class GuardChild {
   std::optional<ChildCgroup> cgroup_;
   pid_t pid_ = -1;
   bool is_worker_ = false;
-  std::chrono::milliseconds between_looks_{100};  // while somebody may have had enough
+  std::chrono::milliseconds between_looks_{100};  // while the tuning may be told to stop
   bool host_has_threads_ = false;                 // which a fork of it lacks
   char told_ = 0;                                 // its last event, a Board::Phase
   size_t jobs_done_ = 0;
   std::string why_not_started_, last_words_;
 };
 
-// How much a child may use beyond what the process uses now, if nobody said.
+// How much a child may use beyond what the process uses now, if no limit is given.
 uint64_t default_memory_limit();
 
 }  // namespace ejk::detail

@@ -28,7 +28,7 @@ class CompileAhead {
   // The configs must live until `end`. `deadline`: seconds of one launch.
   void begin(std::span<const Job> configs, double deadline);
   struct Report {
-    double seconds = 0;   // that were spent on it; 0: nobody did
+    double seconds = 0;   // that were spent on it; 0: it was not compiled
     bool spills = false;  // registers
   };
   // Leaves this config and those before it to the caller, or waits until it is compiled if that has
@@ -55,7 +55,7 @@ class CompileAhead {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Config> configs_;
-  size_t front_ = 0, back_ = 0;  // those between them are nobody's yet
+  size_t front_ = 0, back_ = 0;  // those between them are not taken yet
   std::vector<std::unique_ptr<GuardChild>> children_;
   std::vector<std::thread> threads_;
 };

@@ -61,9 +61,9 @@ bool is_ending(const std::string& directory) {
   return (flags & exiting) != 0;
 }
 
-// Whoever loses its parent on the way comes to the adopter, which is stopped first: it waits for
-// nobody any more, so that no number becomes another's. One that waits for a broken disk cannot be
-// ended by anybody.
+// A process that loses its parent on the way becomes a child of the adopter. The adopter is stopped
+// first: it reaps no child any more, so that no number becomes another process's. A process that
+// waits for a broken disk cannot be ended.
 void end_descendants(pid_t adopter) {
   constexpr int max_rounds = 2000;
   stop(adopter);

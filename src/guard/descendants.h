@@ -9,7 +9,7 @@
 
 namespace ejk::detail {
 
-// The children of all its threads, dead ones that nobody waited for included.
+// The children of all its threads, ended ones that were not reaped included.
 std::vector<pid_t> children_of(pid_t process);
 
 // Of a thread or process by its directory in /proc: whether it computes no more. Threads that were

@@ -208,7 +208,7 @@ class Guard::Tour {
     return each_(index, std::move(report.finding));
   }
 
-  // Nobody has passed. Those that were late get as much time as a control would have got.
+  // No candidate has passed. Those that were late get as much time as a control would have got.
   bool be_patient() {
     patient_ = true;
     std::vector<size_t> late;
@@ -264,7 +264,7 @@ class Guard::Tour {
 
   static Finding without_control(JobReport report) {
     Finding& f = report.finding;
-    // Outside of the child nobody could stop it.
+    // Outside of a child process it could not be stopped.
     const bool endless = f.rejection == Rejection::timed_out && !report.waited;
     if (report.needs_control && !endless && f.rejection != Rejection::out_of_memory)
       return unknown(f.sentence() + "; and no other config passed");

@@ -56,7 +56,7 @@ bool same(const struct sigaction& a, const struct sigaction& b) {
          same(a.sa_mask, b.sa_mask);
 }
 
-// A handler that is called once is gone after a signal: that is no run's doing.
+// A handler that is called once is gone after a signal: no run removed it.
 bool was_called(const struct sigaction& before, const struct sigaction& now) {
   return (static_cast<unsigned>(before.sa_flags) & SA_RESETHAND) != 0 && now.sa_handler == SIG_DFL;
 }
@@ -75,7 +75,7 @@ std::string current_directory() {
   return std::filesystem::current_path(unknown).string();
 }
 
-// An OpenMP runtime writes there that it has started, which is no setting.
+// An OpenMP runtime writes there that it has started, which is not a setting.
 bool is_setting(std::string_view variable) { return !variable.starts_with("__KMP_REGISTERED_"); }
 
 std::vector<std::string> current_environment() {

@@ -11,7 +11,7 @@ namespace ejk {
 namespace {
 
 // The id of a call that may have been recorded without its outputs; nullopt: it is the recorded
-// one, or nobody here can tell.
+// one, or this process cannot tell.
 std::optional<EntryId> id_with_outputs(const RecordedCall& call) {
   if (!spec_without_outputs(call.id.spec).empty() || !is_registered(call.id.op))
     return std::nullopt;

@@ -341,7 +341,7 @@ void check_sharing(const OfflineOptions& options, PersistentCache* store) {
   if (store == nullptr || store->writable_layer() == nullptr)
     refuse("got share without a store that can be written; expected one that all processes have" +
            cure);
-  // A call that nobody has.
+  // A call that no process can hold.
   if (!store->lease({"", "share", base::random_digits(), ""}, 0))
     refuse("got share with the store " + store->writable_layer()->where() +
            ", which cannot be locked; expected a database, or a file system with locks" + cure);

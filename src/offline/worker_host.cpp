@@ -140,7 +140,7 @@ class Process {
 
   void start(const std::vector<std::string>& command) {
     int input[2], output[2];
-    // A socket, because a write to a pipe that nobody reads would send a signal to this process.
+    // A socket, because a write to a pipe without a reader would send a signal to this process.
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input) != 0)
       return cannot("make a socket", errno);
     input_ = base::Fd(input[1]);
@@ -218,7 +218,7 @@ struct EJK_HIDDEN Worker::State {
   std::string device;
   int64_t number = 0;  // of the process, as it says itself
   bool told_to_stop = false;
-  bool busy = false;    // with a request whose answer nobody has heard
+  bool busy = false;    // with a request that is not answered yet
   uint64_t asked = 0;   // requests, of all processes
   std::string refusal;  // why there is no use in starting it again
 
@@ -260,7 +260,7 @@ struct EJK_HIDDEN Worker::State {
     throw Error(ErrorKind::no_configuration, "it was stopped before its worker was ready");
   }
 
-  // `call`: what is told that it waits; nullptr: nobody.
+  // `call`: the call that waits, for progress; nullptr: none.
   void start(const RecordedCall* call) {
     // One that was told to stop ends by itself, one that died meanwhile had nothing to do.
     const bool of_no_use = std::exchange(told_to_stop, false) || std::exchange(busy, false);

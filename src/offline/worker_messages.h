@@ -33,7 +33,7 @@ constexpr auto names_of(WorkerEvent) {
   return words("ready", "refused", "progress", "tuned", "failed");
 }
 
-// Thrown for what is no answer.
+// Thrown for a line that is not an answer.
 struct Rubbish {
   std::string line;
 };

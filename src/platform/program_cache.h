@@ -24,7 +24,7 @@ struct CachedProgram {
 
 // Is told, by the thread that does it, when a program begins to be made, loaded or kept, and when
 // that is over: where runs have a deadline, the compiler's time is not theirs. `spilled_bytes`:
-// what its kernels keep in memory for want of registers. One for the process; null: nobody.
+// what its kernels keep in memory for want of registers. One for the process; null: none.
 using BuildWatch = void (*)(bool begins, int64_t spilled_bytes);
 void watch_builds(BuildWatch watch);
 

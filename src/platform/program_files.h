@@ -17,8 +17,8 @@ struct StoredProgram {
 };
 
 // In "programs/USER" beside the entries of the default store. Binaries are code: only a directory
-// that nobody but this user may write to is used, and a link is not followed. `key` is 64 hex
-// digits. A miss or a failed write is no error; what hinders is said once.
+// that no other user may write to is used, and a link is not followed. `key` is 64 hex
+// digits. A miss or a failed write is not an error; the reason is said once.
 std::optional<StoredProgram> read_program(const std::string& key);
 // Whether there is a default store; where there is none, write_program does nothing.
 bool programs_have_a_place();

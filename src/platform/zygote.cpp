@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The zygote: its start, its requests, and its life, which ends with that of the host.
 //
-// It is no child of the host, so that a host that waits for all of its children does not wait for
-// it. It has nothing of the host's open and runs none of its code.
+// It is not a child of the host, so that a host that waits for all of its children does not wait
+// for it. It has nothing of the host's open and runs none of its code.
 #include "platform/zygote.h"
 
 #include <fcntl.h>

@@ -39,8 +39,8 @@ using WorkerLife = void (*)(std::span<const int> files, pid_t zygote);
 
 // Thread-safe.
 base::OrWhy<pid_t> start_worker(WorkerLife life, std::span<const int> files);
-// Waits for the end of a worker and takes its number away. Its status as of waitpid; -1 if nobody
-// knows it.
+// Waits for the end of a worker and takes its number away. Its status as of waitpid; -1 if it is
+// not known.
 int reap_worker(pid_t worker);
 
 }  // namespace ejk::detail

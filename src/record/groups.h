@@ -96,7 +96,7 @@ struct Bounds {
   uint64_t count, least, most;
   std::optional<uint64_t> sum = {};
 };
-// Throws Error(parse) for groups of other numbers, and for what is no list of groups.
+// Throws Error(parse) for groups of other numbers, and for a value that is not a list of groups.
 Groups groups_from_value(const Value& list, const Bounds& bounds);
 
 }  // namespace ejk::detail

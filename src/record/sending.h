@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recorded calls in a database. A folder sends the counts that stand in its files, not what was
-// added to them, under a name of its own: sending them again changes nothing, whoever does it.
+// added to them, under a name of its own: sending them again changes nothing, from any process.
 #pragma once
 
 #include <functional>

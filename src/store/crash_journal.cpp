@@ -309,7 +309,7 @@ std::optional<Value> left_running(const std::string& store_path, int64_t process
       const LeftIntent left = parse_intent(text);
       if (left.process == process && !left.config.empty()) return parse_json(left.config);
     } catch (const Error&) {
-      continue;  // a file of another time: whoever tunes next says so
+      continue;  // a file of another version: the next tuning warns of it
     }
   }
   return std::nullopt;

@@ -21,7 +21,7 @@ namespace ejk::detail {
 // power cut may have ended that process. Only `condemn` keeps a config from being run.
 //
 // Never throws for what the file system does: a failure is a warning, once, and from then on
-// nothing is kept. A store that may not be written is no failure. For one thread.
+// nothing is kept. A store that may not be written is not a failure. For one thread.
 class Journal {
  public:
   // `store_path`: "" keeps nothing. Collects what dead processes left behind.
@@ -61,7 +61,7 @@ std::unique_ptr<base::FileLock> lock_suspects(const std::string& store_path);
 // A folder of a store: "journal", "quarantine", ...
 base::Directory folder_in(const std::string& store_path, const char* name,
                           base::Absent absent = base::Absent::fails);
-// All of a store. Files that are no such records are passed over with a warning.
+// All of a store. Other files are passed over with a warning.
 std::vector<SuspectsFile> suspects_files(const std::string& store_path, const WarningSink& warn);
 
 // The config that a process was running when it died, by the intent it left in a store that no

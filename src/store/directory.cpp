@@ -42,8 +42,8 @@ constexpr const char* format_directory = "v2";
 constexpr const char* old_format_directory = "v1";  // one entry per call: read, never written
 constexpr std::string_view suffix = ".json";
 constexpr int shards = 64;
-// A put holds its lock for one read and one flushed write. Whoever needs longer is stopped or on
-// a dead file system, and a lost put is better than a stalled call.
+// A put holds its lock for one read and one flushed write. A process that needs longer is stopped
+// or on a dead file system, and a lost put is better than a stalled call.
 constexpr milliseconds put_patience{1'000}, stalled_patience{50}, put_pause{4};
 // A holder that tunes gives ten signs in the time after which it counts as silent.
 constexpr milliseconds lease_pause{20}, refresh_pause{100};
@@ -239,8 +239,8 @@ struct EJK_HIDDEN DirectoryStore::State {
     return true;
   }
 
-  // One of a fixed number of locks, so that their files do not grow with the entries. Who has
-  // waited in vain hardly waits for the next ones, until one can be had again.
+  // One of a fixed number of locks, so that their files do not grow with the entries. After
+  // one could not be had in time, the next ones are hardly waited for, until one can be had again.
   struct Locked : FileLock {
     // Of a call: who still writes the old format takes the same one.
     Locked(State& state, const std::string& call)
@@ -448,7 +448,7 @@ struct EJK_HIDDEN DirectoryStore::State {
     return cleared;
   }
 
-  // `old`: what stands for the entry as long as nothing is in its place.
+  // `old`: the entry of the old format, which answers as long as nothing is in its place.
   bool put_locked(const Desk& desk, const Place& place, const Entry& entry, IfPresent if_present,
                   const std::optional<Entry>& old) {
     const Directory in = noted(desk.folder.below(place.call, Absent::made));
@@ -572,7 +572,7 @@ struct EJK_HIDDEN DirectoryStore::State {
     const Directory from = open(old_format_directory + place.folder(), Absent::fails);
     const std::string name = with_suffix(place.call);
     const Loaded loaded = load(from, name, Detail::all);
-    if (loaded.status == Loaded::Status::absent) return true;  // somebody else was faster
+    if (loaded.status == Loaded::Status::absent) return true;  // another process moved it
     report(from.path_of(name), loaded);
     if (!loaded.entry) return false;
     if (!is_at(*loaded.entry, place)) return report_foreign(from.path_of(name)), false;

@@ -32,7 +32,7 @@ bool is_about(const DriftNote& note, const Entry& entry);
 base::FileError put_drift_note(const std::string& store_path, const DriftNote& note);
 std::optional<DriftNote> find_drift_note(const std::string& store_path, const EntryId& id,
                                          const Value& environment);
-// All of a store, by op and time. Files that are no notes are passed over with one warning.
+// All of a store, by op and time. Files that are not notes are passed over with one warning.
 std::vector<DriftNote> drift_notes(const std::string& store_path, const WarningSink& warn);
 
 }  // namespace ejk::detail

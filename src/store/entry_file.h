@@ -31,7 +31,7 @@ struct ReadEntry {
   };
   Status status;
   std::optional<Entry> entry = {};
-  std::string why = {};            // it is none
+  std::string why = {};            // there is no entry
   std::string no_candidates = {};  // why those that are there cannot be read
 };
 

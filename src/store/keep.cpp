@@ -13,7 +13,7 @@ namespace ejk::detail {
 namespace {
 
 // Members of both; where both have one, objects are merged and else that of `over` stays. Those
-// that came together are sorted: whoever came first, the same text is kept.
+// that came together are sorted: the same text is kept in whatever order they came.
 Value merged(const Value& under, const Value& over) {
   if (over.is_null()) return under;
   if (!under.is_object() || !over.is_object()) return over;

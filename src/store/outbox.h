@@ -34,7 +34,7 @@ class Outbox {
   std::string add_erasure(const EntryId& call) const;
   void remove(const std::string& name) const;  // nothing if it is gone
   // At most so many. Those that cannot be read now, or are a stranger's with strict trust, are
-  // passed over; what is no note is removed.
+  // passed over; a file that is not a note is removed.
   std::vector<Note> notes() const;
   std::vector<Note> erasures() const;  // the calls alone
   bool empty() const;

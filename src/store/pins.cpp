@@ -28,8 +28,8 @@ constexpr const char* run_variable = "EJKERNEL_RUN";
 constexpr const char* url_variable = "EJKERNEL_PERSISTENT_CACHE_URL";
 constexpr size_t max_run_bytes = 200;
 
-// In this mode nothing stands in for a place that cannot be asked: a rank that goes on alone would
-// take another config than the others.
+// In this mode there is no replacement for a place that cannot be asked: a rank that goes on alone
+// would take another config than the others.
 [[noreturn]] void fail(const std::string& where, const std::string& why) {
   throw Error(ErrorKind::io, "got no pins from " + where + ": " + why +
                                  "; expected the place where the ranks of this run agree on their "

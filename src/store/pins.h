@@ -34,7 +34,7 @@ class PinBoard {
   // Error(io) if the place cannot be asked.
   virtual Pinned pin(const std::vector<Offer>& offers) = 0;
   virtual std::string where() const = 0;
-  // Whether whoever may write there is believed as much as this program.
+  // Whether all that may write there are trusted as much as this program.
   virtual bool trusted() const = 0;
 };
 
@@ -60,7 +60,7 @@ class PostgresPins final : public PinBoard {
 };
 
 // Where a place can only keep numbered texts, each of which is written once: of the texts that have
-// a call, the first one pins it. Nobody writes a number before there are texts of all smaller ones.
+// a call, the first one pins it. A number is written only when there are texts of all smaller ones.
 class PinLog : public PinBoard {
  public:
   Pinned read() override;
@@ -99,7 +99,7 @@ class Pins {
 
   // Those of a run that goes on come with the first question, all at once.
   std::optional<Value> find(const EntryId& id);
-  // What all ranks take; nullopt if nobody has offered anything.
+  // What all ranks take; nullopt if no rank has offered anything.
   std::optional<Value> pin(const EntryId& id, const std::optional<Value>& offer);
   void pin_all(const std::vector<std::pair<EntryId, Value>>& offers);
 

@@ -17,7 +17,7 @@ namespace ejk::detail {
 // One line of JSON each, sorted, without candidates: equal choices have equal bytes. Of the entries
 // of one call, and of failed tunings, the caller leaves out what does not answer.
 std::string snapshot_text(std::vector<Entry> entries);
-// Throws Error(parse) if it is none.
+// Throws Error(parse) for any other text.
 std::vector<Entry> entries_of_snapshot(std::string_view text);
 std::string name_of_snapshot(std::string_view text);  // 64 hex digits
 
@@ -26,7 +26,7 @@ struct SnapshotAddress {
   std::string place;  // a file, a store's directory or a database; "": the default store's layers
   std::string name;
 };
-// Throws Error(invalid_argument) if it is none.
+// Throws Error(invalid_argument) for any other text.
 SnapshotAddress read_snapshot_address(const std::string& text);
 
 // Its text, whose name was checked. What comes from a database is kept in the directory in front of

@@ -137,7 +137,7 @@ void copy_strided(const std::byte* from, std::byte* to, std::span<const CopyAxis
 }
 
 // Elements smaller than a byte, the first one in the lowest bits. Their neighbours in the same
-// byte belong to someone else and stay as they are.
+// byte belong to another array and stay as they are.
 void copy_small(const AnyView& from, const AnyView& to, int64_t from_at, int64_t to_at,
                 std::span<const CopyAxis> axes) {
   const auto bits = static_cast<int64_t>(dtype_bits(from.dtype));
@@ -442,7 +442,7 @@ Tensor Tensor::sliced(int axis, int64_t begin, int64_t end, int64_t step) const 
                     begin, end, step, shape_[d]));
   Tensor result = *this;
   result.shape_[d] = begin == end ? 0 : (end - begin - 1) / step + 1;
-  // A step beyond the end leaves one element, whose stride nobody uses.
+  // A step beyond the end leaves one element, whose stride is never used.
   if (result.shape_[d] > 1) result.strides_[d] = strides_[d] * step;
   if (result.size() > 0) result.move_to_element(begin * strides_[d]);
   return result;

@@ -49,7 +49,7 @@ bool any_measured(const Tuning& t) {
   });
 }
 
-// The budget was spent before anybody who is left had a sample: their first runs count.
+// The budget was spent before any candidate that is left had a sample: their first runs count.
 void forget_race(Tuning& t) {
   for (const EntrantId i : t.entrants.ids()) t.samples[i].seconds.clear();
   t.samples.rounds = 0;

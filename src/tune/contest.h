@@ -58,7 +58,7 @@ struct Entrant {
     if (failure) reject(failure->kind, failure->why);
     else if (!changes.empty()) reject(Rejection::changed_host, changes);
   }
-  // Not tried any further, which is no verdict.
+  // Not tried any further; this says nothing about the candidate.
   void leave_out(std::string reason) { status = Status::untried, why = std::move(reason); }
 };
 

@@ -28,7 +28,7 @@
 namespace ejk::detail {
 namespace {
 
-// Noise only adds time, so what a kernel takes when nobody disturbs it lies below the middle.
+// Noise only adds time, so the time of an undisturbed kernel lies below the middle.
 constexpr double level_quantile = 0.4;
 
 // Standard errors. An incumbent needs more, since the luckiest of many rivals tries to beat it.

@@ -57,8 +57,8 @@ class Standings {
 
 // Before the first look only what is hopeless goes: it was slower in every round, the fewer there
 // are the more. An incumbent must be slower by three times as much; a warm-up in which it was far
-// slower counts as a round. Nobody is hopeless who may have waited for a core: where others
-// compute, each sample of a candidate may.
+// slower counts as a round. A candidate that may have waited for a core is not hopeless: where
+// others compute, each of its samples may have waited.
 struct HopelessIf {
   bool incumbent = false, slow_in_warm_up = false, starved = false;
 };

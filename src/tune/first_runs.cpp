@@ -63,7 +63,7 @@ void compare(Tuning& t, EntrantId who, std::vector<OutputBytes> outputs, Place p
     reject_outputs(t, who, std::move(outputs), std::move(*difference), place);
 }
 
-// Those that left everything untouched before somebody showed what there is to do.
+// Candidates that wrote nothing, and ran before one showed what there is to write.
 void judge_idle(Tuning& t) {
   if (!t.checks.expected || t.checks.idle.empty()) return;
   const auto difference = t.checks.expected->difference(*t.checks.untouched);
@@ -259,7 +259,7 @@ std::string died_of_it(int deaths) {
                      : fmt::format("{} processes died while they ran it", deaths);
 }
 
-// A heuristic that ended processes is no control to begin with.
+// A heuristic that ended processes is not used as a control at first.
 void leave_out_deadly_heuristic(Tuning& t) {
   if (!t.roles.heuristic || !t.task.journal) return;
   Entrant& e = t.entrants[*t.roles.heuristic];
@@ -293,7 +293,7 @@ void prepare(Tuning& t) {
 
 // A process died while it ran this config, which may be innocent: it runs in a child first, and
 // here at once only where there is none, after a single death. One that only waits in a child does
-// not run here: nobody could tell whether it would end this process too.
+// not run here: it could end this process too.
 void try_suspect(Tuning& t, EntrantId who, int deaths) {
   Entrant& e = t.entrants[who];
   e.suspect = true;

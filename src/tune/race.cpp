@@ -185,7 +185,8 @@ void race(Tuning& t) {
     drop(t, incumbent, best);
 }
 
-// One more run of each that raced shows who it was. False if nobody did it again.
+// Runs each candidate of the race once more to find the one that changes the host. False if none
+// did it again.
 bool reject_who_changes_the_host(Tuning& t) {
   bool found = false;
   for (Entrant& e : t.entrants) {

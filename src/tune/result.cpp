@@ -84,7 +84,7 @@ void add_winner(const Tuning& t, EntrantId winner, Evidence& evidence) {
   evidence.speedup_low = speedup.low, evidence.speedup_high = speedup.high;
 }
 
-// In the order of the candidates. Of a large set only those that somebody looked at.
+// In the order of the candidates. Of a large set only those that were measured or rejected.
 std::vector<Measurement> measurements(const Tuning& t, std::optional<EntrantId> winner) {
   std::map<uint64_t, Measurement> by_place;
   for (const EntrantId i : t.entrants.ids())

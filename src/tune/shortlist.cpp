@@ -41,7 +41,7 @@ class Screening {
       search(pass == passes ? evaluations() : evaluations() / passes * pass,
              static_cast<uint64_t>(pass));
     keep_finalists();
-    if (t_.checks.doubt) {  // nobody came to say whose fault it was: not to be run here
+    if (t_.checks.doubt) {  // no other candidate decided whose fault it was: do not run it here
       t_.entrants[*t_.roles.heuristic].leave_out(t_.checks.doubt->why);
       t_.complete = false;
     }
@@ -101,7 +101,7 @@ class Screening {
       }
       replace_control();
       if (control_) return;
-      screened_.clear();  // nobody knows what it was measured with
+      screened_.clear();  // the control that it was measured with is gone
     }
     if (t_.roles.heuristic && t_.entrants[*t_.roles.heuristic].racing() &&
         t_.entrants[*t_.roles.heuristic].ran)

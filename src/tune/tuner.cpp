@@ -42,7 +42,7 @@ bool stands(const Measurement& m) {
 }
 
 // Of what an earlier tuning found, only its winner and what it left open run again. Without that
-// winner nobody knows who was second.
+// winner it is not known which was second.
 void carry_over(Contest& t) {
   const auto winner = t.earlier_winner();
   const bool winner_races = winner && t.entrants[*winner].racing();

@@ -65,9 +65,9 @@ struct Tuning : Contest {
   bool deaf = false;  // on_progress has thrown
 
   double elapsed() const { return stopwatch->now() - started - rested; }
-  // The budget is used up, or somebody wants it to end.
+  // The budget is used up, or `stop` is set.
   bool spent() const { return stopped() || stopwatch->now() - rested >= deadline; }
-  // As this process does between runs. No clock of a run may be on; it is no part of the budget.
+  // As this process does between runs. No clock of a run may be on; it is not part of the budget.
   void rest() {
     if (!rest_between_runs) return;
     const double begin = stopwatch->now();
@@ -80,8 +80,7 @@ struct Tuning : Contest {
     if (task.lease != nullptr) task.lease->refresh();
     return task.stop != nullptr && task.stop->load();
   }
-  // No run may begin or go on: somebody wants it to end, or the budget is spent and there is
-  // something to show for it.
+  // No run may begin or go on: `stop` is set, or the budget is spent and a candidate can win.
   bool has_enough() const { return stopped() || (spent() && entrants.any_can_win()); }
   bool may_try_more() const {
     return task.budget.evaluations <= 0 || tried - again < task.budget.evaluations;

@@ -17,13 +17,13 @@ bool fast_enough(const Contest& contest, EntrantId who);
 // The candidate with the smallest time. At least one can win.
 EntrantId leader(const Contest& contest);
 bool incumbent_can_win(const Contest& contest);
-// Nobody looks better than the incumbent.
+// No candidate looks better than the incumbent.
 bool incumbent_leads(const Contest& contest);
 // True if another round could not change the choice, or not for a gain that is worth it.
 bool settled(const Contest& contest, EntrantId best);
 // At least one can win.
 EntrantId pick(const Contest& contest);
-// Whether a heuristic that is none of the candidates stays although they have a winner.
+// Whether a heuristic that is not a candidate stays although the candidates have a winner.
 bool heuristic_stays(const Contest& contest, EntrantId winner);
 // Unresolved: several could have won and not one of them could be told from the incumbent.
 Outcome outcome_of(const Contest& contest, EntrantId winner);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What warnings quote was written by others: it is escaped and cut, whoever hears them.
+// What warnings quote was written by others: it is escaped and cut for every sink.
 #include <filesystem>
 #include <fstream>
 #include <string>

@@ -201,7 +201,7 @@ TEST_F(Drift, ABusyMachineIsNoDrift) {
   EXPECT_EQ(looks, 5);
   slowness = 1, busy = false;
   run_windows(executor, 5);
-  EXPECT_EQ(looks, 5) << "nobody asks while calls are as fast as they were";
+  EXPECT_EQ(looks, 5) << "is_busy is not asked while calls are as fast as they were";
   EXPECT_THAT(drifts, IsEmpty());
   EXPECT_THAT(notes(), IsEmpty());
 }

@@ -48,7 +48,7 @@ struct RoundedAndSilent : Show {
   }
 };
 
-// More candidates than anybody looks at.
+// More candidates than are looked at.
 struct Many : Show {
   static constexpr std::string_view op_id = "many";
   struct Config {

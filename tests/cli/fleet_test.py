@@ -374,7 +374,7 @@ def slurm(tmp_path):
     if subprocess.run([*named, "true"], capture_output=True).returncode != 0:
         pytest.skip("there can be no namespace for the name of a host here")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="ejk_slurm_"))
-    folder.chmod(0o755)  # MUNGE wants its socket to be everybody's
+    folder.chmod(0o755)  # MUNGE wants all users to reach its socket
     for name in ("state", "spool"):
         (folder / name).mkdir(parents=True)
     (folder / "key").write_bytes(os.urandom(128))

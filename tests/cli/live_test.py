@@ -207,7 +207,7 @@ def test_an_address_that_is_taken_is_an_error(ejk, store, started):
     assert "cannot serve at" in ejk("serve", "--listen", f"127.0.0.1:{served.port}", expect=1).stderr
 
 
-# A worker that tells of its candidates, and goes on when somebody writes to a pipe.
+# A worker that tells of its candidates, and goes on when the test writes to a pipe.
 WORKER = r"""
 import json, os, subprocess, sys
 tool, pipe, export = sys.argv[1:]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that share a store: nothing is lost, nothing is torn, the dead block nobody.
+// Processes that share a store: nothing is lost, nothing is torn, and dead processes block none.
 #include <signal.h>
 #include <unistd.h>
 
@@ -166,7 +166,8 @@ TEST(StoreProcesses, ReadersNeverSeeHalfAnEntry) {
   EXPECT_EQ(warnings.count(), 0u) << warnings.text();
 }
 
-// A damaged file is set aside by whoever sees it, but never the good one that came in its place.
+// A damaged file is set aside by the first process that sees it, but never the good one that came
+// in its place.
 TEST(StoreProcesses, SettingAsideNeverTakesAGoodFile) {
   const Scratch scratch(memory_directory());
   const std::string root = scratch / "store";

@@ -445,7 +445,7 @@ TEST_F(CudaBackendTest, WhicheverCallFailsItIsAnErrorOfItsKind) {
   };
   emulation.set("FAKE_CUDA_FAIL", "cuInit:1:34");
   EXPECT_EQ(kind_of(use_everything), Kind::absent);
-  // Of these nobody is told: what they free is freed with the context.
+  // These are not reported: what they free is freed with the context.
   const std::set<std::string> unheard = {"cuStreamDestroy_v2", "cuEventDestroy_v2", "cuMemFree_v2",
                                          "cuModuleUnload", "nvrtcDestroyProgram"};
   // Without these there is no device.

@@ -102,7 +102,8 @@ TEST(CudaTunings, TryLastWhatSpillsRegisters) {
   }));
 }
 
-// Of a search: what it was told at their first runs counts, whoever compiled them.
+// Of a search: what it was told at their first runs counts, in whichever process they were
+// compiled.
 TEST(CudaTunings, MeasureLastWhatSpillsRegisters) {
   EXPECT_TRUE(in_new_process([] {
     const EmulatedCuda emulation;

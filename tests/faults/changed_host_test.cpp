@@ -194,7 +194,7 @@ std::string hosts_files_and_threads() {
 
 class ChangedHost : public ::testing::TestWithParam<std::string> {
  protected:
-  // Not where a sanitizer has a thread: nobody could say then who changed what.
+  // Not where a sanitizer has a thread: what changed could not be told from what it does.
   static bool alone() { return base::list_directory("/proc/self/task").size() == 1; }
   // True if `f` finds nothing wrong in a program of its own, with one thread.
   static bool in_a_program(const std::function<void()>& f) {
@@ -398,7 +398,7 @@ INSTANTIATE_TEST_SUITE_P(Each, ChangedModes, ::testing::ValuesIn(names_of_acts(W
 
 using UnchangedHost = ChangedHost;
 
-// Whoever runs first starts it.
+// The first candidate that runs starts it.
 void start_library() {
   static const bool started = [] {
     ::signal(SIGPIPE, SIG_IGN);
@@ -460,7 +460,8 @@ TEST_F(UnchangedHost, IsOneInWhichTheReferenceStartedALibrary) {
   }));
 }
 
-// Nobody is better than the others: later programs must not be told that there is nobody to choose.
+// No candidate is better than the others: later programs must not be told that there is none to
+// choose.
 TEST_F(ChangedHost, ByAllIsTheKernelsDoingAndNotStored) {
   for (const bool has_heuristic : {true, false})
     EXPECT_TRUE(in_a_program([&] {
@@ -562,7 +563,7 @@ TEST_F(UnchangedHost, IsWhatPoolsAndLibrariesThatStartOnceLeave) {
     })) << guard;
 }
 
-// Not the candidate's doing, although it happens in every run: nobody may put it back.
+// Not the candidate's doing, although it happens in every run: it must not be put back.
 TEST_F(UnchangedHost, KeepsWhatOtherThreadsOfTheProgramChangeMeanwhile) {
   EXPECT_TRUE(in_a_program([&] {
     static std::atomic<int> turn = 0;  // odd: the other thread's

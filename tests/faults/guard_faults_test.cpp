@@ -242,7 +242,7 @@ TEST(GuardFaults, AChildDiesWithItsHost) {
   ::kill(host, SIGKILL);
   ::waitpid(host, nullptr, 0);
   ::close(ends[1]);
-  EXPECT_EQ(::read(ends[0], &byte, 1), 0);  // nobody holds the other end any more
+  EXPECT_EQ(::read(ends[0], &byte, 1), 0);  // no process holds the other end any more
   ::close(ends[0]);
 }
 
@@ -261,7 +261,7 @@ class LockedFile {
   LockedFile& operator=(const LockedFile&) = delete;
   void close() { ::close(std::exchange(fd_, -1)); }
   int fd() const { return fd_; }
-  // Whether somebody else could have the lock now.
+  // Whether another process could have the lock now.
   bool is_free() const {
     const int other = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
     const bool free = ::flock(other, LOCK_EX | LOCK_NB) == 0;
@@ -323,7 +323,7 @@ class Grandchildren : public ::testing::TestWithParam<const char*> {
     EXPECT_EQ(::write(ends[1], "x", 1), 1);
     ::_exit(0);
   }
-  // In a session of its own, and nobody's child.
+  // In a session of its own, and without a parent.
   void daemonise() const {
     const pid_t first = ::fork();
     if (first == 0) {
@@ -418,7 +418,7 @@ TEST_P(Grandchildren, EndWithACandidateThatExits) {
   expect_none_lives();
 }
 
-// Without a control group nobody can find a program whose starter is gone.
+// Without a control group a program whose starter is gone cannot be found.
 TEST_P(Grandchildren, EndAlsoIfTheCandidateIsGoneAtOnce) {
   if (GetParam() != in_a_cgroup || !ChildCgroup().made()) GTEST_SKIP() << "there is no group";
   const Finding f = finding_of([&] {

@@ -111,7 +111,8 @@ TEST(LeaseFaults, EveryDeadHolderCostsOneTuningMoreWhateverClocksSay) {
     killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
   }
   EXPECT_EQ(killed, deaths);
-  EXPECT_EQ(content, processes - deaths) << "nobody waits for longer than a lease lasts, and 5 s";
+  EXPECT_EQ(content, processes - deaths)
+      << "no process waits for longer than a lease lasts, and 5 s";
   for (int call = 0; call < calls; ++call)
     EXPECT_EQ(counts->tunings[call], call < deaths ? 2 : 1) << call;
 }

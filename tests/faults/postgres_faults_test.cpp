@@ -193,7 +193,7 @@ TEST_F(PostgresFaults, AStoppedServerIsLeftAtTheDeadlineAndUsedAgainAfterwards) 
   EXPECT_LT(over_wait_of(with.get_seconds, [&] { EXPECT_FALSE(slow.get(id)); }), on_time);
   wait_until([&] { return slow.get(id), slow.is_away(); });
   EXPECT_LT(over_wait_of(with.get_seconds, [&] { EXPECT_FALSE(slow.get(id)); }), 1)
-      << "nobody waits for what is known to be away";
+      << "no call waits for what is known to be away";
   EXPECT_EQ(slow.send(make_entry(id, 2, 99), ejk::IfPresent::keep_better), Sent::later);
   const auto says = [&](const char* words) {
     return warnings.text().find(words, told) != std::string::npos;
@@ -596,7 +596,7 @@ class Cable {
 
   void unplug() { EXPECT_TRUE(ip("-n " + server_ + " link set wire down")); }
   void plug_in() { EXPECT_TRUE(ip("-n " + server_ + " link set wire up")); }
-  // Nothing comes back from the server, and nobody is told.
+  // Nothing comes back from the server, and no error is reported.
   void swallow() { EXPECT_TRUE(ip("-n " + server_ + " route add blackhole 10.77.0.2/32")); }
   void pass_on() { EXPECT_TRUE(ip("-n " + server_ + " route delete blackhole 10.77.0.2/32")); }
 

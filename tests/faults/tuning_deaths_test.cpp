@@ -75,7 +75,7 @@ std::vector<std::string> names(const std::vector<Shared::Run>& runs) {
 
 // ---- the kernels -------------------------------------------------------------------------------
 
-// As in a destructor: nobody can catch what it throws.
+// As in a destructor: what it throws cannot be caught.
 void run_out_of_memory() noexcept { allocate_without_end(); }
 
 // Good candidates, of which "fast" is by far the fastest; "crash" is offered if `deadly`.
@@ -292,7 +292,8 @@ TEST_P(InnocentCandidates, AreNotWaitedForAtEveryStart) {
     let_a_process_die(false);
     if (IsSkipped() || HasFatalFailure()) return;
   }
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(well(calls(false)));  // the second goes on, in vain
+  for (int i = 0; i < 2; ++i)
+    EXPECT_TRUE(well(calls(false)));  // the second goes on and finds nothing new
   EXPECT_TRUE(only_entry().evidence.complete);
   EXPECT_EQ(measured(only_entry(), "fast")->status, "untried");
   take_runs();
@@ -385,7 +386,7 @@ TEST_F(DeadlyCandidate, IsTriedAgainByAnotherVersion) {
   EXPECT_THAT(names(take_runs()), Contains("crash"));
   for (const Entry& entry : entries_in(store())) EXPECT_EQ(kind_of_crash(entry), "crashed");
   const auto records = quarantine_list(store());
-  EXPECT_THAT(records, SizeIs(1));  // the second version killed nobody
+  EXPECT_THAT(records, SizeIs(1));  // the second version killed no process
 }
 
 TEST_F(DeadlyCandidate, IsTriedAgainAfterTheQuarantineWasCleared) {

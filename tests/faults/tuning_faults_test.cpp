@@ -104,7 +104,7 @@ struct WithReference : Doubles {
 
 // ---- a store, executors on it, and a caller's arrays -------------------------------------------
 
-// Neighbours in the caller's memory are nobody's to write.
+// No candidate may write the neighbours of an array in the caller's memory.
 class Arrays {
  public:
   explicit Arrays(size_t size) : before_(size + 2 * margin, 7), after_(size + 2 * margin, 7) {
@@ -182,7 +182,7 @@ TEST_F(TuningFaults, EveryBadCandidateIsRejectedForItsOwnReasonAndAGoodOneWins) 
   for (const auto& [name, kind] : bad_ones()) expect_rejected(entry, name, kind);
   EXPECT_EQ(entry.evidence.guard, "child");
   EXPECT_THAT(measured(entry, "throw")->why, HasSubstr("no such block"));
-  EXPECT_THAT(quarantine_list(scratch / "store"), IsEmpty());  // nobody died of them
+  EXPECT_THAT(quarantine_list(scratch / "store"), IsEmpty());  // no process died of them
 }
 
 class OneBadCandidate : public TuningFaults, public ::testing::WithParamInterface<std::string> {
@@ -326,7 +326,7 @@ TEST_F(Hopeless, WithoutAHeuristicTheErrorNamesTheReasons) {
   EXPECT_THAT(error_of(executor(), Doubles{}), HasSubstr("rejected every candidate"));
 }
 
-// They may not be tried in this process, where nobody could stop them.
+// They may not be tried in this process, where they could not be stopped.
 TEST_F(Hopeless, EndlessOnesWithoutAHeuristicComeToAnEnd) {
   Doubles::offered = {{"loop"}};
   if (!sanitized) Doubles::offered.push_back({"allocate"});

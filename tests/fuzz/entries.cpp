@@ -63,7 +63,7 @@ void fuzz::check(std::string_view bytes) {
     check_config(document);
     ejk::Entry entry = ejk::entry_from_document(document);
     check_config(entry.config);
-    demand(can_be_measured(entry.evidence), "evidence that nobody can measure");
+    demand(can_be_measured(entry.evidence), "evidence that cannot be measured");
     const std::string text = ejk::to_json(ejk::entry_to_document(entry), 1);
     const ejk::Entry back = ejk::entry_from_document(ejk::parse_json(text));
     demand(ejk::to_json(ejk::entry_to_document(back), 1) == text, "an entry comes back changed");

@@ -231,7 +231,7 @@ TEST_F(DeviceWorkers, HoldNoFileOfTheirHost) {
     ASSERT_GT(detail::zygote_pid(), 0);
     close(ends[1]);
     char byte = 0;
-    EXPECT_EQ(read(ends[0], &byte, 1), 0) << "nobody else can write";
+    EXPECT_EQ(read(ends[0], &byte, 1), 0) << "no other process can write";
     const std::string files = "/proc/" + std::to_string(detail::zygote_pid()) + "/fd";
     for (const std::string& name : base::list_directory(files)) {
       const std::string file = fs::read_symlink(fs::path(files) / name).string();

@@ -474,7 +474,7 @@ std::map<std::string, int> tune_together(
       const std::lock_guard lock(mutex);
       EXPECT_THAT(result.skipped, IsEmpty());
       for (const auto& entry : result.entries) EXPECT_EQ(entry.outcome, ejk::Outcome::tuned);
-      EXPECT_THAT(result.entries, SizeIs(24)) << "whoever tuned them";
+      EXPECT_THAT(result.entries, SizeIs(24)) << "in whichever process they were tuned";
     });
   threads.clear();
   return tuned;

@@ -28,7 +28,7 @@ struct Parity : fakes::Show {
 };
 EJK_REGISTER(Parity);
 
-// Known to nobody by name.
+// Not registered.
 struct Hidden : fakes::Show {
   static constexpr std::string_view op_id = "hidden";
 };

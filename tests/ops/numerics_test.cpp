@@ -221,7 +221,7 @@ TEST(Numerics, ClassesOfFlashAttentionAreTrue) {
       for (const ejk::ops::AttentionOptions& options : std::vector<ejk::ops::AttentionOptions>{
                {}, {.causal = true}, {.window_left = 20, .window_right = 3}, {.softcap = 3.f}})
         executor(ejk::ops::FlashAttention{}, q, k, v, options);
-      // Seen by nobody, but near the masks of some.
+      // Seen by no query, but near the masks of some.
       Tensor hidden = v.clone();
       hidden.data<float>()[(keys - 1) * kv_heads * dim] = std::numeric_limits<float>::infinity();
       const auto last = static_cast<int32_t>(keys - 1);

@@ -37,7 +37,7 @@ class FakeBackend : public ejk::detail::Backend {
   using Handle = ejk::detail::DeviceMemory;
 
   // Apart from each other as addresses are, which handles of CUDA are, but where no process has
-  // memory: whoever follows one falls.
+  // memory: to follow one is a fault.
   Handle allocate(size_t bytes) override {
     constexpr size_t alignment = 256;
     const uintptr_t handle = next_;

@@ -57,7 +57,7 @@ struct Worse : Bad<Name, Act> {
   }
 };
 
-// Whatever is tried: there is nobody to suspect.
+// Whatever is tried: there is no config to suspect.
 template <const char* Name, void (*Act)()>
 struct Hopeless : Bad<Name, Act> {
   using Config = typename Bad<Name, Act>::Config;

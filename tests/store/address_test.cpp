@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is made of the URL of a database, and that nobody sees its password.
+// How the URL of a database is read, and that no message shows its password.
 #include <cstdlib>
 
 #include <gtest/gtest.h>

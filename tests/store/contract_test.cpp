@@ -246,7 +246,7 @@ TEST_P(StoreContract, EveryEnvironmentHasItsOwnEntry) {
   store->put(measured_elsewhere(id, 2, 1000));
   EXPECT_EQ(block_of(id), 1);
   EXPECT_EQ(block_of(id, &other), 2);
-  EXPECT_EQ(block_of(id, &third), 2) << "nobody's own: the better evidence";
+  EXPECT_EQ(block_of(id, &third), 2) << "it has no entry of its own: the better evidence";
   store->put(make_entry(id, 3, 20));
   store->put(measured_elsewhere(id, 4, 2000));
   EXPECT_EQ(block_of(id), 3);
@@ -468,7 +468,7 @@ TEST_P(StoreContract, ACallHasASingleHolderAtATime) {
   EXPECT_EQ(store->lease(id, 0), nullptr);
   EXPECT_EQ(store->lease(id, 0.03), nullptr) << "patience runs out";
   EXPECT_NE(store->lease(call_id(2), 0), nullptr) << "other calls are free";
-  EXPECT_TRUE(store->put(make_entry(id))) << "a lease keeps nobody from writing";
+  EXPECT_TRUE(store->put(make_entry(id))) << "a lease keeps no process from writing";
   first.reset();
   EXPECT_NE(store->lease(id, 0), nullptr);
 }

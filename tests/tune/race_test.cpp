@@ -108,8 +108,8 @@ TEST(Race, ADisturbedWarmUpIsForgotten) {
   }
 }
 
-// By the wall, a thread that computes for others has to wait for a core like everybody. What all
-// threads computed shows it, unless another one of them computes in vain until it is woken up.
+// By the wall, a thread that computes for others has to wait for a core like every other thread.
+// What all threads computed shows it, unless another one of them spins until it is woken up.
 TEST(Race, WaitingForACoreInTheFirstRoundsIsForgotten) {
   for (const bool another_spins : {false, true}) {
     const auto script = [&](size_t candidate, int round) -> Elapsed {
@@ -153,7 +153,7 @@ TEST(Race, NoCandidateHasMoreThanEightyTurns) {
   for (const Measurement& m : result.candidates) EXPECT_LE(m.samples, 80);
 }
 
-// Rounds in which everybody is disturbed say as much as the others.
+// Rounds in which all candidates are disturbed say as much as the others.
 TEST(Race, ASlownessOfAWholeRoundDoesNotCount) {
   const auto script = [](size_t candidate, int round) {
     const double disturbed = round % 3 == 0 ? 5 : round % 2 == 0 ? 1.7 : 1;

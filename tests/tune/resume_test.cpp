@@ -480,7 +480,7 @@ TEST_F(Budgets, AHeuristicThatIsFastEnoughStays) {
 TEST_F(Budgets, WithoutAnyTimeOneIsStillVerified) {
   Work::work = [](int) { spin(20'000); };  // no 4 times by chance
   Work::offered = {60, 30, 20};
-  for (int heuristic : {60, 77}) {  // a candidate, and one that is none
+  for (int heuristic : {60, 77}) {  // a candidate, and a config that is not a candidate
     for (bool guard : {true, false}) {
       Work::heuristic = heuristic;
       auto o = options();

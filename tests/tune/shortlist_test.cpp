@@ -251,7 +251,7 @@ TEST_F(LargeSets, NewCandidatesOfASearchedSetAreMeasured) {
   EXPECT_EQ(std::accumulate(&runs[0], &runs[0] + SharedCounts::size, 0), 0);
 }
 
-// Nobody knows whether it would have come back.
+// It is not known whether it would have come back.
 TEST_F(LargeSets, AHeuristicWhoseFirstRunWasStoppedIsNoAnswer) {
   for (int candidates : {4, 60}) {  // few ones too
     runs.clear();

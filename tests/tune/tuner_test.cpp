@@ -590,7 +590,7 @@ TEST(Searching, EndsWithTheFirstThatIsFastEnough) {
 }
 
 TEST(Searching, WithAsManyEvaluationsAsAllowedIsComplete) {
-  for (int heuristic : {0, 1000}) {  // a candidate, and one that is none
+  for (int heuristic : {0, 1000}) {  // a candidate, and a config that is not a candidate
     FakeTrial trial;
     trial.work = [&](int) { trial.compute(60); };
     TuneTask task = task_of(trial, first_configs(300), config(heuristic));

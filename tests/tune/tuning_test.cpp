@@ -274,7 +274,7 @@ TEST_F(TuningEvidence, CopiesLieOnTheKindOfPagesThatTheCallersArraysLieOn) {
   std::vector<float> small_from(size), small_to(size);
   std::string given;
   std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled"), given);
-  if (given.find("[always]") != given.npos) return;  // whoever asks or not
+  if (given.find("[always]") != given.npos) return;  // with and without a question
   tune(small_from, small_to);
   EXPECT_EQ(runs[0], 0);
   EXPECT_GT(runs[1], 0);

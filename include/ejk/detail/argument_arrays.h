@@ -15,7 +15,7 @@
 namespace EJK_EXPORT ejk {
 namespace detail {
 
-// Any struct laid out as DLPack's DLTensor, whoever declared it.
+// Any struct laid out as DLPack's DLTensor, declared in any header.
 template <class T>
 concept DlpackTensor = requires(const T& t) {
   t.data, t.device.device_type, t.device.device_id, t.ndim, t.dtype.code, t.dtype.bits,

@@ -138,7 +138,7 @@ struct ArgTraits<Unkeyed<T>> {
   }
   using Copy = WrappedCopy<Unkeyed<T>, T>;
 };
-// Handles, pointers, whatever run wants to be given: nobody looks inside.
+// Handles, pointers, anything that run takes: the library does not look inside.
 template <class T>
 requires(!Argument<T>) struct ArgTraits<Unkeyed<T>> {
   static constexpr int words = 0;

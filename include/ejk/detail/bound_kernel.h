@@ -380,7 +380,7 @@ class TypedCall final : public KeptCall {
   const typename P::Kernel kernel_;
   const size_t bytes_;
   ArrayGuards guards_;                // of the arrays in the copies, which come after it
-  mutable ArgumentCopies<P> copies_;  // nobody changes them: who runs the kernel copies them again
+  mutable ArgumentCopies<P> copies_;  // never written: a trial copies them again
 };
 
 template <class P, class Params>

@@ -41,7 +41,7 @@ inline bool count_call(CallCount& count) noexcept {
   return (n & (n - 1)) == 0 || n % 64 == 0;
 }
 
-// Of a clock that nobody sets.
+// Of a clock that is never set back.
 uint64_t steady_nanoseconds();
 
 // Adds the time until it is destroyed.
@@ -63,7 +63,7 @@ class CallTimer {
 struct CallTotals {
   uint64_t calls = 0, timed = 0, nanoseconds = 0;
 };
-// A record nobody else has. Never 0.
+// A number that no other record has. Never 0.
 uint32_t new_call_record();
 // Of all threads, those that have ended included.
 CallTotals call_totals(uint32_t record);

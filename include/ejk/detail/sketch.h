@@ -32,7 +32,7 @@ class RebuiltData {
 
   // The array that {"given": i} names; nullptr if the sketch is one of its own kind.
   const Tensor* given(const Value& sketch) const;
-  // An array like the sketched one, on the CPU. Throws Error(parse) if that is no sketch of an
+  // An array like the sketched one, on the CPU. Throws Error(parse) if that is not a sketch of an
   // array, and Error(invalid_argument) if it would not fit into memory.
   const ArrayRef& array(const Value& sketch);
   // The same where the call's arrays live; packed, if that is a device.
@@ -61,7 +61,7 @@ inline constexpr bool is_array_vector = false;
 template <ArrayElement T, class A>
 inline constexpr bool is_array_vector<std::vector<T, A>> = true;
 
-// What `rebuild` makes the argument of again; `array_value` gives what stands for an array.
+// What `rebuild` makes the argument of again; `array_value` gives the sketch of an array.
 template <class P, class ArrayValue>
 Value argument_value(const P& p, Role role, const ArrayValue& array_value) {
   if constexpr (is_a<P, Out>) return argument_value(p.view, Role::output, array_value);

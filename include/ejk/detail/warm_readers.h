@@ -34,7 +34,7 @@ struct alignas(128) WarmReader {
   static constexpr uint32_t watch_interval = 1031;
 
   std::atomic<const void*> sees;
-  // What it sees then: all readers, or another thing if it needs fences. nullptr: it is none.
+  // What it sees then: all readers, or another thing if it needs fences. nullptr: `no_reader`.
   const void* const idle;
   WarmReader* next = nullptr;  // of the same thread: a kernel may make calls itself
   WarmReader* next_of_all = nullptr;

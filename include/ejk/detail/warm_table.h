@@ -24,7 +24,7 @@ struct WatchedCall;  // src/choose/drift.h
 // others are in the next one.
 struct alignas(64) WarmEntry {
   const void* config = nullptr;
-  uint32_t record = 0;  // counts calls; 0: nobody does
+  uint32_t record = 0;  // where calls are counted; 0: they are not
   uint16_t count = 0;
   bool ask_first : 1 = false;  // a warm call may not use it without asking the selector
   bool heuristic : 1 = false;  // a call under scopes must ask the policy
@@ -61,7 +61,7 @@ struct AnyKey {
   }
 };
 
-// An entry and the reader that looks at it, or none. Whoever finds one lets go of it: WarmUse.
+// An entry and the reader that looks at it, or none. The caller of `find` lets go of it (WarmUse).
 struct WarmFound {
   WarmReader* reader = nullptr;
   const WarmEntry* entry = nullptr;

@@ -25,11 +25,14 @@ namespace ops {
 
 // c[rows, n]: row i is a[rows, k] row i times b[groups, k, n] of its group. The first
 // group_sizes[0] rows are group 0, the next group_sizes[1] rows group 1, and so on; rows behind the
-// last group are zeros. Sizes may be 0; negative ones, or more rows than there are, are
-// Error(invalid_argument).
+// last group are zeros. Throws Error(invalid_argument) if
+//   - shapes do not fit, or arrays overlap that Matmul does not let overlap
+//   - a group size is negative (0 is allowed)
+//   - the groups have more rows together than there are
 //
 // Types, strides, NaN and infinities, threads and memory: as in Matmul. The values of group_sizes
-// do not count in the key: a config must do for any division of the rows.
+// do not count in the key: a config must do for any division of the rows. So tuning measures the
+// division of the call that is tuned, or one like it for a recorded call.
 //
 // On OpenCL and CUDA devices arrays are packed, and group_sizes is there too. Its values are not
 // checked, as that would wait for them: a negative one is 0, and rows that are not there are left

@@ -8,7 +8,7 @@ reads, bound methods, partials, attributes, containers. Two objects with equal w
 floats. `Maker` makes an object of the words and other arrays, and leaves the one that they came from as it is. What
 cannot be followed is `Opaque`: what it does may be different every time.
 
-The words hold no function, closure or object of a user's, so that whoever keeps them keeps none of those alive.
+The words hold no function, closure or object of a user's, so that keeping them keeps none of those alive.
 """
 
 from ejk._captured.maker import Maker

@@ -330,7 +330,7 @@ class Seen:
 
     # -- modules --
 
-    def add_module(self, module: types.ModuleType) -> None:  # nobody knows what is read of it
+    def add_module(self, module: types.ModuleType) -> None:  # what is read of it is not known
         if not is_pure(module.__name__):
             raise Opaque
         self.add_same(module)

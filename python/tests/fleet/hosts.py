@@ -102,7 +102,7 @@ class Cluster:
 
     def __init__(self, **environment):
         self.environment = {
-            # Whoever reaches Ray runs code: nobody without this.
+            # All that reach Ray can run code, so only those with this token may.
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             **_PATIENCE,
@@ -148,7 +148,7 @@ class Cluster:
         self.hosts.pop(host.name).kill()
 
     def cut(self, host):
-        """Nothing goes there or comes from there any more, and nobody is told."""
+        """Nothing goes there or comes from there any more, and no error is reported."""
         self._switch.ip("link", "set", host.name, "down")
 
     def _new(self, name):

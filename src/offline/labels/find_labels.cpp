@@ -93,7 +93,7 @@ FoundLabels from_text_file(const base::Fd& file, const std::string& path,
   return {format_of(escapes), found.take(), {}};
 }
 
-// No serialized message is larger; something that never ends is none.
+// No serialized message is larger: stop reading something that never ends.
 constexpr size_t largest_proto = size_t{2} << 30;
 
 FoundLabels from_file(const std::string& path, const LabelOptions& options) {

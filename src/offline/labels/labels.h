@@ -15,7 +15,7 @@ namespace ejk::labels {
 
 inline constexpr size_t key_digits = 16;
 inline constexpr std::string_view default_prefix = "ejkernel_ops";
-// No op id is longer; what goes on without a key is no label.
+// No op id is longer; a text that goes on without a key is not a label.
 inline constexpr size_t longest_label = size_t{8} << 10;
 // json stamps hold the whole call.
 inline constexpr size_t longest_stamp = size_t{64} << 10;

@@ -27,7 +27,7 @@ class Fields {
  public:
   explicit Fields(std::string_view message) : rest_(message) {}
 
-  // False at the end, or where the bytes are no message.
+  // False at the end, or where the bytes are not a message.
   bool next() {
     if (rest_.empty()) return false;
     const auto tag = varint();
@@ -78,7 +78,7 @@ class Fields {
   bool valid_ = true;
 };
 
-// Calls visit(bytes) for each field of that number; false if the bytes are no message or a visit
+// Calls visit(bytes) for each field of that number; false if the bytes are not a message or a visit
 // says so.
 template <class Visit>
 bool for_each(std::string_view message, uint64_t number, Visit visit) {

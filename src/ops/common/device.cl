@@ -105,7 +105,7 @@ EJK_EXP_OF_VECTORS(16)
 // Only the end of a row needs these loops, and unrolled they are most of a kernel's compile time.
 #define EJK_ROLLED _Pragma("unroll 1")
 
-// The first n elements, WIDTH or fewer; `otherwise` stands in for those that are not there.
+// The first n elements, WIDTH or fewer; the others are `otherwise`.
 EJK_DEVICE FLOATS load(__global const Element* from, int n, float otherwise) {
   if (n == WIDTH) return EJK_JOIN(load, WIDTH)(from);
 #if WIDTH == 1

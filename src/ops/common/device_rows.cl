@@ -7,8 +7,8 @@
 // A walk is EACH_VECTOR(STEP_OF_IT), where STEP_OF_IT(part, i, c, n) is a statement for this item's
 // vector number i, which begins at column c and has n columns. Statements that add up do so in one of
 // four parts, which do not wait for each other. In them READ(i, c, n) reads the row `x_row`, ROW(i, c, n)
-// gives what was read in a walk before. BEYOND, which the source defines, stands in for elements behind
-// the end of the row.
+// gives what was read in a walk before. BEYOND, which the source defines, is the value of elements
+// behind the end of the row.
 
 // A kernel's body is EACH_ROW { ... }, for the rows of its group, with `room` for the group's sums; in it
 // ROW_OF(array) is where the row of an array of rows begins.

@@ -100,7 +100,7 @@ DeviceView<const T, 1> line_or(const std::optional<DeviceView<const T, 1>>& line
   return line.value_or(DeviceView<const T, 1>{x.device, x.memory, x.offset, {}});
 }
 
-// In place of residuals that nobody asked for.
+// Passed in place of residuals when the caller asks for none.
 template <class T>
 DeviceView<float, 1> no_residuals(const DeviceView<T, 2>& out) {
   return {out.device, out.memory, out.offset, {}};

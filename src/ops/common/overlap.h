@@ -84,7 +84,7 @@ template <class V>
 
 }  // namespace detail
 
-// True if two elements of a view lie at the same place (or could: steps that are no multiples of
+// True if two elements of a view lie at the same place (or could: steps that are not multiples of
 // each other are not looked into).
 template <class V>
 bool overlaps_itself(const V& view) {

@@ -24,7 +24,7 @@
 #define VLOAD EJK_JOIN(vload, WIDTH)
 #define VSTORE EJK_JOIN(vstore, WIDTH)
 
-// Where a position lies, in rows of all heads; -1: its page is none.
+// Where a position lies, in rows of all heads; -1: it has no page.
 #if PAGED
 #define ROW_AT(position) paged_row(table + (size_t)batch * table_stride, position, page_size, pages)
 EJK_DEVICE int paged_row(__global const int* table, int position, int page_size, int pages) {

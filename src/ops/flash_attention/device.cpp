@@ -171,7 +171,7 @@ struct DeviceCall {
                .capped = p.softcap != 0,
                .lengths = p.query_lengths != nullptr || p.key_lengths != nullptr,
                .gradient = pass == Pass::gradient};
-    lengths = program.lengths ? lengths_there() : q;  // else nobody looks at it
+    lengths = program.lengths ? lengths_there() : q;  // else the kernel does not read it
   }
 
   bool is_empty() const {

@@ -29,7 +29,7 @@ EJK_DEVICE size_t number_at(int batch, int heads, int head, int queries, int que
   return ((size_t)batch * heads + head) * queries + query;
 }
 
-// A query sees the keys from here to there; nothing if it is none of the first `queries`.
+// A query sees the keys from here to there; nothing if it is not one of the first `queries`.
 EJK_DEVICE int sees_from(int query, int left) { return max(0, query - left); }
 EJK_DEVICE int sees_to(int query, int right, int queries, int keys) {
   return query < queries ? min(keys, query + right + 1) : 0;

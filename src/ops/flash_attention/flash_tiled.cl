@@ -10,7 +10,7 @@
 #define COLUMN (DIM + 1)     /* so that neighbours read from different banks */
 #define PRODUCTS (BK + 1)
 
-// `size` rows of which there are `count`, at least one; the others are as the last, and nobody sees them. (Not
+// `size` rows of which there are `count`, at least one; the others are copies of the last, which no query sees. (Not
 // asking before each load also keeps PoCL 3.1 from crashing.) Every item has a part.
 EJK_DEVICE void stage(__global const Element* from, size_t stride, int count, int size, int step,
                       EJK_LOCAL_PTR float* to) {

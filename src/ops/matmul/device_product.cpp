@@ -335,8 +335,8 @@ std::vector<int> BlockingChoices::width(const B& b) const {
 }
 
 bool BlockingChoices::has_sensible_tile(const B& b) const {
-  // A tile, a line of b and a factor stay in registers; rows and columns that are not there are
-  // calculated in vain.
+  // A tile, a line of b and a factor stay in registers; rows and columns behind the
+  // end are calculated and thrown away.
   if (b.way == Way::direct)
     return b.tm * b.tn + b.tn + 1 <= vector_registers(*device_) &&
            (b.tm == 1 || b.tm < 2 * sizes_.m) &&

@@ -42,7 +42,7 @@ class InContext {
   Context context_, before_ = nullptr;
 };
 
-// Frees from wherever it is called; what the driver says then is nobody's.
+// Frees from any thread. Errors of the driver are ignored: there is no caller to hear them.
 void released(Context context, auto free) noexcept {
   if (is_forked()) return;
   try {

@@ -19,7 +19,7 @@ NvrtcApi& nvrtc();
 // EJK_CUDA_LIBRARY, else what the system has; EJK_NVRTC_LIBRARY in the same way. Why there is none;
 // "" if there is.
 std::string load_driver();
-// Whether somebody has loaded and initialised it.
+// Whether this process has loaded and initialised it, with or without this library.
 bool driver_is_in_use();
 std::string load_nvrtc();
 // Where it is looked for: what the system finds, what `pip install nvidia-cuda-nvrtc` has put

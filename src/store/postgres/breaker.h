@@ -8,8 +8,8 @@
 
 namespace ejk::detail::postgres {
 
-// Open: nobody asks until a probe has succeeded. The pauses between probes double, and differ from
-// process to process, so that a fleet does not come back all at once.
+// Open: no query is sent until a probe has succeeded. The pauses between probes double, and differ
+// from process to process, so that a fleet does not come back all at once.
 class Breaker {
  public:
   struct Options {

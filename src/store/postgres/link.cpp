@@ -251,7 +251,7 @@ struct Link::State {
     }
   }
 
-  // Of a connection that was lost while nobody used it a new one knows nothing.
+  // A connection may have been lost while it was idle: then the query runs again on a new one.
   Answer perform(const Query& query, double deadline) {
     for (bool again = true;; again = false) {
       const bool fresh = connection == nullptr;

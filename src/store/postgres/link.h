@@ -2,8 +2,8 @@
 // The one connection of a process to a database, and the thread that owns it.
 //
 // Callers hand over a query with a deadline and wait. Nothing but the thread touches the
-// connection, so that a name look-up that hangs, or a server that does not answer, holds up nobody
-// for longer than that. A forked child never touches it.
+// connection, so that a name look-up that hangs, or a server that does not answer, holds up no
+// caller for longer than that. A forked child never touches it.
 #pragma once
 
 #include <sys/types.h>
@@ -82,7 +82,7 @@ class Link {
 
   // After a lost connection a query may run twice.
   Answer ask(Query query);
-  // Whether asking is known to be in vain for now.
+  // Whether a query is known to fail for now.
   bool is_away() const;
 
   // Asks it every so many seconds, whatever the answer, until told to stop.

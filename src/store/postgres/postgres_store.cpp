@@ -226,7 +226,7 @@ std::optional<Entry> PostgresStore::read(const RowToRead& row, Detail detail) {
   if (call_id(found.entry->id) != row.call || environment_id(*found.entry) != row.environment)
     return pass_over("it is the entry of another call");
   if (!found.no_candidates.empty()) pass_over("its candidates: " + found.no_candidates);
-  found.entry->trusted = false;  // whoever may write there wrote it
+  found.entry->trusted = false;  // any writer of the database may have written it
   return std::move(found.entry);
 }
 

@@ -22,7 +22,7 @@ class Accesses {
   Accesses(Block& block, const Memory& memory, const ModuleTable& module,
            std::span<const std::byte> parameters, std::string file);
 
-  // Ends the kernel if the access is none that it may make.
+  // Ends the kernel if it may not make this access.
   void check(const void* at, size_t bytes, Access access, const void* code);
 
  private:

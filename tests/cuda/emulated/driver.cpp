@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA's driver of the emulation. What goes to a stream happens when somebody waits for it, so that
+// CUDA's driver of the emulation. What goes to a stream happens when a caller waits for it, so that
 // a program that forgets to wait sees memory as it was before.
 //
 //   FAKE_CUDA_DEVICES=2         how many there are (1)
@@ -431,7 +431,7 @@ Status cuFuncGetParamInfo(Function function, size_t index, size_t* offset, size_
   ENTER(context)
   const auto* kernel = reinterpret_cast<const emulated::Kernel*>(function);
   if (index >= kernel->parameters) return invalid_value;
-  *offset = 0;  // nobody asks for it
+  *offset = 0;  // no caller asks for it
   *bytes = kernel->sizes[index];
   return success;
 }

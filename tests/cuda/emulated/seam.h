@@ -16,7 +16,7 @@ struct Place {
   Extent thread, block, block_size, grid_size;
 };
 
-// What nobody has written has this in every byte: no number as a float, -1 as an int.
+// Memory that was not written has this in every byte: no number as a float, -1 as an int.
 constexpr unsigned char undefined_byte = 0xff;
 
 // A request of all lanes of a warp that `mask` names. Without `all` each gets what the lane `from`

@@ -74,7 +74,8 @@ inline void check_decode(const ejk::Device& device) {
   check_decode(device, decode_configs()[2], {}, {53, 41, 0}, true);
 }
 
-// A page that is none is not read: the output of its sequence is NaN, that of others is right.
+// A page number without a page is not read: the output of its sequence is NaN, that of others is
+// right.
 inline void check_decode_without_a_page(const ejk::Device& device) {
   const ejk::Tensor q = normals({2, 2, 11}, 1), k = normals({3, 4, 1, 11}, 2),
                     v = normals({3, 4, 1, 11}, 3);

@@ -100,15 +100,14 @@ class SpoiltOnEmulatedCuda : public testing::TestWithParam<std::pair<ejk::ops::D
 TEST_P(SpoiltOnEmulatedCuda, IsFound) {
   const auto& [op, control] = GetParam();
   ejk::Device device = opened();
-  auto& backend = *new SpoilingBackend(*device.backend, control);
-  device.backend = &backend;
+  const SpoilingBackend& spoiling = spoil(device, control);
   bool is_found = false;
   try {
     is_found = !check(op, device, Until::first_problem).problems.empty();
   } catch (const ejk::Error&) {  // nothing works there any more
     is_found = emulation.finding() != "";
   }
-  EXPECT_GT(backend.changed, 0) << "nothing to spoil";
+  EXPECT_GT(spoiling.changed, 0) << "nothing to spoil";
   EXPECT_TRUE(is_found);
 }
 

@@ -30,12 +30,10 @@ class SpoiltOnOpenCl : public testing::TestWithParam<std::pair<ejk::ops::DeviceO
 TEST_P(SpoiltOnOpenCl, IsFound) {
   if (ejk::devices("opencl").empty()) GTEST_SKIP() << why_no_devices(ejk::Platform::opencl);
   const auto& [op, control] = GetParam();
-  static std::vector<std::unique_ptr<SpoilingBackend>> backends;  // threads keep their kernels
   ejk::Device device = ejk::devices("opencl").at(0);
-  backends.push_back(std::make_unique<SpoilingBackend>(*device.backend, control));
-  device.backend = backends.back().get();
+  const SpoilingBackend& spoiling = spoil(device, control);
   const Findings findings = check(op, device, Until::first_problem);
-  EXPECT_GT(backends.back()->changed, 0) << "nothing to spoil";
+  EXPECT_GT(spoiling.changed, 0) << "nothing to spoil";
   EXPECT_FALSE(findings.problems.empty());
 }
 

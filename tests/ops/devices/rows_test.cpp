@@ -157,7 +157,7 @@ TEST_F(RowsOnOpenCl, GradientsAreThoseOfTheCpu) {
   ops_test::expect_near(dw_there->to(cpu_device()), *dw, 3e-5f);
 }
 
-// Nobody says where: the arrays do.
+// The caller does not name a device: the arrays do.
 template <class K, class... Arguments>
 auto gradients_of_tensors(const Tensor& x, const Tensor& dy, const Tensor& out,
                           const Arguments&... arguments) {

@@ -12,7 +12,7 @@ from ejk.ops.core.types import Cfg
 
 def place_of(key: object) -> tuple[str, str, str]:
     """(device, op, key) of a key given alone: a label "PREFIX#OP:KEY" or "OP:KEY" is a call on this device, a
-    tuple is all three, anything else is nobody's call."""
+    tuple is all three, anything else names no call."""
     if isinstance(key, tuple) and len(key) == 3 and all(isinstance(part, str) for part in key):
         return key
     if isinstance(key, str):

@@ -68,7 +68,7 @@ class AutotunePolicy:
     again. In Python a call returns before its arrays are there, so its time says nothing."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        is_change = name in self.__dict__  # nobody has a policy that is being made
+        is_change = name in self.__dict__  # a policy that is being made is not in use yet
         object.__setattr__(self, name, _check({name: value})[name])
         if is_change:
             _core.new_epoch()
@@ -84,7 +84,7 @@ _ALIASES = {"autotune": "allow_autotune", "heuristics": "allow_heuristics"}
 
 
 def _check(updates: dict[str, Any]) -> dict[str, Any]:
-    """The updates under the fields' own names; raises for what is no field or does not fit it."""
+    """The updates under the fields' own names; raises for a name that is not a field, and for a value that does not fit."""
     named = {_ALIASES.get(name, name): value for name, value in updates.items()}
     return {name: _checked(name, value) for name, value in named.items()}
 
@@ -263,7 +263,7 @@ class ConfigSelectorChain(Generic[Cfg, Out]):
             check_cache(name, value)
         object.__setattr__(self, name, value)
         if "_core" not in self.__dict__:
-            return  # it is being made: nobody has it
+            return  # it is being made and not in use yet
         if name in self._PARTS:
             self._put_together()
         if name in self._PARTS or name == "on_event":

@@ -87,7 +87,7 @@ class KernelCall:
         return config
 
     def read(self, written: Any) -> tuple[Any] | str:
-        """A stored config in a tuple, or why it is none of this kernel's."""
+        """A stored config in a tuple, or why it does not fit this kernel."""
         try:
             return (self._decoded(written),)
         except ValueError as error:
@@ -284,7 +284,7 @@ class Trial:
         return compiled if self._mesh is None else self._over_shards(jax, lowered.compile())
 
     def _over_shards(self, jax: Any, compiled: Any) -> Callable[..., Any]:
-        """Called with arrays that are where it wants them: cutting them up is no part of what is measured."""
+        """Called with arrays that are where it wants them: cutting them up is not measured."""
         shardings = tuple(compiled.input_shardings[0])
         if shardings not in self._placed:
             self._placed[shardings] = list(map(jax.device_put, self._arrays, shardings))

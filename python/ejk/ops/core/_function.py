@@ -61,7 +61,7 @@ class Given:
         return call
 
     def others(self) -> list[Any]:
-        """The arguments that are no arrays."""
+        """The arguments that are not arrays."""
         return [leaf for i, leaf in enumerate(self.leaves) if i not in self._places]
 
     def has_any(self, is_such: Callable[[Any], bool]) -> bool:
@@ -182,7 +182,7 @@ class Arguments:
         return not all(map(is_plain, self.given.others())) or has_data(tree) or any(True for _ in classes_in(tree))
 
     def are_followed_when_warm(self) -> bool:
-        """Whether what is no plain value is a function, or a library's, and holds nothing else."""
+        """Whether every value that is not plain is a function, or a library's, and holds nothing else."""
         assert self.form is not None
         same = {id(thing) for thing in things_of_libraries(self.form.words)}
         others = [other for other in self.given.others() if not is_plain(other)]
@@ -205,7 +205,7 @@ class Arguments:
     def in_a_trace(
         self, kernel: Any, platform: str | None, method: str | None
     ) -> tuple[Given | Form, list[Any]]:
-        """What a call in somebody else's trace is, with its arrays: as it was made, unless a gradient of the kernel's own
+        """What a call inside another trace is, with its arrays: as it was made, unless a gradient of the kernel's own
         has to be told of the tracers inside of arguments."""
         may_hold_some = self.form is not None and self.holds_objects()
         if may_hold_some and _has_custom_vjp(kernel, platform, method):
@@ -237,7 +237,7 @@ def site_of_arguments(inv: Any, arguments: Arguments | None = None) -> _sites.Si
         return _sites.site_of(mesh.devices.flat[0])
     try:
         arguments = arguments or arguments_of(inv)
-    except Exception:  # JAX cannot take them apart: they have a key, and whoever calls will see it
+    except Exception:  # JAX cannot take them apart: they have a key, and the call itself raises it
         return _sites.where()
     try:
         return arguments.committed_to or _sites.where()
@@ -359,7 +359,7 @@ def _with_captured(
     backward_pass: Callable[..., tuple[Any, ...]],
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The same passes, with gradients for the arrays inside of arguments too, of which the kernel's own gradient does not
-    know: those that JAX finds for `plain`, if somebody asks for them."""
+    know: those that JAX finds for `plain`, if they are asked for."""
     jax = _jax.loaded()
 
     def forward(*primals: Any) -> tuple[Any, Any]:

@@ -80,7 +80,7 @@ def _why_not(call: KernelCall, form: Given, config: Any) -> str:
                 return "is_valid refuses it"
             function = function_of(call.kernel, form, call.fit(config), call.site, call.method, mesh=mesh)
             lowered_for(call.site, function, form.arrays, over_mesh=mesh is not None).compile()
-    except Exception as error:  # of the kernel, of JAX or of a compiler: this config is none
+    except Exception as error:  # of the kernel, of JAX or of a compiler: this config cannot run
         return str(error).strip() or type(error).__name__
     return ""
 

@@ -67,7 +67,7 @@ class _Looking:
         if depth > _DEEPEST:
             raise Opaque
         kind = type(value)
-        if kind in (tuple, frozenset):  # a set in its order: whoever goes over it sees that
+        if kind in (tuple, frozenset):  # a set in its order, which iterating shows
             return kind, tuple(self.exact(item, depth + 1) for item in value)
         if is_plain(value):
             return told_apart(value)

@@ -55,7 +55,7 @@ class Jitted:
         try:
             self.check(arrays)
             return not self._donates and _is_close(self._jax, self.run(arrays), as_it_is())
-        except Exception:  # whoever runs the call will see it again
+        except Exception:  # the call itself raises it again
             return False
 
     def trace(self, arrays: Sequence[Any]) -> None:

@@ -66,7 +66,7 @@ def _own_of_run(kernel: Any, named: dict[str, Any]) -> set[str]:
 
 
 def check_mesh(inv: Any) -> None:
-    """Raises ValueError if a call names a context that nobody knows, shall run over a mesh and does not say over which
+    """Raises ValueError if a call names an unknown context, shall run over a mesh and does not say over which
     or how, or says it and shall not."""
     given = [name for name in _OF_MESH if getattr(inv, name) is not None]
     if inv.method == "shard_map":

@@ -102,7 +102,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
     ) -> Compiled[AnyCfg, AnyOut]:
         """A jitted function with the config that fits the example arguments, whatever it is called with.
 
-        What is no array may be left out or changed when it is called; a named argument of the example is
+        Arguments that are not arrays may be left out or changed when it is called; a named argument of the example is
         the default of such an argument. `lower` is that of the jitted function, `config` is the config.
         """
         inv = self._invocation(kernel, example_args, {"cfg": cfg, **example_kwargs})
@@ -198,7 +198,7 @@ class Executor(_core.Dispatcher, Generic[Cfg, Out]):
     ) -> tuple[Any, Callable[[], Any] | None]:
         """The result, and what makes a function of the arrays alone that gives it too, None if there is none.
 
-        Arguments that cannot be seen into, and those of somebody else's trace, run as they are: what was traced once
+        Arguments that cannot be seen into, and those inside another trace, run as they are: what was traced once
         may not be what they are now.
         """
         label = self._label(kernel, inv, config) if arguments.with_jax else None
