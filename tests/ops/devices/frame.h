@@ -185,8 +185,8 @@ class SpoilingBackend : public ejk::detail::Backend {
   const Control& control_;
 };
 
-// From now on the device's programs are spoilt. Nothing of this is destroyed: threads keep its kernels, and a
-// driver's data of the main thread (Oclgrind has some) end before statics do.
+// From now on the device's programs are spoilt. Nothing of this is destroyed: threads keep its
+// kernels, and a driver's data of the main thread (Oclgrind has some) end before statics do.
 inline const SpoilingBackend& spoil(ejk::Device& device, const Control& control) {
   auto* spoiling = new SpoilingBackend(*device.backend, control);
   device.backend = spoiling;
