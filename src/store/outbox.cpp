@@ -13,7 +13,7 @@ using base::Absent;
 using base::Directory;
 
 constexpr const char* outbox_folder = "outbox";
-constexpr std::string_view note_suffix = ".json", erasure_suffix = ".erase";
+constexpr std::string_view note_suffix = ".json";
 constexpr size_t max_notes = 10'000, max_note_bytes = size_t{1} << 20;
 
 Directory open(const std::string& store, Absent absent) {
@@ -39,30 +39,20 @@ std::optional<Outbox::Note> read_note(const std::string& name, const std::string
   }
 }
 
-Value note_of(const EntryId& call) {
-  return Value::object(
-      {{"device", call.device}, {"op", call.op}, {"key", call.key}, {"spec", call.spec}});
-}
-
 }  // namespace
 
 std::string Outbox::add(const Entry& entry, IfPresent if_present) const {
-  Value note = note_of(entry.id);
-  note["environment"] = Value(environment_id(entry));
-  note["replace"] = Value(if_present == IfPresent::replace);
-  return add(note, note_suffix);
-}
-
-std::string Outbox::add_erasure(const EntryId& call) const {
-  return add(note_of(call), erasure_suffix);
-}
-
-std::string Outbox::add(const Value& note, std::string_view suffix) const {
   const Directory out = open(store_, Absent::made);
   const Directory temporary = Directory::at(store_, Absent::made, base::trust_from_environment())
                                   .below("tmp", Absent::made);
-  const std::string digits = base::random_digits(), name = digits + std::string(suffix);
-  if (out.error() || temporary.error() || digits.empty()) return "";
+  const std::string name = base::random_digits().append(note_suffix);
+  const Value note = Value::object({{"device", entry.id.device},
+                                    {"op", entry.id.op},
+                                    {"key", entry.id.key},
+                                    {"spec", entry.id.spec},
+                                    {"environment", environment_id(entry)},
+                                    {"replace", if_present == IfPresent::replace}});
+  if (out.error() || temporary.error() || name == note_suffix) return "";
   // Not flushed: a machine that stops loses the note, not the entry, and `ejk store push --all`
   // sends that too.
   return out.replace(name, stable_json(note), temporary, base::Written::unflushed) ? "" : name;
@@ -72,14 +62,11 @@ void Outbox::remove(const std::string& name) const {
   if (!name.empty()) static_cast<void>(!open(store_, Absent::fails).remove(name));
 }
 
-std::vector<Outbox::Note> Outbox::notes() const { return notes(note_suffix); }
-std::vector<Outbox::Note> Outbox::erasures() const { return notes(erasure_suffix); }
-
-std::vector<Outbox::Note> Outbox::notes(std::string_view suffix) const {
+std::vector<Outbox::Note> Outbox::notes() const {
   const Directory out = open(store_, Absent::fails);
   std::vector<Note> notes;
   if (out.error()) return notes;
-  for (const std::string& name : out.some_names(suffix, max_notes)) {
+  for (const std::string& name : out.some_names(note_suffix, max_notes)) {
     const auto read = out.read(name, max_note_bytes);
     if (read.error) continue;  // another process has sent it, or a later one can read it
     if (auto note = read_note(name, read.text)) notes.push_back(std::move(*note));
@@ -90,8 +77,7 @@ std::vector<Outbox::Note> Outbox::notes(std::string_view suffix) const {
 
 bool Outbox::empty() const {
   const Directory out = open(store_, Absent::fails);
-  return out.error() ||
-         (out.some_names(note_suffix, 1).empty() && out.some_names(erasure_suffix, 1).empty());
+  return out.error() || out.some_names(note_suffix, 1).empty();
 }
 
 }  // namespace ejk::detail

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notes of entries that a database shall get, and of calls whose entries it shall erase: files
-// beside those of the local store, so that another process can send what this one could not.
+// Notes of entries that a database shall get: files beside those of the local store, so that
+// another process can send what this one could not.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <ejk/store.h>
@@ -29,20 +28,15 @@ class Outbox {
     IfPresent if_present = IfPresent::keep_better;
     std::string environment;  // environment_id of the entry; "": an older version wrote the note
   };
-  // Their names; "" if it could not be written.
+  // Its name; "" if it could not be written.
   std::string add(const Entry& entry, IfPresent if_present) const;
-  std::string add_erasure(const EntryId& call) const;
   void remove(const std::string& name) const;  // nothing if it is gone
   // At most so many. Those that cannot be read now, or are a stranger's with strict trust, are
   // passed over; a file that is not a note is removed.
   std::vector<Note> notes() const;
-  std::vector<Note> erasures() const;  // the calls alone
   bool empty() const;
 
  private:
-  std::string add(const Value& note, std::string_view suffix) const;
-  std::vector<Note> notes(std::string_view suffix) const;
-
   std::string store_;
 };
 

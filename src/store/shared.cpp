@@ -134,7 +134,6 @@ std::optional<Entry> SharedStore::get(const EntryId& id, Detail detail, const Va
   const Value& place = here(id, environment);
   auto near = near_->get(id, detail, &place);
   if ((near && is_settled(*near, id, detail, place)) || far_->is_away()) return near;
-  if (is_erasing(id)) return want_sender(), near;
   auto far = ask_far(id, detail, place);
   if (!far) return near;
   if (near) {
@@ -151,13 +150,9 @@ std::optional<Entry> SharedStore::ask_far(const EntryId& id, Detail detail, cons
   std::optional<Entry> found;
   if (detail == Detail::choice && !id.spec.empty()) found = prefetched(id, place, known);
   if (!known) found = far_->get(id, detail, &place);
-  want_sender();
-  return found;
-}
-
-void SharedStore::want_sender() {
   if (!far_->is_away() && near_->writable() && sender_->pending.exchange(false))
     sender_->want(*this);
+  return found;
 }
 
 std::optional<Entry> SharedStore::prefetched(const EntryId& id, const Value& place, bool& known) {
@@ -194,21 +189,13 @@ std::optional<Entry> SharedStore::prefetched(const EntryId& id, const Value& pla
 
 // What is asked next is asked anew.
 void SharedStore::forget(const EntryId& id) {
-  if (id.spec.empty()) return forget_op(id);
   if (sender_->is_forked()) return;
   const std::lock_guard lock(mutex_);
   std::erase_if(prefetched_, [&](const auto& known) {
     const auto& [place, op] = known;
     if (place[0] != id.device || place[1] != id.op) return false;
-    op->changed.insert(name_of_call(id));
-    return op->changed.size() > most_changed;
-  });
-}
-void SharedStore::forget_op(const EntryId& id) {
-  if (sender_->is_forked()) return;
-  const std::lock_guard lock(mutex_);
-  std::erase_if(prefetched_, [&](const auto& known) {
-    return known.first[0] == id.device && known.first[1] == id.op;
+    if (!id.spec.empty()) op->changed.insert(name_of_call(id));
+    return id.spec.empty() || op->changed.size() > most_changed;
   });
 }
 
@@ -234,11 +221,8 @@ bool SharedStore::read_all(std::string_view op, const std::function<bool(const E
       detail);
   if (!more) return true;
   return far_->read_all(
-      op,
-      [&](const Entry& entry) {
-        return seen.contains(place(entry)) || is_erasing(entry.id) || visit(entry);
-      },
-      detail, wanted);
+      op, [&](const Entry& entry) { return seen.contains(place(entry)) || visit(entry); }, detail,
+      wanted);
 }
 
 // ---- writing
@@ -249,8 +233,7 @@ bool SharedStore::put(const Entry& entry, IfPresent if_present) {
   // Behind it: who sends what a note names, and removes the note, must find this entry.
   const std::string note = far_->writable() ? outbox_.add(entry, if_present) : "";
   forget(entry.id);
-  // What was erased before is erased first.
-  const Sent sent = is_erasing(entry.id) ? Sent::later : send(entry, if_present);
+  const Sent sent = send(entry, if_present);
   if (sent == Sent::later) sender_->pending = true;
   else outbox_.remove(note);
   return kept || sent == Sent::kept;
@@ -263,44 +246,13 @@ PostgresStore::Sent SharedStore::send(const Entry& entry, IfPresent if_present) 
 }
 
 bool SharedStore::erase(const EntryId& id) {
-  const bool erased = near_->erase(id);
+  bool erased = near_->erase(id);
   if (!near_->writable()) return erased;
-  const auto there = far_->try_erase(id);
-  if (there.sent == Sent::later) note_erasure(id);
-  forget_op(id);
-  return erased || there.any;
-}
-
-// Else what is far would come back with the next question.
-void SharedStore::note_erasure(const EntryId& id) {
-  static_cast<void>(outbox_.add_erasure(id));
-  sender_->pending = true;
-  if (is_erasing(id) || sender_->is_forked()) return;
-  const std::lock_guard lock(mutex_);
-  erasing_->insert(name_of_call(id));
-}
-
-bool SharedStore::is_erasing(const EntryId& id) {
-  if (sender_->is_forked()) return false;
-  const std::lock_guard lock(mutex_);
-  if (!erasing_) {
-    erasing_.emplace();
-    for (const Outbox::Note& note : outbox_.erasures()) erasing_->insert(name_of_call(note.call));
-  }
-  if (erasing_->empty()) return false;
-  EntryId of_key = id;
-  of_key.spec.clear();
-  return erasing_->contains(name_of_call(id)) || erasing_->contains(name_of_call(of_key));
-}
-
-PostgresStore::Sent SharedStore::send_erasure(const Outbox::Note& note) {
-  const Sent sent = far_->try_erase(note.call).sent;
-  if (sent == Sent::later) return sent;
-  outbox_.remove(note.name);
-  forget_op(note.call);  // read while it was still there
-  const std::lock_guard lock(mutex_);
-  if (erasing_) erasing_->erase(name_of_call(note.call));
-  return sent;
+  erased |= far_->erase(id);
+  EntryId all = id;
+  all.spec.clear();
+  forget(id), forget(all);
+  return erased;
 }
 
 SharedStore::Pushed SharedStore::push(Push what, const std::function<bool(size_t done)>& go_on) {
@@ -313,16 +265,8 @@ SharedStore::Pushed SharedStore::push(Push what, const std::function<bool(size_t
     if (note.if_present == IfPresent::replace) replaced.insert(note.environment);
   }
   Pushed out;
-  bool more = true;
-  const auto may_go_on = [&] { return more && (!go_on || go_on(out.sent + out.refused)); };
-  // First, so that what was put afterwards stays.
-  for (const Outbox::Note& note : outbox_.erasures()) {
-    more = may_go_on();
-    const Sent sent = more ? send_erasure(note) : Sent::later;
-    if (sent == Sent::later) ++out.left, more = false;
-    if (sent == Sent::never) ++out.refused;
-  }
   std::set<std::string> read, unsent;  // entries that notes are about; calls
+  bool more = true;
   const auto push_op = [&](const std::string& op) {
     near_->for_each(op, [&](const Entry& entry) {
       const auto& wanted = calls[entry.id.op];
@@ -331,7 +275,7 @@ SharedStore::Pushed SharedStore::push(Push what, const std::function<bool(size_t
       if (it == wanted.end() && what == Push::noted) return true;
       const std::string environment = environment_id(entry);
       if (it != wanted.end()) read.insert(name + environment);
-      more = may_go_on();
+      more = more && (!go_on || go_on(out.sent + out.refused));
       const bool replaces = it != wanted.end() && it->second.contains(environment);
       const IfPresent if_present = replaces ? IfPresent::replace : IfPresent::keep_better;
       const Sent sent = more ? send(entry, if_present) : Sent::later;

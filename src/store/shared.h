@@ -72,11 +72,6 @@ class SharedStore final : public Store {
   std::optional<Entry> ask_far(const EntryId& id, Detail detail, const Value& here);
   std::optional<Entry> prefetched(const EntryId& id, const Value& here, bool& known);
   void forget(const EntryId& id);
-  void forget_op(const EntryId& id);
-  void want_sender();
-  bool is_erasing(const EntryId& id);
-  void note_erasure(const EntryId& id);
-  PostgresStore::Sent send_erasure(const Outbox::Note& note);
   PostgresStore::Sent send(const Entry& entry, IfPresent if_present);
   const Value& here(const EntryId& id, const Value* environment) const;
 
@@ -88,8 +83,6 @@ class SharedStore final : public Store {
   std::condition_variable arrived_;
   // By device, op, environment.
   std::map<std::array<std::string, 3>, std::shared_ptr<Prefetched>> prefetched_;
-  // Calls whose entries are yet to be erased far; nullopt: the outbox was not looked at yet.
-  std::optional<std::set<std::string>> erasing_;
   std::shared_ptr<Sender> sender_;
   std::unique_ptr<PostgresStore> far_;
 };

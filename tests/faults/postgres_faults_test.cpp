@@ -524,50 +524,15 @@ TEST_F(PostgresFaults, AnEntryThatCannotBeReadNowIsSentLater) {
   EXPECT_TRUE(outbox_is_empty()) << "it is not waited for";
 }
 
-TEST_F(PostgresFaults, WhatIsErasedWhileTheDatabaseIsAwayIsErasedThereAfterwards) {
+TEST_F(PostgresFaults, AnErasureSaysThatADatabaseThatIsAwayBringsTheEntryBack) {
   const std::string url = server().url(server().new_database());
-  const std::string nowhere = "postgresql:///d?host=" + scratch / "nowhere";
   EXPECT_TRUE(shared(url, options())->put(make_entry(id, 1)));
-  EXPECT_TRUE(shared(url, options())->put(make_entry(call_id(2), 2)));
-  EXPECT_TRUE(shared(nowhere, options())->erase(id));
-  EXPECT_FALSE(outbox_is_empty());
+  EXPECT_TRUE(shared("postgresql:///d?host=" + scratch / "nowhere", options())->erase(id));
+  EXPECT_NE(warnings.text().find("erase it again"), std::string::npos) << warnings.text();
   const auto store = shared(url, options());
-  EXPECT_FALSE(store->get(id)) << "the first question of the next process does not bring it back";
-  EXPECT_EQ(block_of(*store, call_id(2)), 2);
-  store->for_each("", [&](const Entry& entry) {
-    EXPECT_NE(entry.id.key, id.key);
-    return true;
-  });
-  wait_until([&] { return outbox_is_empty(); }, "the sender");
-  EXPECT_FALSE(store->far().get(id));
-  EXPECT_FALSE(store->get(id));
-  EXPECT_EQ(block_of(store->far(), call_id(2)), 2);
-
-  // What is put afterwards stays, although what was erased had more samples.
-  EXPECT_TRUE(store->put(make_entry(id, 3, 50)));
-  {
-    const auto away = shared(nowhere, options());
-    EXPECT_TRUE(away->erase(id));
-    EXPECT_TRUE(away->put(make_entry(id, 4, 10)));
-  }
-  const auto next = shared(url, options());
-  EXPECT_EQ(block_of(*next, id), 4);
-  EXPECT_EQ(next->push(detail::Push::noted).left, 0u);
-  EXPECT_TRUE(outbox_is_empty());
-  EXPECT_EQ(block_of(next->far(), id), 4);
-}
-
-TEST_F(PostgresFaults, AnErasureThatTheRoleMayNotMakeIsNotWaitedFor) {
-  const std::string database = server().new_database();
-  const std::string nowhere = "postgresql:///d?host=" + scratch / "nowhere";
-  PostgresStore far(server().url(database), options());
-  far.put(make_entry(id, 1));
-  shared(nowhere, options())->erase(id);
-  const auto store = shared(server().tcp_url(database, "writer", password_in_url), options());
-  EXPECT_EQ(store->push(detail::Push::noted).refused, 1u);
-  EXPECT_TRUE(outbox_is_empty());
-  EXPECT_NE(warnings.text().find("ejk_admin"), std::string::npos) << warnings.text();
   EXPECT_EQ(block_of(*store, id), 1);
+  EXPECT_TRUE(store->erase(id));
+  EXPECT_FALSE(store->get(id));
 }
 
 // ---- the network between

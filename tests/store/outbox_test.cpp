@@ -38,18 +38,6 @@ TEST_F(OutboxTest, GivesBackWhatWasNoted) {
   EXPECT_TRUE(outbox.empty());
 }
 
-TEST_F(OutboxTest, KeepsErasuresApart) {
-  const std::string name = outbox.add_erasure(entry.id);
-  EXPECT_TRUE(outbox.notes().empty());
-  EXPECT_FALSE(outbox.empty());
-  const auto erasures = outbox.erasures();
-  ASSERT_EQ(erasures.size(), 1u);
-  EXPECT_EQ(erasures[0].name, name);
-  EXPECT_TRUE(same_call(erasures[0].call, entry.id));
-  outbox.remove(name);
-  EXPECT_TRUE(outbox.empty());
-}
-
 TEST_F(OutboxTest, AFileThatIsNotANoteIsRemoved) {
   for (const char* text : {"", "{", "[]", "{}", R"({"device":1})"}) {
     write_text(path_of("0123456789abcdef.json"), text);

@@ -420,9 +420,7 @@ PostgresStore::Sent PostgresStore::send(const Entry& given, IfPresent if_present
   return Sent::later;
 }
 
-bool PostgresStore::erase(const EntryId& id) { return try_erase(id).any; }
-
-PostgresStore::Erased PostgresStore::try_erase(const EntryId& id) {
+bool PostgresStore::erase(const EntryId& id) {
   std::vector<std::string> calls = {call_id(id), call_id(without_spec(id))};
   const bool all = id.spec.empty();
   const auto given = [&](const std::string& text) { return all ? Field(column(text)) : Field(); };
@@ -430,8 +428,10 @@ PostgresStore::Erased PostgresStore::try_erase(const EntryId& id) {
                                     {list_of(calls), given(id.device), given(id.op), given(id.key)},
                                     options_.put_seconds});
   report(answer);
-  if (!answer) return {may_pass(answer) ? Sent::later : Sent::never};
-  return {Sent::kept, answer.rows.at(0).at(0) != "0"};
+  if (!answer && answer.trouble != Trouble::sql)
+    warn_("erase", "nothing was erased in the store at " + where() + ": " + answer.why +
+                       "; erase it again when the database answers, or its entries come back");
+  return answer && answer.rows.at(0).at(0) != "0";
 }
 
 // ---- recorded calls

@@ -64,12 +64,6 @@ class PostgresStore final : public Store {
   };
   Sent send(const Entry& entry, IfPresent if_present);
 
-  struct Erased {
-    Sent sent;
-    bool any = false;  // there was something
-  };
-  Erased try_erase(const EntryId& id);
-
   // The choices of all calls of an op on a device, without candidates; what answers in
   // `environment` if there are several. Rows are read when they are asked for: a program needs few.
   struct Prefetched {
