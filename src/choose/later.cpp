@@ -53,7 +53,12 @@ void Chain::tune_later(const Call& call) {
     return background_.add(
         {.id = call.id, .inv = call.inv, .policy = call.policy, .kept = std::move(kept)});
   background_.note(text_of(call.id));
-  if (call.candidates()) record_for_later(call.inv, call.kernel);
+  try {
+    if (!call.candidates()) return;
+  } catch (...) {  // the call itself runs with its heuristic
+    return warn_of(call, "keep", "a call cannot be tuned later: " + base::what_was_thrown());
+  }
+  record_for_later(call.inv, call.kernel);
 }
 
 // For `ejk tune`: beside the store, unless calls are recorded anyway. Without a store nothing is

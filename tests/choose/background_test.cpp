@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 #include "choose/machine_load.h"
@@ -430,6 +431,21 @@ TEST_F(Background, ACallThatDoesNotFitIsRecordedInstead) {
     takeovers.wait_for(1);
   }
   EXPECT_EQ(recorded(), 1U);
+}
+
+struct WithoutCandidates : Show {
+  std::vector<Config> candidate_cfgs(const ejk::Invocation&) const {
+    throw std::runtime_error("no candidates today");
+  }
+};
+
+TEST_F(Background, ACallWhoseCandidatesThrowRunsWithItsHeuristic) {
+  auto own = options();
+  own.policy->background_bytes = 1;
+  const ejk::Executor executor(own);
+  executor(WithoutCandidates{}, x, y);
+  EXPECT_EQ(y[0], 7);
+  EXPECT_EQ(executor.chain().idle(0), 0U);
 }
 
 // Of `count` elements.
