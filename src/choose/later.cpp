@@ -125,6 +125,13 @@ Background::End Chain::tune_kept(Call& call, LaterCall& later, const Background:
       return Background::End::done;
     }
   }
+  // A short turn is for calls of which nothing is measured yet: a tuning that goes on may end in it
+  // as if it were whole.
+  if (call.unfinished && !later.so_far && turn.seconds < later.policy.budget_seconds) {
+    take_over(call, *call.unfinished_config, Origin::persistent, before);
+    later.so_far = call.unfinished;
+    return Background::End::later;
+  }
   auto entry = run_tuner(call);
   if (call.gave_way || (!entry && is_stopped())) return Background::End::gave_way;
   if (!entry && call.in_background()) record_for_later(call.inv, call.kernel);

@@ -375,6 +375,25 @@ TEST_F(Turns, ACallThatWaitsAloneIsTunedAtOnce) {
   EXPECT_THAT(order, ElementsAre(a));
 }
 
+TEST_F(Turns, ATuningThatAnotherProcessBeganHasAWholeOne) {
+  busy = true;
+  const ejk::Executor executor(slow());
+  const std::string a = call(executor, 1), b = call(executor, 2);
+  {
+    auto elsewhere = setup.options(dir.path());
+    elsewhere.tuner = std::make_shared<fakes::FakeTuner>();
+    const ejk::Executor other(elsewhere);
+    const std::vector<float> in(1);
+    std::vector<float> out(1);
+    auto [config, entry] = other.tune(Show{}, in, out);
+    entry.evidence.complete = false;
+    other.chain().persistent()->put(entry, ejk::IfPresent::replace);
+  }
+  busy = false;
+  wait_until_nothing_waits(executor);
+  EXPECT_THAT(order, ElementsAre(b, a, b));
+}
+
 // ---- copies ------------------------------------------------------------------------------------
 
 struct Add {  // adds x to y, which is therefore saved and restored
