@@ -168,7 +168,11 @@ std::optional<Entry> SharedStore::prefetched(const EntryId& id, const Value& pla
   const bool waits = !op->arrived;
   if (asks) {
     lock.unlock();
-    auto choices = far_->prefetch(id.device, id.op, place);
+    PostgresStore::Prefetched choices;
+    try {
+      choices = far_->prefetch(id.device, id.op, place);
+    } catch (const std::bad_alloc&) {  // no answer: others must not wait for one
+    }
     lock.lock();
     op->choices = std::move(choices);
     if (op->choices.complete) op->until = base::seconds_now() + prefetch_lasts;
