@@ -47,7 +47,8 @@ struct Finding {
   bool passed() const { return !rejection && !waited; }
   // `why` where nothing beside it tells the rejection.
   std::string sentence() const {
-    const bool alone = rejection == Rejection::threw || fatal_signal;
+    const bool alone =
+        rejection == Rejection::threw || (rejection == Rejection::crashed && fatal_signal);
     return alone ? std::string(name_of(*rejection)) + ": " + why : why;
   }
 };

@@ -42,7 +42,7 @@ class Screening {
              static_cast<uint64_t>(pass));
     keep_finalists();
     if (t_.checks.doubt) {  // no other candidate decided whose fault it was: do not run it here
-      t_.entrants[*t_.roles.heuristic].leave_out(t_.checks.doubt->why);
+      t_.entrants[*t_.roles.heuristic].leave_out(t_.checks.doubt->sentence());
       t_.complete = false;
     }
     t_.search = named<Search>(t_.options.strategy);
