@@ -13,3 +13,11 @@ inline constexpr bool sanitized = false;
 #else
 inline constexpr bool sanitized = false;
 #endif
+
+// The allocator of g++ 12's address sanitizer does not prepare for fork: in a child it stays locked
+// for ever if another thread was in it.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool may_fork_beside_threads = false;
+#else
+inline constexpr bool may_fork_beside_threads = true;
+#endif

@@ -20,6 +20,7 @@
 #include "choose/machine_load.h"
 #include "choose/tuning_process.h"
 #include "fakes.h"
+#include "sanitized.h"
 #include "tune/rest.h"
 #include "wait.h"
 
@@ -823,6 +824,7 @@ TEST_F(Background, ACandidateThatEndsTheProcessDoesNotEndTheProgramsAffairs) {
 
 // While the thread behind it looks into the store, starts processes and publishes what they found.
 TEST_F(Background, AProgramMayForkAtAnyMoment) {
+  if (!may_fork_beside_threads) GTEST_SKIP() << "the sanitizer's allocator may stay locked";
   auto own = options();
   own.on_event = nullptr;
   const ejk::Executor executor(own);
