@@ -145,7 +145,7 @@ make_venv_beside() {
 
 # JAX's compilers for devices that are not here.
 make_device_venv() {
-  make_venv_beside devices "345 MB are downloaded and take 1.1 GB" "the compilers for devices"
+  make_venv_beside devices "470 MB are downloaded and take 1.4 GB" "the compilers for devices"
 }
 
 # Ray, for hosts that are namespaces of this machine.

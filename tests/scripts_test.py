@@ -205,7 +205,7 @@ def test_it_is_said_beforehand_what_is_downloaded_how_large_and_where(tmp_path):
     done = make_device_venv(tmp_path, "echo installed")
     assert done.returncode == 0, done.stderr
     first, *packages, last = done.stdout.splitlines()
-    assert first.endswith("making .venv-devices: 345 MB are downloaded and take 1.1 GB there:")
+    assert first.endswith("making .venv-devices: 470 MB are downloaded and take 1.4 GB there:")
     assert dict(line.split("==") for line in packages) == packages_of("requirements-devices.txt")
     assert last == "went on" and (tmp_path / ".venv-devices/stamp").exists()
 
