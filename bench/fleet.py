@@ -29,6 +29,7 @@ BARS = {
     "prefetch_500_ms": 20,
     "warm_call_over_without_store": 1.02,
     "absent_server_first_call_over_local": 1.3,
+    "agree_500_keys_ms": 400,
     "ray_overhead_ms_per_call": 20,
     "lost_puts": 0,
 }
